@@ -1,0 +1,1 @@
+"""Edge inference gateway: the controller half. Empty until the fleet is built."""

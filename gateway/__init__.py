@@ -1,0 +1,3 @@
+"""Edge inference gateway: the device half (see ARCHITECTURE.md)."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Values, tables, decisions and ports. Imports the standard library and numpy, nothing else."""

@@ -1,0 +1,110 @@
+"""Who is calling, and whether a listener may be open: decided on values, before a socket exists."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+
+BEARER = "bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Caller names by the SHA-256 of their token; empty: no token is asked for."""
+
+    names: Mapping[bytes, str]
+
+    def caller(self, authorization: str | None) -> str:
+        """The name behind an `Authorization: Bearer …` value. UNAUTHENTICATED where it is missing or unknown.
+
+        Digests are compared, so that timing says nothing about a token's bytes.
+        """
+        if authorization is None or not authorization.lower().startswith(BEARER):
+            raise RequestError(Fault.UNAUTHENTICATED, "a token is required: send 'Authorization: Bearer TOKEN'")
+        digest = _digest(authorization[len(BEARER) :].strip())
+        for known, name in self.names.items():
+            if hmac.compare_digest(known, digest):
+                return name
+        raise RequestError(Fault.UNAUTHENTICATED, "unknown token; ask the operator for one of tokens_file")
+
+
+def read_tokens(text: str, file: str) -> Tokens:
+    """One token a line, `NAME TOKEN` or `TOKEN`; '#' starts a comment. Raises ConfigurationError (file, line)."""
+    names: dict[bytes, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if len(words) > 2:
+            raise ConfigurationError("expected 'NAME TOKEN' or 'TOKEN'", file=file, line=number)
+        if words:
+            digest = _digest(words[-1])
+            names[digest] = words[0] if len(words) == 2 else f"token-{digest.hex()[:8]}"
+    if not names:
+        raise ConfigurationError("holds no token; write one a line, or remove [auth] tokens_file", file=file)
+    return Tokens(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a frontend listens: a TCP host and port, or the path of a UNIX socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def private(self) -> bool:
+        """Loopback or a UNIX socket: reachable only from this machine."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_address(text: str, table: str = "", key: str = "listen") -> Address | None:
+    """`host:port`, `[v6]:port`, `unix:/path`, or `off` (None). Raises ConfigurationError."""
+    if text == "off":
+        return None
+    if text.startswith("unix:"):
+        return _unix_address(text, table, key)
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"{text!r} is no address; write host:port, unix:/path or off", table=table, key=key)
+    return Address(host, int(port))
+
+
+def check_exposure(address: Address, *, tls: bool, tokens: bool) -> None:
+    """Refuse a listener beyond this machine that has neither TLS nor tokens. Raises ConfigurationError."""
+    if not (address.private or tls or tokens):
+        raise ConfigurationError(
+            f"listening on {address} would let anyone on the network in; set [auth] tokens_file, or [tls] cert "
+            "and key, or listen on 127.0.0.1 or a UNIX socket"
+        )
+
+
+def _unix_address(text: str, table: str, key: str) -> Address:
+    path = text.removeprefix("unix:")
+    path = "/" + path.lstrip("/") if path.startswith("//") else path
+    if not path.startswith("/") or len(path.encode()) > 107:
+        raise ConfigurationError(
+            f"{text!r} is no UNIX socket address; write unix:/absolute/path of at most 107 bytes",
+            table=table,
+            key=key,
+        )
+    return Address(path=path)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,129 @@
+"""Strict reading of TOML documents: every key is asked for by name and type, what nobody asked for is an error."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any, NoReturn
+
+from gateway.domain.errors import ConfigurationError
+
+_REQUIRED: Any = object()
+
+
+def read_document(text: str, file: str) -> Table:
+    """Parse TOML `text`; `file` is named in errors.
+
+    Raises ConfigurationError with the line the TOML parser names.
+    """
+    try:
+        return Table(tomllib.loads(text), file=file, text=text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+)", str(error))
+        line = int(found.group(1)) if found else None
+        raise ConfigurationError(f"not valid TOML: {error}", file=file, line=line) from None
+
+
+class Table:
+    """One TOML table. Take what is known by type, then call `finish()`: the rest is refused."""
+
+    def __init__(self, values: dict[str, Any], *, file: str, text: str = "", name: str = "") -> None:
+        self.name = name
+        self.file = file
+        self._values = dict(values)
+        self._text = text
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def remaining(self) -> tuple[str, ...]:
+        """Keys not taken yet, in the order of the file."""
+        return tuple(self._values)
+
+    def text(self, key: str, default: str = _REQUIRED, *, among: tuple[str, ...] = ()) -> str:
+        """Take a string, one of `among` where given."""
+        value: str = self._take(key, str, "a string", default)
+        if among and value not in among:
+            self.refuse(key, f"must be one of {', '.join(among)}, not {value!r}")
+        return value
+
+    def integer(self, key: str, default: int = _REQUIRED, *, low: int, high: int) -> int:
+        """Take an integer in [low, high]."""
+        return int(self._bounded(key, self._take(key, int, "an integer", default), low, high))
+
+    def number(self, key: str, default: float = _REQUIRED, *, low: float, high: float) -> float:
+        """Take an integer or float in [low, high]; NaN is refused."""
+        return float(self._bounded(key, self._take(key, (int, float), "a number", default), low, high))
+
+    def flag(self, key: str, default: bool = _REQUIRED) -> bool:
+        """Take a boolean."""
+        value: bool = self._take(key, bool, "true or false", default)
+        return value
+
+    def texts(self, key: str, default: tuple[str, ...] = _REQUIRED, *, among: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Take an array of strings, each one of `among` where given."""
+        values = self._array(key, str, "strings", default)
+        for value in values:
+            if among and value not in among:
+                self.refuse(key, f"must hold only {', '.join(among)}, not {value!r}")
+        return values
+
+    def integers(self, key: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
+        """Take an array of integers."""
+        return self._array(key, int, "integers", default)
+
+    def numbers(self, key: str, default: tuple[float, ...] = _REQUIRED) -> tuple[float, ...]:
+        """Take an array of numbers."""
+        return tuple(float(value) for value in self._array(key, (int, float), "numbers", default))
+
+    def table(self, key: str, *, required: bool = False) -> Table | None:
+        """Take a sub-table, or None where it is absent and not required."""
+        value = self._take(key, dict, "a table", _REQUIRED if required else None)
+        return None if value is None else self._child(key, value)
+
+    def tables(self, key: str) -> tuple[Table, ...]:
+        """Take an array of tables; empty where absent."""
+        values = self._array(key, dict, "tables", ())
+        return tuple(self._child(f"{key}[{index}]", value) for index, value in enumerate(values))
+
+    def finish(self) -> None:
+        """Refuse every key that was not taken."""
+        for key in self._values:
+            self.refuse(key, "unknown key; remove it or correct its spelling")
+
+    def refuse(self, key: str, problem: str) -> NoReturn:
+        """Raise ConfigurationError for `key` of this table."""
+        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=self._line_of(key))
+
+    def _child(self, key: str, values: dict[str, Any]) -> Table:
+        name = f"{self.name}.{key}" if self.name else key
+        return Table(values, file=self.file, text=self._text, name=name)
+
+    def _take(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> Any:
+        if key not in self._values:
+            if default is _REQUIRED:
+                self.refuse(key, f"missing; it must be {what}")
+            return default
+        value = self._values.pop(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.refuse(key, f"must be {what}, not {value!r:.80}")
+        return value
+
+    def _array(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> tuple[Any, ...]:
+        values = self._take(key, (list, tuple), f"an array of {what}", default)
+        for value in values:
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                self.refuse(key, f"must be an array of {what}; it holds {value!r:.80}")
+        return tuple(values)
+
+    def _bounded(self, key: str, value: Any, low: float, high: float) -> Any:
+        if not low <= value <= high:
+            self.refuse(key, f"must be between {low} and {high}, not {value}")
+        return value
+
+    def _line_of(self, key: str) -> int | None:
+        """Line of `key` where a search finds exactly one place that sets it, else None (a guess would mislead)."""
+        bare = re.escape(key.partition("[")[0])
+        setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.)""")
+        lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]
+        return lines[0] if len(lines) == 1 else None

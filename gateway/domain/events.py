@@ -1,0 +1,62 @@
+"""What happened, as values: the engine says it once, logs and metrics each make of it what they want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServableChanged:
+    """A model version moved to another state; `reason` says why where it ended badly."""
+
+    model: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantChosen:
+    """A variant was chosen for a model version, and why."""
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """A variant was tried in a throw-away process."""
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRefused:
+    """A model on disk cannot be served: what is wrong and where. The others serve."""
+
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """A run raised: every request of that batch was answered INTERNAL."""
+
+    model: str
+    version: str
+    variant: str
+    reason: str
+
+
+Event = ServableChanged | VariantChosen | TrialFinished | ModelRefused | RunFailed
+Publish = Callable[[Event], None]

@@ -1,0 +1,116 @@
+"""Golden sets: held-out inputs with the answers expected of them, and the judgement of what a variant answered.
+
+File form: an npz without pickles whose keys are `input.<name>`, `output.<name>` (after the manifest's postprocess)
+and, where true classes are known, `label` (int64 [rows]).
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import ModelManifest, Tolerance
+from gateway.domain.tensor import Array, Tensors
+
+GOLDEN_LIMIT_BYTES = 256 * 2**20
+"""Largest golden set once unpacked: it must fit a small device's memory beside the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenSet:
+    """Arrays by tensor name; the first dimension counts rows."""
+
+    inputs: Tensors
+    outputs: Tensors
+    label: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenResult:
+    """`agreement` and `accuracy` in 0..1 (`accuracy` None without labels); `reason` says in words what was found."""
+
+    passed: bool
+    agreement: float
+    mean_abs: float
+    accuracy: float | None
+    reason: str
+
+
+def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet:
+    """Parse an npz; every input and output of the manifest must be there. Raises ConfigurationError naming `file`."""
+    try:
+        arrays = _load(content)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"not a golden set (npz without pickles): {error}", file=file) from error
+    wanted = [f"input.{s.name}" for s in manifest.inputs] + [f"output.{s.name}" for s in manifest.outputs]
+    for key in wanted:
+        if key not in arrays:
+            raise ConfigurationError(f"golden set lacks the array {key!r}; it holds {sorted(arrays)}", file=file)
+    return GoldenSet(
+        {spec.name: arrays[f"input.{spec.name}"] for spec in manifest.inputs},
+        {spec.name: arrays[f"output.{spec.name}"] for spec in manifest.outputs},
+        arrays.get("label"),
+    )
+
+
+def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
+    """Hold `answers` against the golden outputs: worst agreement and worst mean difference over all outputs."""
+    agreement, mean_abs = 1.0, 0.0
+    for name, expected in golden.outputs.items():
+        answer = answers[name]
+        if answer.shape != expected.shape:
+            reason = f"output {name!r} has shape {list(answer.shape)}, expected {list(expected.shape)}"
+            return GoldenResult(False, 0.0, float("inf"), None, reason)
+        agreement = min(agreement, _agreement(expected, answer))
+        mean_abs = max(mean_abs, _mean_abs(expected, answer))
+    passed = agreement >= tolerance.agreement and mean_abs <= tolerance.mean_abs
+    words = (
+        f"agreement {agreement:.4f} (at least {tolerance.agreement:g}), "
+        f"mean difference {mean_abs:.2g} (at most {tolerance.mean_abs:g})"
+    )
+    return GoldenResult(passed, agreement, mean_abs, _accuracy(golden, answers), words)
+
+
+def _load(content: bytes) -> dict[str, Array]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+        if size > GOLDEN_LIMIT_BYTES:
+            raise ValueError(f"{size} bytes unpacked, at most {GOLDEN_LIMIT_BYTES} are allowed")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _classes(array: Array) -> Array | None:
+    """Best class per row, or None where an output is no score vector."""
+    if array.ndim < 2 or array.shape[-1] < 2 or array.dtype.kind != "f":
+        return None
+    return np.asarray(array.argmax(axis=-1))
+
+
+def _agreement(expected: Array, answer: Array) -> float:
+    if expected.size == 0:
+        return 1.0
+    classes = _classes(expected)
+    if classes is not None:
+        return float(np.mean(classes == _classes(answer)))
+    if expected.dtype.kind == "f":
+        return float(np.mean(np.isclose(answer, expected, rtol=1e-2, atol=1e-2, equal_nan=True)))
+    return float(np.mean(answer == expected))
+
+
+def _mean_abs(expected: Array, answer: Array) -> float:
+    if expected.size == 0 or expected.dtype.kind not in "fiu":
+        return 0.0
+    difference = np.abs(answer.astype(np.float64) - expected.astype(np.float64))
+    return float(difference.mean()) if np.isfinite(difference).all() else float("inf")
+
+
+def _accuracy(golden: GoldenSet, answers: Tensors) -> float | None:
+    if golden.label is None:
+        return None
+    classes = _classes(next(iter(answers.values())))
+    return None if classes is None else float(np.mean(classes == golden.label))

@@ -1,0 +1,49 @@
+"""One inference request and its answer, as every frontend builds and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.domain.tensor import Tensor
+
+Parameter = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutput:
+    """An output the caller wants; `classification` > 0 asks for its k best as BYTES "%f:idx[:label]" (Triton)."""
+
+    name: str
+    classification: int = 0
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """`inputs` in the manifest's names; `version` "" means the policy's default.
+
+    `deadline_ns` is on the monotonic clock (None: none); `priority` 1 is highest, 0 the model's default;
+    `outputs` empty means all of them. `caller` as contracts.md defines it: token, certificate, uid or address.
+    """
+
+    model: str
+    inputs: dict[str, Tensor]
+    version: str = ""
+    id: str = ""
+    outputs: tuple[RequestedOutput, ...] = ()
+    deadline_ns: int | None = None
+    priority: int = 0
+    caller: str = ""
+    ignored_parameters: int = 0
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """`outputs` in the order asked for (or the manifest's); arrays are the caller's to keep."""
+
+    model: str
+    version: str
+    id: str
+    outputs: dict[str, Tensor]
+    variant: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)

@@ -1,0 +1,100 @@
+"""What a device has: board, processor, memory, accelerators with the rungs between "on the bus" and "measured"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ACCELERATOR_KINDS = (
+    "intel-gpu",
+    "intel-npu",
+    "movidius-myriad-2",
+    "movidius-myriad-x",
+    "nvidia-jetson-gpu",
+    "nvidia-gpu",
+    "amd-gpu",
+    "coral-usb",
+    "coral-pcie",
+    "hailo-8",
+    "hailo-10h",
+    "rockchip-npu",
+    "qualcomm-dsp",
+)
+CPU = "cpu"
+RUNGS = (
+    "bus",
+    "driver",
+    "firmware",
+    "node",
+    "permission",
+    "library",
+    "runtime",
+    "compile",
+    "golden",
+    "measured",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step towards using an accelerator. `ok` None: not asked. `remedy` says what to do where it is false."""
+
+    name: str
+    ok: bool | None
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """`device` is the /dev path without the root, else the PCI or USB address. `facts` feed profiles and cache keys."""
+
+    kind: str
+    name: str
+    device: str
+    rungs: tuple[Rung, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> bool:
+        """No rung is known to be broken."""
+        return self.broken is None
+
+    @property
+    def broken(self) -> Rung | None:
+        """The first broken rung, or None."""
+        return next((rung for rung in self.rungs if rung.ok is False), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Model and `compatible` strings of the device tree, or the DMI product on x86; None and () where unknown."""
+
+    model: str | None = None
+    compatible: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """`vendor` and `model` None where unknown; `features` sorted, as the kernel names them."""
+
+    vendor: str | None = None
+    model: str | None = None
+    cores: int | None = None
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What was found. `arch` as uname names it (x86_64, aarch64), None where unknown."""
+
+    arch: str | None
+    board: Board
+    cpu: Cpu
+    memory_bytes: int | None
+    accelerators: tuple[Accelerator, ...] = ()
+
+    def accelerator(self, kind: str) -> Accelerator | None:
+        """The first usable accelerator of `kind`, else the first of that kind, else None."""
+        found = [accelerator for accelerator in self.accelerators if accelerator.kind == kind]
+        return next((a for a in found if a.usable), found[0] if found else None)

@@ -1,0 +1,146 @@
+"""What a release of a model says of itself: inputs, outputs, labels, variants, golden set. Pure values.
+
+The TOML form (contracts.md, "A model on disk") is read by `gateway.domain.manifest_toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.domain.tensor import Datatype
+
+RUNTIMES = ("onnx", "openvino", "litert", "reference")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
+ROWS = -1
+"""A dimension whose size the caller chooses; in first place it counts batch rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """How encoded images become an input: decode, colour, resize (height, width), fit, x·scale − mean per channel."""
+
+    decode: tuple[str, ...]
+    color: str = "rgb"
+    resize: tuple[int, int] | None = None
+    fit: str = "stretch"
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor as every client sees it. `layout` names the axes where they matter ("" where they do not)."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    layout: str = ""
+    finite: bool = False
+    preprocess: Preprocess | None = None
+    postprocess: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Time-series input: `size_rows` samples of `channels`, a new window every `hop_rows`."""
+
+    channels: tuple[str, ...]
+    size_rows: int
+    hop_rows: int
+    rate_hz: float
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of a variant: path relative to the manifest's folder, content digest, size."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The variant's own name and layout for one of the manifest's tensors."""
+
+    name: str
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One runtime × precision of a model. `accuracy` in 0..1, None where unknown. `needs` are CPU features."""
+
+    name: str
+    runtime: str
+    precision: str
+    artifacts: tuple[Artifact, ...]
+    accelerators: tuple[str, ...] = ("cpu",)
+    accuracy: float | None = None
+    needs: tuple[str, ...] = ()
+    bind: Mapping[str, Binding] = field(default_factory=dict)
+
+    def binding(self, tensor: str) -> Binding:
+        """The variant's binding of `tensor`; the same name and no layout where none is declared."""
+        return self.bind.get(tensor) or Binding(tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """`agreement`: least share of rows with the same best class; `mean_abs`: largest mean absolute difference."""
+
+    agreement: float = 0.99
+    mean_abs: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """Held-out inputs and the answers expected of them (an npz beside the manifest), tolerances per runtime."""
+
+    file: str
+    sha256: str
+    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelManifest:
+    """A release: one name, one version, one set of tensors, many variants."""
+
+    name: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    variants: tuple[Variant, ...]
+    task: str = ""
+    labels: tuple[str, ...] = ()
+    max_accuracy_loss: float = 0.01
+    window: Window | None = None
+    golden: Golden | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension of every tensor counts rows."""
+        specs = self.inputs + self.outputs
+        return bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
+
+    def input(self, name: str) -> TensorSpec | None:
+        """The input called `name`, or None."""
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        """The output called `name`, or None."""
+        return next((spec for spec in self.outputs if spec.name == name), None)
+
+    def variant(self, name: str) -> Variant | None:
+        """The variant called `name`, or None."""
+        return next((variant for variant in self.variants if variant.name == name), None)
+
+    def reference(self) -> Variant | None:
+        """The variant the others are held against: the first fp32 with an accuracy, else the most accurate."""
+        measured = [variant for variant in self.variants if variant.accuracy is not None]
+        exact = [variant for variant in measured if variant.precision == "fp32"]
+        if exact:
+            return exact[0]
+        return max(measured, key=lambda variant: variant.accuracy or 0.0, default=None)

@@ -1,0 +1,217 @@
+"""manifest.toml, read strictly: unknown keys, wrong types and dangling names are errors.
+
+Source: contracts.md, "A model on disk".
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from gateway.domain.document import Table, read_document
+from gateway.domain.manifest import (
+    LAYOUTS,
+    PRECISIONS,
+    RUNTIMES,
+    Artifact,
+    Binding,
+    Golden,
+    ModelManifest,
+    Preprocess,
+    TensorSpec,
+    Tolerance,
+    Variant,
+    Window,
+)
+from gateway.domain.tensor import DATATYPES
+
+SCHEMA = 1
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DIMENSION_LIMIT = 2**31 - 1
+ARTIFACT_LIMIT_BYTES = 2**40
+IMAGE_SIDE_LIMIT_PX = 16384
+WINDOW_LIMIT_ROWS = 1_000_000
+
+
+def read_manifest(text: str, file: str) -> ModelManifest:
+    """Parse a manifest; `file` is named in errors. Raises ConfigurationError (file, table, key, line)."""
+    top = read_document(text, file)
+    top.integer("schema", low=SCHEMA, high=SCHEMA)
+    manifest = ModelManifest(
+        name=_name(top, "name"),
+        version=_name(top, "version"),
+        task=top.text("task", ""),
+        labels=top.texts("labels", ()),
+        max_accuracy_loss=top.number("max_accuracy_loss", 0.01, low=0.0, high=1.0),
+        inputs=_tensors(top, "input"),
+        outputs=_tensors(top, "output"),
+        window=_window(top.table("window")),
+        golden=_golden(top.table("golden")),
+        variants=tuple(_variant(table) for table in top.tables("variant")),
+    )
+    top.finish()
+    _check_names(top, manifest)
+    return manifest
+
+
+def _name(table: Table, key: str) -> str:
+    value = table.text(key)
+    if not NAME_PATTERN.fullmatch(value):
+        table.refuse(
+            key,
+            f"must be 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit, not {value!r:.150}",
+        )
+    return value
+
+
+def _tensors(top: Table, key: str) -> tuple[TensorSpec, ...]:
+    specs = tuple(_tensor(table, key) for table in top.tables(key))
+    if not specs:
+        top.refuse(key, f"missing; name at least one [[{key}]]")
+    return specs
+
+
+def _tensor(table: Table, role: str) -> TensorSpec:
+    shape = table.integers("shape")
+    if any(not (dimension == -1 or 0 < dimension <= DIMENSION_LIMIT) for dimension in shape):
+        table.refuse("shape", f"dimensions must be positive, or -1 for any size, not {list(shape)}")
+    spec = TensorSpec(
+        name=table.text("name"),
+        datatype=DATATYPES[table.text("datatype", among=tuple(DATATYPES))],
+        shape=shape,
+        layout=table.text("layout", "", among=("", *LAYOUTS)),
+        finite=table.flag("finite", False) if role == "input" else False,
+        preprocess=_preprocess(table.table("preprocess")) if role == "input" else None,
+        postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
+    )
+    table.finish()
+    return spec
+
+
+def _preprocess(table: Table | None) -> Preprocess | None:
+    if table is None:
+        return None
+    preprocess = Preprocess(
+        decode=table.texts("decode", among=("jpeg", "png")),
+        color=table.text("color", "rgb", among=("rgb", "bgr", "gray")),
+        resize=_size(table),
+        fit=table.text("fit", "stretch", among=("stretch", "letterbox", "crop")),
+        scale=table.number("scale", 1.0, low=-1e6, high=1e6),
+        mean=table.numbers("mean", (0.0,)),
+    )
+    channels = 1 if preprocess.color == "gray" else 3
+    if len(preprocess.mean) not in {1, channels}:
+        table.refuse("mean", f"must hold 1 or {channels} numbers, not {len(preprocess.mean)}")
+    table.finish()
+    return preprocess
+
+
+def _size(table: Table) -> tuple[int, int] | None:
+    if "resize" not in table:
+        return None
+    size = table.integers("resize")
+    if len(size) != 2 or not all(0 < side <= IMAGE_SIDE_LIMIT_PX for side in size):
+        table.refuse("resize", f"must be [height, width] of 1 to {IMAGE_SIDE_LIMIT_PX} pixels, not {list(size)}")
+    return size[0], size[1]
+
+
+def _window(table: Table | None) -> Window | None:
+    if table is None:
+        return None
+    window = Window(
+        channels=table.texts("channels"),
+        size_rows=table.integer("size_rows", low=1, high=WINDOW_LIMIT_ROWS),
+        hop_rows=table.integer("hop_rows", low=1, high=WINDOW_LIMIT_ROWS),
+        rate_hz=table.number("rate_hz", low=1e-6, high=1e6),
+    )
+    table.finish()
+    return window
+
+
+def _golden(table: Table | None) -> Golden | None:
+    if table is None:
+        return None
+    golden = Golden(_path(table, "file"), _digest(table), _tolerances(table.table("tolerance")))
+    table.finish()
+    return golden
+
+
+def _tolerances(table: Table | None) -> dict[str, Tolerance]:
+    found: dict[str, Tolerance] = {}
+    for runtime in table.remaining() if table else ():
+        if table is not None and (entry := table.table(runtime)) is not None:
+            if runtime not in RUNTIMES:
+                table.refuse(runtime, f"unknown runtime; known are {', '.join(RUNTIMES)}")
+            found[runtime] = Tolerance(
+                agreement=entry.number("agreement", Tolerance().agreement, low=0.0, high=1.0),
+                mean_abs=entry.number("mean_abs", Tolerance().mean_abs, low=0.0, high=1e9),
+            )
+            entry.finish()
+    return found
+
+
+def _variant(table: Table) -> Variant:
+    variant = Variant(
+        name=_name(table, "name"),
+        runtime=table.text("runtime", among=RUNTIMES),
+        precision=table.text("precision", among=PRECISIONS),
+        accuracy=table.number("accuracy", low=0.0, high=1.0) if "accuracy" in table else None,
+        accelerators=table.texts("accelerators", ("cpu",)),
+        needs=table.texts("needs", ()),
+        artifacts=tuple(_artifact(entry) for entry in table.tables("artifacts")),
+        bind=_bindings(table.table("bind")),
+    )
+    if not variant.artifacts:
+        table.refuse("artifacts", "missing; name at least one file with path, sha256 and bytes")
+    table.finish()
+    return variant
+
+
+def _artifact(table: Table) -> Artifact:
+    artifact = Artifact(_path(table, "path"), _digest(table), table.integer("bytes", low=0, high=ARTIFACT_LIMIT_BYTES))
+    table.finish()
+    return artifact
+
+
+def _bindings(table: Table | None) -> dict[str, Binding]:
+    found: dict[str, Binding] = {}
+    for tensor in table.remaining() if table else ():
+        if table is not None and (entry := table.table(tensor)) is not None:
+            found[tensor] = Binding(entry.text("name"), entry.text("layout", "", among=("", *LAYOUTS)))
+            entry.finish()
+    return found
+
+
+def _path(table: Table, key: str) -> str:
+    value = table.text(key)
+    path = PurePosixPath(value)
+    if not value or path.is_absolute() or ".." in path.parts or "\\" in value or "\0" in value:
+        table.refuse(key, f"must be a path inside the model's folder, not {value!r:.150}")
+    return value
+
+
+def _digest(table: Table) -> str:
+    value = table.text("sha256")
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        table.refuse("sha256", f"must be 64 lower-case hex digits, not {value!r:.80}")
+    return value
+
+
+def _check_names(top: Table, manifest: ModelManifest) -> None:
+    for key, names in (
+        ("input", [spec.name for spec in manifest.inputs]),
+        ("output", [spec.name for spec in manifest.outputs]),
+        ("variant", [variant.name for variant in manifest.variants]),
+    ):
+        for name in names:
+            if names.count(name) > 1:
+                top.refuse(key, f"two entries are called {name!r}; names must differ")
+    if not manifest.variants:
+        top.refuse("variant", "missing; name at least one [[variant]]")
+    tensors = {spec.name for spec in manifest.inputs + manifest.outputs}
+    for variant in manifest.variants:
+        for tensor in variant.bind.keys() - tensors:
+            top.refuse(
+                "variant",
+                f"variant {variant.name!r} binds {tensor!r}, which is neither an input nor an output",
+            )

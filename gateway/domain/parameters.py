@@ -1,0 +1,96 @@
+"""Request parameters of the Open Inference Protocol and Triton's extensions: known ones typed, unknown ones counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import Parameter
+
+PRIORITY_LIMIT = 2**32 - 1
+TIMEOUT_LIMIT_US = 24 * 3600 * 1_000_000
+CLASSES_LIMIT = 2**31 - 1
+
+_KNOWN: Mapping[str, tuple[type, ...]] = {
+    "sequence_id": (int, str),
+    "sequence_start": (bool,),
+    "sequence_end": (bool,),
+    "priority": (int,),
+    "timeout": (int,),
+    "binary_data_output": (bool,),
+    "triton_enable_empty_final_response": (bool,),
+}
+_KNOWN_OUTPUT: Mapping[str, tuple[type, ...]] = {"classification": (int,), "binary_data": (bool,)}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParameters:
+    """`timeout_us` 0: none; `priority` 0: the model's default; `ignored`: how many parameters nobody here knows."""
+
+    timeout_us: int = 0
+    priority: int = 0
+    binary_data_output: bool | None = None
+    ignored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputParameters:
+    """`classification` 0: the tensor itself; `binary_data` None: not said."""
+
+    classification: int = 0
+    binary_data: bool | None = None
+    ignored: int = 0
+
+
+def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
+    """Check and read a request's parameters. RequestError INVALID where a known one has a wrong type or range."""
+    ignored = _check(parameters, _KNOWN, "request")
+    binary = parameters.get("binary_data_output")
+    return RequestParameters(
+        timeout_us=_bounded(parameters, "timeout", TIMEOUT_LIMIT_US),
+        priority=_bounded(parameters, "priority", PRIORITY_LIMIT),
+        binary_data_output=None if binary is None else bool(binary),
+        ignored=ignored,
+    )
+
+
+def read_output_parameters(parameters: Mapping[str, Parameter], output: str) -> OutputParameters:
+    """Check and read one requested output's parameters. Raises as `read_parameters` does."""
+    ignored = _check(parameters, _KNOWN_OUTPUT, f"output '{output}'")
+    binary = parameters.get("binary_data")
+    return OutputParameters(
+        classification=_bounded(parameters, "classification", CLASSES_LIMIT),
+        binary_data=None if binary is None else bool(binary),
+        ignored=ignored,
+    )
+
+
+def deadline_ns(now_ns: int, *, timeout_us: int = 0, remaining_s: float | None = None) -> int | None:
+    """The sooner of the `timeout` parameter and the transport's own deadline, on the clock of `now_ns`."""
+    ends = []
+    if timeout_us:
+        ends.append(now_ns + timeout_us * 1000)
+    if remaining_s is not None:
+        ends.append(now_ns + int(remaining_s * 1e9))
+    return min(ends, default=None)
+
+
+def _check(parameters: Mapping[str, Parameter], known: Mapping[str, tuple[type, ...]], where: str) -> int:
+    ignored = 0
+    for name, value in parameters.items():
+        if name not in known:
+            ignored += 1
+        elif type(value) not in known[name]:
+            wanted = " or ".join(kind.__name__ for kind in known[name])
+            raise RequestError(
+                Fault.INVALID, f"parameter '{name}' of the {where} must be {wanted}, not {type(value).__name__}"
+            )
+    return ignored
+
+
+def _bounded(parameters: Mapping[str, Parameter], name: str, limit: int) -> int:
+    value = int(parameters.get(name, 0))
+    if not 0 <= value <= limit:
+        raise RequestError(Fault.INVALID, f"parameter '{name}' must be between 0 and {limit}, not {value}")
+    return value

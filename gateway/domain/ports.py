@@ -1,0 +1,92 @@
+"""The seams. A room imports these and nothing of its neighbours; `gateway.daemon` puts the pieces together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.domain.tensor import Tensors
+from gateway.domain.verdict import Budget, Signature
+
+
+class Session(Protocol):
+    """A compiled variant on one accelerator. Used by one thread at a time."""
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Manifest names, dtypes and layouts in and out, before postprocess; outputs are lent until the next run or
+        close. Blocks without the GIL. Raises VariantError where the engine reports an error."""
+
+    def close(self) -> None:
+        """Free the engine's memory. Calling it twice is harmless."""
+
+
+class Runtime(Protocol):
+    """An inference engine. Importing its module is cheap: heavy imports happen inside these methods."""
+
+    name: str
+
+    def version(self) -> str:
+        """The installed engine's version. Raises VariantError where it is absent or must not be used."""
+
+    def devices(self) -> Sequence[str]:
+        """What the engine itself lists ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
+
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+        """Load and compile. `files` is the folder that artifact paths are relative to. Raises VariantError."""
+
+    def inspect(self, file: Path) -> Signature:
+        """Inputs and outputs of a bare model file. Called in a child that may die. Raises VariantError."""
+
+
+class Inference(Protocol):
+    """All that a frontend may know of what answers a request. Every method may raise RequestError."""
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer one request. Cancelling the awaiting task abandons the request and disturbs nobody else."""
+
+    def describe(self, model: str, version: str = "") -> ModelManifest:
+        """The manifest of a served version. NOT_FOUND for an unknown model or version, UNAVAILABLE if not ready."""
+
+    def ready(self, model: str = "", version: str = "") -> bool:
+        """Whether the model version (or, with "", the server) answers now. False for the unknown; never raises."""
+
+    def placement(self, model: str, version: str = "") -> Placement:
+        """What serves a version now. Raises as `describe` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of RepositoryIndex. `state` is READY, UNAVAILABLE, LOADING or UNLOADING."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+class Repository(Protocol):
+    """Models as a frontend may list and command them."""
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Every known model version, refused ones with the reason, sorted by name and version."""
+
+    def versions(self, model: str) -> Sequence[str]:
+        """Versions of `model` that are ready, oldest first. NOT_FOUND for an unknown model."""
+
+    async def load(self, model: str) -> None:
+        """Read the model's folder again and serve what passes. DENIED unless `[models] control = true`."""
+
+    async def unload(self, model: str) -> None:
+        """Drain and unload all versions. DENIED unless `[models] control = true`."""
+
+
+class Statistics(Protocol):
+    """Counters per model version."""
+
+    def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
+        """Of one version, of all versions of a model, or of all. NOT_FOUND for the unknown."""

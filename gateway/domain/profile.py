@@ -1,0 +1,136 @@
+"""Device profiles: which class of device this is, what it may spend, and its ladder of ways to run a model.
+
+The file format is described for people in device_profiles/SCHEMA.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.domain.document import Table, read_document
+from gateway.domain.inventory import ACCELERATOR_KINDS, CPU, Inventory
+from gateway.domain.manifest import PRECISIONS, RUNTIMES
+
+SCHEMA = 1
+PRIORITY_LIMIT = 1000
+LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """All that is named must hold: one of `arch`, one of `compatible` among the board's, one of `accelerators`."""
+
+    arch: tuple[str, ...] = ()
+    compatible: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = ()
+
+    def holds(self, inventory: Inventory) -> bool:
+        """Decided from bus and device-tree facts, never from whether an accelerator is usable (contracts.md)."""
+        kinds = {accelerator.kind for accelerator in inventory.accelerators}
+        return (
+            (not self.arch or inventory.arch in self.arch)
+            and (not self.compatible or not kinds_disjoint(self.compatible, inventory.board.compatible))
+            and (not self.accelerators or not kinds_disjoint(self.accelerators, kinds))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What inference may spend. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded."""
+
+    threads: int = 0
+    memory_bytes: int = 0
+    watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a ladder: on this accelerator, with this runtime, these precisions, best first."""
+
+    accelerator: str
+    runtime: str
+    precisions: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A class of devices. Among those that match, the highest `priority` wins; `ladder` is best first."""
+
+    name: str
+    description: str
+    priority: int
+    match: Match
+    budget: Budget
+    ladder: tuple[Step, ...]
+
+
+def kinds_disjoint(wanted: Sequence[str], found: Sequence[str] | set[str]) -> bool:
+    """Whether none of `wanted` is in `found`."""
+    return set(wanted).isdisjoint(found)
+
+
+def choose_profile(profiles: Sequence[Profile], inventory: Inventory) -> Profile | None:
+    """The matching profile of highest priority (ties: by name), or None."""
+    matching = [profile for profile in profiles if profile.match.holds(inventory)]
+    return min(matching, key=lambda profile: (-profile.priority, profile.name), default=None)
+
+
+def read_profile(text: str, file: str) -> Profile:
+    """Parse one device profile. Raises ConfigurationError (file, table, key, line)."""
+    top = read_document(text, file)
+    top.integer("schema", low=SCHEMA, high=SCHEMA)
+    profile = Profile(
+        name=top.text("name"),
+        description=top.text("description"),
+        priority=top.integer("priority", low=0, high=PRIORITY_LIMIT),
+        match=_match(top.table("match", required=True)),
+        budget=_budget(top.table("budget")),
+        ladder=tuple(_step(table) for table in top.tables("ladder")),
+    )
+    if not profile.ladder:
+        top.refuse("ladder", "missing; name at least one [[ladder]] step")
+    top.finish()
+    return profile
+
+
+def _match(table: Table | None) -> Match:
+    if table is None:
+        return Match()
+    match = Match(
+        arch=table.texts("arch", ()),
+        compatible=table.texts("compatible", ()),
+        accelerators=table.texts("accelerators", (), among=ACCELERATOR_KINDS),
+    )
+    table.finish()
+    return match
+
+
+def _budget(table: Table | None) -> Budget:
+    if table is None:
+        return Budget()
+    budget = Budget(
+        threads=table.integer("threads", 0, low=0, high=1024),
+        memory_bytes=table.integer("memory_bytes", 0, low=0, high=2**50),
+        watts=table.number("watts", low=0.0, high=10_000.0) if "watts" in table else None,
+    )
+    table.finish()
+    return budget
+
+
+def _step(table: Table) -> Step:
+    step = Step(
+        accelerator=table.text("accelerator", among=LADDER_ACCELERATORS),
+        runtime=table.text("runtime", among=RUNTIMES),
+        precisions=table.texts("precisions", among=PRECISIONS),
+        options=_options(table.table("options")),
+    )
+    table.finish()
+    return step
+
+
+def _options(table: Table | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    return {key: table.text(key) for key in table.remaining()}

@@ -1,0 +1,160 @@
+"""Which variant serves: the ladder filters and breaks ties, the golden set gates, the measured objective decides.
+
+Source: contracts.md, "Selection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.domain.inventory import CPU, Accelerator, Inventory
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.profile import Profile, Step
+from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Verdict
+
+OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
+    "latency": lambda measured: measured.p50_us,
+    "throughput": lambda measured: measured.row_us or measured.p50_us,
+    "energy": lambda measured: measured.cpu_us,
+}
+"""What is minimised. Energy is CPU time where the device has no meter."""
+
+TIE_LEAD = 0.10
+"""A lead smaller than this share goes to ladder order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The device as selection sees it. `runtimes` None: another machine's tree, nothing could be asked."""
+
+    inventory: Inventory
+    profile: Profile
+    runtimes: Mapping[str, RuntimeStatus] | None
+    threads: int = 1
+    cache_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant on an accelerator. `rank` 1 is the ladder's best; None where the ladder has no step for it."""
+
+    variant: Variant
+    accelerator: str | None
+    rank: int | None
+    eligible: bool
+    reason: str
+    budget: Budget = Budget()
+    device: Accelerator | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Eligible, and its trial here passed."""
+        return self.eligible and self.verdict is not None and self.verdict.passed
+
+
+def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
+    """Every variant on every accelerator that the ladder offers it, in ladder order; then those without a step."""
+    placed = [
+        (position, variant.accuracy or 0.0, index, _place(manifest, variant, step, site))
+        for index, variant in enumerate(manifest.variants)
+        for position, step in _positions(variant, site.profile)
+    ]
+    placed.sort(key=lambda entry: (entry[0], -entry[1], entry[2]))
+    ranked = [replace(entry[3], rank=rank) for rank, entry in enumerate(placed, 1)]
+    named = {candidate.variant.name for candidate in ranked}
+    rest = [_unplaced(variant, site.profile) for variant in manifest.variants if variant.name not in named]
+    return (*ranked, *rest)
+
+
+def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelManifest) -> Candidate:
+    """The candidate with what its trial here found; a failed trial or too much accuracy lost makes it ineligible."""
+    if verdict is None or not candidate.eligible:
+        return candidate
+    if not verdict.passed:
+        return replace(candidate, verdict=verdict, eligible=False, reason=verdict.reason)
+    loss = _accuracy_loss(manifest, verdict.accuracy)
+    if loss:
+        return replace(candidate, verdict=verdict, eligible=False, reason=loss)
+    return replace(candidate, verdict=verdict, reason=verdict.reason)
+
+
+def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
+    """The proven candidate with the best objective; among those it leads by under 10 %, the first in ladder order."""
+    cost = OBJECTIVES[objective]
+    costs = {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
+    if not costs:
+        return next((candidate for candidate in candidates if candidate.proven), None)
+    bound = min(costs.values()) / (1.0 - TIE_LEAD)
+    return next(candidate for candidate in candidates if costs.get(candidate.rank, float("inf")) <= bound)
+
+
+def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Eligible candidates without a verdict, best in ladder order first."""
+    return tuple(candidate for candidate in candidates if candidate.eligible and candidate.verdict is None)
+
+
+def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int], Step]]:
+    """(step, precision) positions of the ladder that take this variant, once per accelerator."""
+    found: dict[str, tuple[tuple[int, int], Step]] = {}
+    for index, step in enumerate(profile.ladder):
+        fits = step.runtime == variant.runtime and step.accelerator in variant.accelerators
+        if fits and variant.precision in step.precisions and step.accelerator not in found:
+            found[step.accelerator] = ((index, step.precisions.index(variant.precision)), step)
+    return list(found.values())
+
+
+def _place(manifest: ModelManifest, variant: Variant, step: Step, site: Site) -> Candidate:
+    device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
+    budget = Budget(site.threads, step.accelerator, step.options, site.cache_dir)
+    obstacle = (
+        _device_obstacle(step, device)
+        or _feature_obstacle(variant, site.inventory)
+        or _runtime_obstacle(variant, site.runtimes)
+        or _accuracy_loss(manifest, variant.accuracy)
+    )
+    reason = obstacle or "not tried on this device yet"
+    return Candidate(variant, step.accelerator, None, not obstacle, reason, budget, device)
+
+
+def _unplaced(variant: Variant, profile: Profile) -> Candidate:
+    where = ", ".join(variant.accelerators)
+    reason = f"profile {profile.name} has no step for {variant.runtime} {variant.precision} on {where}"
+    return Candidate(variant, None, None, False, reason)
+
+
+def _device_obstacle(step: Step, device: Accelerator | None) -> str:
+    if step.accelerator == CPU:
+        return ""
+    if device is None:
+        return f"this device has no {step.accelerator}"
+    rung = device.broken
+    if rung is None:
+        return ""
+    return f"{step.accelerator} at {device.device}: {rung.name}: {rung.detail}" + (
+        f"; {rung.remedy}" if rung.remedy else ""
+    )
+
+
+def _feature_obstacle(variant: Variant, inventory: Inventory) -> str:
+    missing = [need for need in variant.needs if need not in inventory.cpu.features]
+    return f"needs the CPU feature {', '.join(missing)}, which this CPU lacks" if missing else ""
+
+
+def _runtime_obstacle(variant: Variant, runtimes: Mapping[str, RuntimeStatus] | None) -> str:
+    if runtimes is None:
+        return ""
+    status = runtimes.get(variant.runtime) or RuntimeStatus(variant.runtime, problem="unknown runtime")
+    return f"runtime {status.name}: {status.problem}; {status.remedy}".rstrip("; ") if status.problem else ""
+
+
+def _accuracy_loss(manifest: ModelManifest, accuracy: float | None) -> str:
+    reference = manifest.reference()
+    if reference is None or reference.accuracy is None or accuracy is None:
+        return ""
+    loss = reference.accuracy - accuracy
+    if loss <= manifest.max_accuracy_loss + 1e-9:
+        return ""
+    allowed = manifest.max_accuracy_loss
+    return f"loses {loss:.4f} of accuracy against {reference.name}, more than max_accuracy_loss {allowed:g}"

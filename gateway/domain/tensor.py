@@ -1,0 +1,168 @@
+"""Tensors as the Open Inference Protocol names them: thirteen datatypes, raw little-endian bytes, numpy arrays.
+
+BF16 lives in memory as float32 (numpy has no bfloat16) and travels as two bytes; BYTES live as object arrays of
+`bytes` and travel as elements with a four-byte little-endian length before each.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.domain.errors import Fault, RequestError
+
+Array = npt.NDArray[Any]
+Tensors = Mapping[str, Array]
+"""Arrays by tensor name: what a session takes and gives."""
+
+LENGTH_PREFIX_BYTES = 4
+
+
+class Datatype(enum.Enum):
+    """OIP datatype: numpy dtype in memory and bytes per element on the wire (0: variable)."""
+
+    def __init__(self, label: str, dtype: str, wire_bytes: int) -> None:
+        self.label = label
+        self.dtype = np.dtype(dtype)
+        self.wire_bytes = wire_bytes
+
+    BOOL = ("BOOL", "?", 1)
+    UINT8 = ("UINT8", "u1", 1)
+    UINT16 = ("UINT16", "<u2", 2)
+    UINT32 = ("UINT32", "<u4", 4)
+    UINT64 = ("UINT64", "<u8", 8)
+    INT8 = ("INT8", "i1", 1)
+    INT16 = ("INT16", "<i2", 2)
+    INT32 = ("INT32", "<i4", 4)
+    INT64 = ("INT64", "<i8", 8)
+    FP16 = ("FP16", "<f2", 2)
+    FP32 = ("FP32", "<f4", 4)
+    FP64 = ("FP64", "<f8", 8)
+    BF16 = ("BF16", "=f4", 2)
+    BYTES = ("BYTES", "O", 0)
+
+
+DATATYPES: Mapping[str, Datatype] = {datatype.label: datatype for datatype in Datatype}
+"""Datatype by its OIP name."""
+
+_BY_DTYPE: Mapping[np.dtype[Any], Datatype] = {d.dtype: d for d in reversed(Datatype) if d is not Datatype.BF16}
+
+
+@dataclass(slots=True)
+class Tensor:
+    """One named tensor's content. `array` may be a read-only view of the request's own bytes."""
+
+    datatype: Datatype
+    array: Array
+
+
+def datatype_named(label: str, tensor: str) -> Datatype:
+    """The datatype called `label`; RequestError INVALID names the tensor otherwise."""
+    try:
+        return DATATYPES[label]
+    except KeyError:
+        known = ", ".join(DATATYPES)
+        raise RequestError(
+            Fault.INVALID,
+            f"tensor '{tensor}' has unknown datatype '{label:.32}'; known datatypes are {known}",
+        ) from None
+
+
+def datatype_of(dtype: np.dtype[Any]) -> Datatype:
+    """The OIP datatype of a numpy dtype (float32 → FP32, strings and objects → BYTES). KeyError where there is none."""
+    return Datatype.BYTES if dtype.kind in "OSU" else _BY_DTYPE[dtype.newbyteorder("<")]
+
+
+def element_count(shape: Sequence[int], tensor: str) -> int:
+    """Product of `shape`; RequestError INVALID where a dimension is negative."""
+    if any(dimension < 0 for dimension in shape):
+        raise RequestError(Fault.INVALID, f"tensor '{tensor}' has a negative dimension in shape {list(shape)}")
+    return math.prod(shape)
+
+
+def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview, tensor: str) -> Array:
+    """Array of `shape` over the little-endian bytes `raw`: no copy but for BF16 and BYTES.
+
+    Raises RequestError INVALID where the byte count does not fit datatype and shape.
+    """
+    count = element_count(shape, tensor)
+    if datatype is Datatype.BYTES:
+        return decode_bytes(raw, count, tensor).reshape(shape)
+    if len(raw) != count * datatype.wire_bytes:
+        raise RequestError(
+            Fault.INVALID,
+            f"tensor '{tensor}' has {len(raw)} bytes, but {datatype.label} of shape {list(shape)} "
+            f"takes {count * datatype.wire_bytes}",
+        )
+    if datatype is Datatype.BF16:
+        return bfloat16_to_float32(np.frombuffer(raw, "<u2")).reshape(shape)
+    return np.frombuffer(raw, datatype.dtype).reshape(shape)
+
+
+def encode_raw(datatype: Datatype, array: Array) -> bytes:
+    """The tensor's bytes as they travel: little-endian, C order."""
+    if datatype is Datatype.BYTES:
+        return encode_bytes(array)
+    if datatype is Datatype.BF16:
+        return float32_to_bfloat16(array).tobytes()
+    return np.ascontiguousarray(array, datatype.dtype).tobytes()
+
+
+def decode_bytes(raw: bytes | memoryview, count: int, tensor: str) -> Array:
+    """Object array [count] of `bytes` from length-prefixed elements; the count must match exactly (OIP, BYTES)."""
+    view, offset = memoryview(raw), 0
+    if count * LENGTH_PREFIX_BYTES > len(view):
+        raise _truncated(tensor, len(view), count)
+    elements = np.empty(count, object)
+    for index in range(count):
+        start = offset + LENGTH_PREFIX_BYTES
+        if start > len(view):
+            raise _truncated(tensor, len(view), count)
+        (length,) = struct.unpack_from("<I", view, offset)
+        offset = start + length
+        if offset > len(view):
+            raise _truncated(tensor, len(view), count)
+        elements[index] = bytes(view[start:offset])
+    if offset != len(view):
+        raise RequestError(
+            Fault.INVALID,
+            f"tensor '{tensor}' has {len(view) - offset} bytes after its {count} BYTES elements; "
+            "the element count must equal the shape's product",
+        )
+    return elements
+
+
+def encode_bytes(array: Array) -> bytes:
+    """Length-prefixed elements in C order; str elements travel as UTF-8."""
+    parts: list[bytes] = []
+    for element in array.ravel():
+        content = element.encode() if isinstance(element, str) else bytes(element)
+        parts += (struct.pack("<I", len(content)), content)
+    return b"".join(parts)
+
+
+def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Exact: bfloat16 is the upper half of a float32."""
+    return (bits.astype("<u4") << 16).view("<f4")
+
+
+def float32_to_bfloat16(array: Array) -> npt.NDArray[np.uint16]:
+    """Round to nearest, ties to even; NaN stays NaN."""
+    values = np.ascontiguousarray(array, "<f4")
+    bits = values.view("<u4")
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    quiet = (bits >> 16) | 0x40
+    return np.where(np.isnan(values), quiet, rounded).astype("<u2")
+
+
+def _truncated(tensor: str, size: int, count: int) -> RequestError:
+    return RequestError(
+        Fault.INVALID, f"tensor '{tensor}' is truncated: {size} bytes do not hold its {count} BYTES elements"
+    )

@@ -1,0 +1,83 @@
+"""What a trial in a throw-away process found out about one variant on one accelerator of this device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.domain.inventory import CPU, Accelerator
+from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one session may use: threads (≥ 1), the ladder step's options, a folder for compiled blobs ("": none)."""
+
+    threads: int = 1
+    accelerator: str = CPU
+    options: Mapping[str, str] = field(default_factory=dict)
+    cache_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One-row runs on this device: wall time p50 and p99, CPU time per run (user + system), process memory added;
+    `row_us` is the wall time per row in a batch (0: not batched)."""
+
+    p50_us: float
+    p99_us: float
+    cpu_us: float
+    memory_bytes: int
+    row_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`passed` and why; `measured` and `accuracy` where the trial got that far."""
+
+    passed: bool
+    reason: str
+    measured: Measurement | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a runtime says of a bare model file."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """Whether a runtime can be used at all: its version, or the problem and its remedy."""
+
+    name: str
+    version: str | None = None
+    problem: str = ""
+    remedy: str = ""
+
+
+def verdict_key(
+    manifest: ModelManifest,
+    variant: Variant,
+    budget: Budget,
+    runtime_version: str,
+    device: Accelerator | None,
+) -> str:
+    """Digest of all that a verdict depends on: content, bindings, golden set, runtime version, device, threads."""
+    hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
+    facts = (
+        manifest.inputs,
+        manifest.outputs,
+        manifest.golden,
+        variant.runtime,
+        variant.artifacts,
+        sorted(variant.bind.items()),
+        (budget.threads, budget.accelerator, sorted(budget.options.items())),
+        runtime_version,
+        hardware,
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -1,0 +1,89 @@
+"""A stand-in for the engine behind the frontends: Inference, Repository and Statistics on plain values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.ports import IndexEntry
+from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.domain.tensor import Datatype, Tensor
+
+VARIANT = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
+
+
+def identity(datatype: Datatype, *, name: str = "") -> ModelManifest:
+    """A model `identity_<datatype>` that answers its input `x` as its output `y`."""
+    x, y = (TensorSpec(tensor, datatype, (-1, -1)) for tensor in "xy")
+    return ModelManifest(name or f"identity_{datatype.label.lower()}", "1", (x,), (y,), (VARIANT,))
+
+
+class SimulatedInference:
+    """Answers every model by handing its first input back. `gate` holds requests back while it is cleared; `fault`,
+    where set, refuses them. What arrived is kept in `requests`, what was cancelled is counted."""
+
+    def __init__(self, manifests: Sequence[ModelManifest] = ()) -> None:
+        self.manifests = {m.name: m for m in manifests or [identity(datatype) for datatype in Datatype]}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fault: RequestError | None = None
+        self.requests: list[InferRequest] = []
+        self.cancelled = 0
+        self.loaded: list[str] = []
+        self.unready: set[str] = set()
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        manifest = self.describe(request.model, request.version)
+        self.requests.append(request)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fault is not None:
+            raise self.fault
+        given = next(iter(request.inputs.values()))
+        spec = manifest.outputs[0]
+        outputs = {spec.name: Tensor(spec.datatype, given.array)}
+        return InferResponse(manifest.name, manifest.version, request.id, outputs, "reference")
+
+    def describe(self, model: str, version: str = "") -> ModelManifest:
+        manifest = self.manifests.get(model)
+        if manifest is None or version not in {"", manifest.version}:
+            raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model}' is not found")
+        if model in self.unready:
+            raise RequestError(Fault.UNAVAILABLE, f"model '{model}' is not ready", retry_after_s=1.0)
+        return manifest
+
+    def ready(self, model: str = "", version: str = "") -> bool:
+        known = not model or (model in self.manifests and version in {"", self.manifests[model].version})
+        return known and model not in self.unready
+
+    def placement(self, model: str, version: str = "") -> Placement:
+        self.describe(model, version)
+        return Placement("reference", "reference", "fp32", "cpu", "the only one", 8)
+
+    def index(self) -> Sequence[IndexEntry]:
+        return [
+            IndexEntry(name, m.version, "UNAVAILABLE" if name in self.unready else "READY")
+            for name, m in sorted(self.manifests.items())
+        ]
+
+    def versions(self, model: str) -> Sequence[str]:
+        return [self.describe(model).version]
+
+    async def load(self, model: str) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.loaded.append(model)
+
+    async def unload(self, model: str) -> None:
+        self.describe(model)
+        del self.manifests[model]
+
+    def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
+        names = [self.describe(model, version).name] if model else sorted(self.manifests)
+        return [ServableStatistics(name, "1", inferences=3, executions=2) for name in names]
