@@ -98,3 +98,16 @@ class Inventory:
         """The first usable accelerator of `kind`, else the first of that kind, else None."""
         found = [accelerator for accelerator in self.accelerators if accelerator.kind == kind]
         return next((a for a in found if a.usable), found[0] if found else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeListing:
+    """What a runtime's own child said it sees: OpenVINO's devices, ONNX Runtime's providers, LiteRT's delegates.
+
+    `ok` False: it is not installed, hung or died; `problem` says which.
+    """
+
+    ok: bool
+    version: str = ""
+    devices: tuple[str, ...] = ()
+    problem: str = ""

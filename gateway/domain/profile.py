@@ -5,7 +5,7 @@ The file format is described for people in device_profiles/SCHEMA.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.domain.document import Table, read_document
@@ -30,8 +30,8 @@ class Match:
         kinds = {accelerator.kind for accelerator in inventory.accelerators}
         return (
             (not self.arch or inventory.arch in self.arch)
-            and (not self.compatible or not kinds_disjoint(self.compatible, inventory.board.compatible))
-            and (not self.accelerators or not kinds_disjoint(self.accelerators, kinds))
+            and _offers_any(inventory.board.compatible, self.compatible)
+            and _offers_any(kinds, self.accelerators)
         )
 
 
@@ -66,11 +66,6 @@ class Profile:
     ladder: tuple[Step, ...]
 
 
-def kinds_disjoint(wanted: Sequence[str], found: Sequence[str] | set[str]) -> bool:
-    """Whether none of `wanted` is in `found`."""
-    return set(wanted).isdisjoint(found)
-
-
 def choose_profile(profiles: Sequence[Profile], inventory: Inventory) -> Profile | None:
     """The matching profile of highest priority (ties: by name), or None."""
     matching = [profile for profile in profiles if profile.match.holds(inventory)]
@@ -93,6 +88,10 @@ def read_profile(text: str, file: str) -> Profile:
         top.refuse("ladder", "missing; name at least one [[ladder]] step")
     top.finish()
     return profile
+
+
+def _offers_any(found: Iterable[str], wanted: Sequence[str]) -> bool:
+    return not wanted or not set(wanted).isdisjoint(found)
 
 
 def _match(table: Table | None) -> Match:

@@ -1,0 +1,36 @@
+"""Power, heat and memory of a device at one moment. What the machine does not tell is None or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyCounter:
+    """A counter of microjoules that starts again at zero once it has reached `max_range_uj`."""
+
+    energy_uj: int
+    max_range_uj: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """`temperatures_c` by zone type, `power_watts` by rail or battery, `energy` by RAPL zone.
+
+    `throttled`: whether the firmware slows the processor now. `npu_busy_us` counts up since boot.
+    """
+
+    temperatures_c: Mapping[str, float] = field(default_factory=dict)
+    power_watts: Mapping[str, float] = field(default_factory=dict)
+    energy: Mapping[str, EnergyCounter] = field(default_factory=dict)
+    memory_available_bytes: int | None = None
+    throttled: bool | None = None
+    npu_busy_us: int | None = None
+
+
+def energy_delta_uj(before: int, after: int, max_range: int) -> int | None:
+    """Energy between two readings less than one wrap apart; None where the readings cannot belong to this range."""
+    if not (0 <= before <= max_range and 0 <= after <= max_range):
+        return None
+    return after - before if after >= before else after + max_range - before

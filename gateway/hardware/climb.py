@@ -1,0 +1,69 @@
+"""The rungs that take execution, judged from answers that others fetched. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gateway.domain.inventory import Accelerator, Inventory, Rung, RuntimeListing
+from gateway.hardware.families import NEEDS
+from gateway.hardware.library import LibraryAnswers
+from gateway.hardware.rungs import Needs
+
+
+def library_sets(inventory: Inventory) -> tuple[tuple[str, ...], ...]:
+    """The sonames to ask for, one set per kind found: what `ask_libraries` takes."""
+    kinds = dict.fromkeys(accelerator.kind for accelerator in inventory.accelerators)
+    sets = (tuple(name for group in NEEDS[kind].libraries for name in group) for kind in kinds)
+    return tuple(dict.fromkeys(names for names in sets if names))
+
+
+def climb(inventory: Inventory, libraries: LibraryAnswers, runtimes: Mapping[str, RuntimeListing]) -> Inventory:
+    """Fill in `library` and `runtime`. What was not asked stays null, what was false stays false."""
+    return replace(
+        inventory,
+        accelerators=tuple(_climbed(found, libraries, runtimes) for found in inventory.accelerators),
+    )
+
+
+def _climbed(
+    accelerator: Accelerator, libraries: LibraryAnswers, runtimes: Mapping[str, RuntimeListing]
+) -> Accelerator:
+    needs = NEEDS[accelerator.kind]
+    judged = {"library": _library(needs, libraries), "runtime": _runtime(needs, runtimes)}
+    rungs = tuple(judged[rung.name] if rung.name in judged and rung.ok is None else rung for rung in accelerator.rungs)
+    return replace(accelerator, rungs=rungs)
+
+
+def _library(needs: Needs, libraries: LibraryAnswers) -> Rung:
+    """Each group needs one library that loads; a group of which nothing was asked leaves the rung null."""
+    verdicts = [_group(group, libraries) for group in needs.libraries]
+    refused = next((detail for ok, detail in verdicts if ok is False), None)
+    if refused is not None:
+        return Rung("library", False, refused, needs.library_remedy)
+    if not verdicts or any(ok is None for ok, _ in verdicts):
+        return Rung("library", None)
+    return Rung("library", True, ", ".join(detail for _, detail in verdicts))
+
+
+def _group(names: tuple[str, ...], libraries: LibraryAnswers) -> tuple[bool | None, str]:
+    answers = {name: libraries[name] for name in names if name in libraries}
+    for name, answer in answers.items():
+        if answer.loaded:
+            return True, name
+    problems = [answer.problem for answer in answers.values() if answer.loaded is False]
+    return (False, "; ".join(problems)) if problems else (None, "")
+
+
+def _runtime(needs: Needs, runtimes: Mapping[str, RuntimeListing]) -> Rung:
+    listing = runtimes.get(needs.runtime)
+    if listing is None:
+        return Rung("runtime", None)
+    name = f"{needs.runtime} {listing.version}".strip()
+    if not listing.ok:
+        remedy = f"install it: pip install 'edge-inference-gateway[{needs.runtime}]', and run doctor again"
+        return Rung("runtime", False, f"{name}: {listing.problem}", remedy)
+    if listed := [device for device in listing.devices if device.partition(".")[0] in needs.devices]:
+        return Rung("runtime", True, f"{name} lists {', '.join(listed)}")
+    seen = ", ".join(listing.devices) or "nothing"
+    return Rung("runtime", False, f"{name} lists {seen}, not {' or '.join(needs.devices)}", needs.runtime_remedy)

@@ -1,0 +1,30 @@
+"""The catalogue: one line per family of accelerators, and what each kind needs above the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gateway.domain.inventory import Accelerator
+from gateway.hardware import amd, coral, hailo, intel, jetson, movidius, nvidia, qualcomm, rockchip
+from gateway.hardware.rungs import Needs
+from gateway.hardware.tree import Tree
+
+FAMILIES: tuple[Callable[[Tree], tuple[Accelerator, ...]], ...] = (
+    intel.npus,
+    intel.gpus,
+    jetson.gpus,
+    nvidia.gpus,
+    amd.gpus,
+    coral.pcie_tpus,
+    coral.usb_tpus,
+    hailo.chips,
+    rockchip.npus,
+    qualcomm.dsps,
+    movidius.sticks,
+)
+
+NEEDS: Mapping[str, Needs] = {
+    kind: needs
+    for family in (intel, jetson, nvidia, amd, coral, hailo, rockchip, qualcomm, movidius)
+    for kind, needs in family.NEEDS.items()
+}

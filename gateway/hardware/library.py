@@ -1,0 +1,128 @@
+"""Asks whether vendor libraries load, in a child that may hang or die: that costs a rung, not the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.hardware.settings import HardwareSettings
+
+CHILD = (sys.executable, "-I", str(Path(__file__).with_name("ask_library.py")))
+"""Isolated and run by path: neither the environment nor the working directory decides what the child imports."""
+
+CHUNK_BYTES = 4096
+PROBLEM_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryAnswer:
+    """`loaded` None: not asked, because a library before it took the child down. `problem` names the library."""
+
+    loaded: bool | None
+    problem: str = ""
+
+
+LibraryAnswers = Mapping[str, LibraryAnswer]
+"""Answers by soname."""
+
+
+def ask_libraries(
+    sets: Iterable[Sequence[str]], settings: HardwareSettings | None = None, *, child: Sequence[str] = CHILD
+) -> LibraryAnswers:
+    """Load each set of sonames in a child process of its own, with a deadline each. Never raises for what they do."""
+    answers: dict[str, LibraryAnswer] = {}
+    for names in sets:
+        answers |= _ask(names, settings or HardwareSettings(), child)
+    return answers
+
+
+def _ask(names: Sequence[str], settings: HardwareSettings, child: Sequence[str]) -> dict[str, LibraryAnswer]:
+    command = [*child, *names]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as error:
+        return {name: LibraryAnswer(False, f"{name}: the child could not start: {error}") for name in names}
+    with process:
+        output, ended = _read(process, settings)
+        end = _ending(process, settings, ended=ended)
+    return _answers(names, output, end)
+
+
+def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple[bytes, bool]:
+    """Output until its end, the deadline or the bound; whether the end was reached."""
+    deadline_s = time.monotonic() + settings.child_deadline_s
+    output = bytearray()
+    assert process.stdout is not None  # noqa: S101 - Popen was given a pipe
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) < settings.child_output_bytes:
+            if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                return bytes(output), False
+            chunk = os.read(process.stdout.fileno(), CHUNK_BYTES)
+            if not chunk:
+                return bytes(output), True
+            output += chunk
+    return bytes(output), False
+
+
+def _ending(process: subprocess.Popen[bytes], settings: HardwareSettings, *, ended: bool) -> str:
+    """What became of the child, in words. It and what it started are gone afterwards."""
+    if ended:
+        try:
+            code = process.wait(settings.child_deadline_s)
+        except subprocess.TimeoutExpired:
+            ended = False
+        else:
+            _kill_group(process)
+            return f"died by {_signal_name(-code)}" if code < 0 else f"ended with code {code} before it answered"
+    _kill_group(process)
+    process.wait()
+    return f"hung for {settings.child_deadline_s:g} s"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _answers(names: Sequence[str], output: bytes, end: str) -> dict[str, LibraryAnswer]:
+    """The first library without an answer is the one that took the child down; those after it were not asked."""
+    given = dict(filter(None, map(_answer, output.splitlines())))
+    answers = {name: given[name] for name in names if name in given}
+    missing = [name for name in names if name not in given]
+    for index, name in enumerate(missing):
+        answers[name] = (
+            LibraryAnswer(None, f"{name}: not asked, {missing[0]} {end}")
+            if index
+            else LibraryAnswer(False, f"{name} {end}")
+        )
+    return answers
+
+
+def _answer(line: bytes) -> tuple[str, LibraryAnswer] | None:
+    try:
+        match json.loads(line):
+            case {"name": str(name), "problem": str(problem)}:
+                return name, LibraryAnswer(not problem, problem and f"{name}: {problem}"[:PROBLEM_CHARS])
+    except (ValueError, RecursionError):
+        return None
+    return None

@@ -1,0 +1,27 @@
+"""The inventory of a machine from its files alone: nothing is executed, so that a copied root tells the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.domain.inventory import Inventory
+from gateway.hardware.board import read_board, read_memory_bytes
+from gateway.hardware.families import FAMILIES
+from gateway.hardware.processor import read_arch, read_cpu
+from gateway.hardware.settings import HardwareSettings
+from gateway.hardware.tree import Tree
+
+
+def probe(root: Path = Path("/"), *, settings: HardwareSettings | None = None) -> Inventory:
+    """Read /sys, /proc, /dev and /etc under `root`. Never raises for what it finds there; unknown is None.
+
+    Rungs from `library` on are null, except a `runtime` that this product does not have.
+    """
+    tree = Tree(root, settings)
+    return Inventory(
+        arch=read_arch(tree),
+        board=read_board(tree),
+        cpu=read_cpu(tree),
+        memory_bytes=read_memory_bytes(tree),
+        accelerators=tuple(found for family in FAMILIES for found in family(tree)),
+    )

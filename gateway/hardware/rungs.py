@@ -1,0 +1,108 @@
+"""How rungs are judged alike for every family: the ten in order, driver, node and permission, and what comes after."""
+
+from __future__ import annotations
+
+import grp
+import stat
+from dataclasses import dataclass
+
+from gateway.domain.inventory import RUNGS, Rung
+from gateway.hardware.tree import GROUP_READ_WRITE, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What using a kind takes above the kernel. Of each group in `libraries` one must load (sonames differ by release).
+
+    `runtime` "" where the product has none; of `devices` the runtime must list one. Remedies say what to install.
+    """
+
+    libraries: tuple[tuple[str, ...], ...] = ()
+    library_remedy: str = ""
+    runtime: str = ""
+    devices: tuple[str, ...] = ()
+    runtime_remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may open a node: the usual `group`, and the udev `rule` that gives it the node."""
+
+    group: str
+    rule: str
+
+
+RENDER = Access("render", 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"')
+ACCEL = Access("render", 'SUBSYSTEM=="accel", KERNEL=="accel*", GROUP="render", MODE="0660"')
+
+
+def ten(*known: Rung) -> tuple[Rung, ...]:
+    """The rungs of the contract in order; those not given are null."""
+    found = {rung.name: rung for rung in known}
+    return tuple(found.get(name) or Rung(name, None) for name in RUNGS)
+
+
+def driver_rung(bound: str | None, wanted: tuple[str, ...], remedy: str) -> Rung:
+    """True where one of `wanted` is bound."""
+    if bound in wanted:
+        return Rung("driver", True, f"{bound} is bound")
+    detail = f"{bound} is bound, not {' or '.join(wanted)}" if bound else "no driver is bound"
+    return Rung("driver", False, detail, remedy)
+
+
+def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
+    """True where `path` exists. Null in a tree that holds no /dev at all: its absence says nothing."""
+    if path is not None and tree.exists(path):
+        return Rung("node", True, path)
+    if not tree.is_directory("/dev"):
+        return Rung("node", None, "there is no /dev to look into")
+    return Rung("node", False, f"there is no {path or wanted}", remedy)
+
+
+def permission_rung(tree: Tree, path: str | None, access: Access) -> Rung:
+    """Null where there is no node; otherwise whether it may be opened, with the group to join or the rule to write."""
+    status = tree.status(path) if path else None
+    if path is None or status is None:
+        return Rung("permission", None)
+    group = _group_name(tree, status.st_gid)
+    detail = f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, group {group or status.st_gid}"
+    if tree.may_open(path):
+        return Rung("permission", True, detail)
+    return Rung("permission", False, detail, _permission_remedy(status.st_mode, status.st_gid, group, access))
+
+
+def no_runtime_rung(what: str) -> Rung:
+    """For what is reported but cannot be used by this product."""
+    return Rung(
+        "runtime",
+        False,
+        f"this product has no runtime for {what} yet",
+        "nothing to do: models run on the other accelerators and on the CPU",
+    )
+
+
+def _permission_remedy(mode: int, group_id: int, group: str, access: Access) -> str:
+    if mode & GROUP_READ_WRITE == GROUP_READ_WRITE and group_id != 0:
+        if group:
+            return (
+                f"join the group: sudo usermod -aG {group} $USER, then log in again; "
+                f"for the service: SupplementaryGroups={group}"
+            )
+        return f"group {group_id} has no name here; in a container start it with --group-add {group_id}"
+    return (
+        f"write {access.rule} to /etc/udev/rules.d/60-edge-gateway.rules, then: sudo udevadm control --reload && "
+        f"sudo udevadm trigger; sudo usermod -aG {access.group} $USER, then log in again"
+    )
+
+
+def _group_name(tree: Tree, group_id: int) -> str:
+    if tree.live:
+        try:
+            return grp.getgrgid(group_id).gr_name
+        except KeyError:
+            return ""
+    for line in (tree.read_text("/etc/group", tree.settings.table_bytes) or "").splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2] == str(group_id) and fields[0].isprintable():
+            return fields[0][: tree.settings.text_chars]
+    return ""
