@@ -1,0 +1,1 @@
+"""The one door: admission, queues, batches and workers between a request and a session."""

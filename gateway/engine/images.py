@@ -1,0 +1,108 @@
+"""Encoded images to an input tensor, as the manifest declares: decode, colour, resize, fit, scale, mean.
+
+Pillow decodes; a JPEG is decoded at the smallest scale that still covers the wanted size (`draft`: 27 → 12 ms for 1080p
+to 224 px, measured). What a peer sent is hostile until proven otherwise: bytes and pixels are bounded before decoding.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import Preprocess, TensorSpec
+from gateway.domain.tensor import Array
+from gateway.engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
+_NOT_CHANNELS_FIRST = ("NHWC",)
+
+
+def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> Array:
+    """Tensor [n, …] in the spec's datatype and layout from n encoded images.
+
+    Raises RequestError: INVALID for what is no image of a declared format, TOO_LARGE beyond the bounds.
+    """
+    if spec.preprocess is None:
+        raise RequestError(Fault.INVALID, f"input '{spec.name}' does not take encoded images")
+    images = [_decode(bytes(element), index, spec, settings) for index, element in enumerate(encoded.ravel())]
+    try:
+        batch = np.stack(images)
+    except ValueError:
+        raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size") from None
+    wanted = spec.shape[1:]
+    if any(size not in {-1, got} for size, got in zip(wanted, batch.shape[1:], strict=True)):
+        raise RequestError(
+            Fault.INVALID, f"images for input '{spec.name}' decode to {list(batch.shape[1:])}, expected {list(wanted)}"
+        )
+    return batch
+
+
+def _decode(content: bytes, index: int, spec: TensorSpec, settings: EngineSettings) -> Array:
+    preprocess, where = spec.preprocess or Preprocess(()), f"image {index} of input '{spec.name}'"
+    if len(content) > settings.image_bytes:
+        raise RequestError(
+            Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
+        )
+    image = _open(content, preprocess, where, settings.image_pixels)
+    pixels = np.asarray(_fit(image, preprocess), np.float32)
+    if preprocess.color == "bgr":
+        pixels = pixels[:, :, ::-1]
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
+    ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
+    return np.ascontiguousarray(ordered, spec.datatype.dtype)
+
+
+def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
+    from PIL import Image, UnidentifiedImageError
+
+    formats = tuple(name.upper() for name in preprocess.decode)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
+            _check_pixels(image.width * image.height, pixel_limit, where)
+            mode = _MODES[preprocess.color]
+            if preprocess.resize:
+                image.draft(mode, _draft_size(image.size, preprocess.resize))
+            image.load()
+            return image if image.mode == mode else image.convert(mode)
+    except UnidentifiedImageError:
+        wanted = " or ".join(preprocess.decode)
+        raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None
+    except Image.DecompressionBombError:
+        raise RequestError(Fault.TOO_LARGE, f"{where} decodes to more than {pixel_limit} pixels") from None
+    except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
+        raise RequestError(Fault.INVALID, f"{where} is broken: {error}") from None
+
+
+def _check_pixels(pixels: int, limit: int, where: str) -> None:
+    if pixels > limit:
+        raise RequestError(Fault.TOO_LARGE, f"{where} has {pixels} pixels, at most {limit} are decoded")
+
+
+def _draft_size(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
+    """Least size (width, height) of a scaled decode: what any fit needs on both sides."""
+    scale = max(wanted[1] / size[0], wanted[0] / size[1])
+    return max(1, int(size[0] * scale)), max(1, int(size[1] * scale))
+
+
+def _fit(image: Image.Image, preprocess: Preprocess) -> Image.Image:
+    from PIL import Image, ImageOps
+
+    if preprocess.resize is None or image.size == preprocess.resize[::-1]:
+        return image
+    size = preprocess.resize[::-1]
+    if preprocess.fit == "letterbox":
+        return ImageOps.pad(image, size, Image.Resampling.BILINEAR)
+    if preprocess.fit == "crop":
+        return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+    return image.resize(size, Image.Resampling.BILINEAR)

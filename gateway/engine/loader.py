@@ -1,0 +1,128 @@
+"""From a release on disk to an open session: complete, plan, prove in a throw-away process, choose, open.
+
+What it needs of other rooms comes in as callables, so that this file decides the order and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gateway.domain.errors import VariantError
+from gateway.domain.events import Publish, TrialFinished
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.ports import Session
+from gateway.domain.release import Release, complete
+from gateway.domain.selection import Candidate, Site, choose, plan, untried, with_verdict
+from gateway.domain.verdict import Budget, Signature, Verdict, verdict_key
+
+Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
+Inspect = Callable[[str, Path], Awaitable[Signature]]
+OpenSession = Callable[[ModelManifest, Variant, Path, Budget], Session]
+
+
+class Verdicts(Protocol):
+    """Where verdicts outlive a restart."""
+
+    def verdict(self, key: str) -> Verdict | None: ...
+    def keep_verdict(self, key: str, verdict: Verdict) -> None: ...
+    def signature(self, digest: str) -> Signature | None: ...
+    def keep_signature(self, digest: str, signature: Signature) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that passed its gate, and the candidate it belongs to."""
+
+    manifest: ModelManifest
+    candidate: Candidate
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Brings releases up on one device (`site`) by one `objective`."""
+
+    site: Site
+    objective: str
+    trial: Trial
+    inspect: Inspect
+    open_session: OpenSession
+    verdicts: Verdicts
+    publish: Publish
+
+    async def manifest(self, release: Release) -> ModelManifest:
+        """The release's manifest; a bare model's is completed by its runtime in a child process. VariantError."""
+        if release.manifest is not None:
+            return release.manifest
+        if release.bare is None:
+            raise VariantError(release.problem)
+        signature = self.verdicts.signature(release.digest)
+        if signature is None:
+            signature = await self.inspect(release.bare.runtime, release.folder / release.bare.artifacts[0].path)
+            self.verdicts.keep_signature(release.digest, signature)
+        return complete(release, release.bare, signature)
+
+    def candidates(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
+        """Every candidate of the plan, with the verdicts kept for this device."""
+        return tuple(self._recalled(candidate, manifest) for candidate in plan(manifest, self.site))
+
+    async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
+        """Try one candidate in a throw-away process and keep the verdict."""
+        verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
+        self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
+        proven = with_verdict(candidate, verdict, manifest)
+        self.publish(
+            TrialFinished(
+                manifest.name,
+                manifest.version,
+                candidate.variant.name,
+                candidate.accelerator or "",
+                proven.eligible,
+                proven.reason,
+            )
+        )
+        return proven
+
+    async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
+        """Open a proven candidate in this process. VariantError where the runtime refuses after all."""
+        session = await asyncio.to_thread(
+            self.open_session, manifest, candidate.variant, release.folder, candidate.budget
+        )
+        return Opened(manifest, candidate, session)
+
+    async def first(self, release: Release) -> Opened:
+        """What serves at once: the choice among the proven, else the first of the untried that passes.
+
+        Raises VariantError with every variant's reason where none passes.
+        """
+        manifest = await self.manifest(release)
+        candidates = self.candidates(manifest)
+        reasons = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible]
+        for candidate in self._in_order(candidates):
+            proven = candidate if candidate.proven else await self.prove(release, manifest, candidate)
+            if proven.proven:
+                try:
+                    return await self.open(release, proven, manifest)
+                except VariantError as error:
+                    proven = with_verdict(candidate, Verdict(False, str(error)), manifest)
+            reasons.append(f"{proven.variant.name}: {proven.reason}")
+        raise VariantError(f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}")
+
+    def _in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        best = choose(candidates, self.objective)
+        proven = [candidate for candidate in candidates if candidate.proven and candidate is not best]
+        return [*([best] if best else []), *proven, *untried(candidates)]
+
+    def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:
+        if not candidate.eligible:
+            return candidate
+        return with_verdict(candidate, self.verdicts.verdict(self._key(manifest, candidate)), manifest)
+
+    def _key(self, manifest: ModelManifest, candidate: Candidate) -> str:
+        status = (self.site.runtimes or {}).get(candidate.variant.runtime)
+        version = (status.version if status else None) or ""
+        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device)

@@ -1,0 +1,221 @@
+"""Keeps what is served in step with the releases on disk; the old version serves until the new one passes its gate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.domain.events import ModelRefused, Publish, VariantChosen
+from gateway.domain.lifecycle import State
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.ports import IndexEntry
+from gateway.domain.release import Release
+from gateway.domain.routing import version_order
+from gateway.domain.selection import Candidate, choose, untried
+from gateway.domain.statistics import Placement
+from gateway.engine.engine import Engine
+from gateway.engine.loader import Loader, Opened
+from gateway.engine.registry import Registry
+from gateway.engine.servable import Servable
+from gateway.engine.settings import EngineSettings, SelectionSettings
+
+ScanModel = Callable[[str], Sequence[Release]]
+
+
+class ModelRepository:
+    """Implements Repository. One change at a time: loads, unloads and swaps wait for each other."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        engine: Engine,
+        loader: Loader,
+        scan_model: ScanModel,
+        *,
+        settings: EngineSettings,
+        selection: SelectionSettings,
+        control: bool,
+        publish: Publish,
+    ) -> None:
+        self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
+        self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
+        self._releases: dict[tuple[str, str], Release] = {}
+        self._changing = asyncio.Lock()
+        self._decoders = ThreadPoolExecutor(settings.image_threads, thread_name_prefix="decode")
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Repository.index."""
+        return self._registry.index()
+
+    def versions(self, model: str) -> Sequence[str]:
+        """Repository.versions."""
+        return sorted(self._registry.known(model).serving, key=version_order)
+
+    async def load(self, model: str) -> None:
+        """Repository.load: UNAVAILABLE with the reason where a version found on disk does not pass."""
+        self._check_control("load")
+        releases = await asyncio.to_thread(self._scan_model, model)
+        if not releases:
+            raise RequestError(Fault.NOT_FOUND, f"failed to load '{model:.200}': the model directory does not hold it")
+        await self.synchronise(releases, only=model)
+        refused = self._registry.entry(model).refused
+        if refused:
+            raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused.values())}")
+
+    async def unload(self, model: str) -> None:
+        """Repository.unload: requests under way finish; the version stays in the index as UNAVAILABLE."""
+        self._check_control("unload")
+        entry = self._registry.known(model)
+        async with self._changing:
+            for version in list(entry.serving):
+                self._releases.pop((model, version), None)
+                entry.refused[version] = "unloaded"
+                await self._retire(entry.serving.pop(version))
+
+    async def synchronise(self, releases: Sequence[Release], only: str = "") -> None:
+        """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
+        async with self._changing:
+            for release in releases:
+                await self._bring_up(release)
+            wanted = {(release.name, release.version) for release in releases}
+            for key in [k for k in self._known() if k not in wanted and only in {"", k[0]}]:
+                await self._remove(*key)
+
+    async def refine(self) -> None:
+        """Measure what was never tried while the device is idle; swap where the objective then says so.
+
+        Returns when nothing is left to try.
+        """
+        while (job := self._next_trial()) is not None:
+            release, manifest, candidate = job
+            await self._wait_for_quiet()
+            await self._loader.prove(release, manifest, candidate)
+            async with self._changing:
+                if self._releases.get((release.name, release.version)) is release:
+                    await self._choose_again(release)
+
+    async def close(self) -> None:
+        """Drain and free everything, in parallel."""
+        async with self._changing:
+            servables = list(self._registry.servables())
+            await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
+            self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    def _check_control(self, verb: str) -> None:
+        if not self._control:
+            raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
+
+    def _known(self) -> set[tuple[str, str]]:
+        return set(self._releases) | {(line.name, line.version) for line in self._registry.index()}
+
+    async def _bring_up(self, release: Release) -> None:
+        key = (release.name, release.version)
+        entry = self._registry.entry(release.name)
+        kept = self._releases.get(key)
+        if kept is not None and kept.digest == release.digest and release.version in entry.serving:
+            entry.refused.pop(release.version, None)
+            return
+        entry.loading.add(release.version)
+        try:
+            opened = await self._loader.first(release)
+        except (VariantError, ConfigurationError) as error:
+            entry.refused[release.version] = str(error)
+            self._publish(ModelRefused(release.name, release.version, str(error)))
+        else:
+            self._releases[key] = release
+            await self._swap(opened)
+        finally:
+            entry.loading.discard(release.version)
+
+    async def _swap(self, opened: Opened) -> None:
+        manifest = opened.manifest
+        entry = self._registry.entry(manifest.name)
+        old = entry.serving.get(manifest.version)
+        servable = self._servable(opened, old)
+        servable.move(State.AVAILABLE)
+        entry.serving[manifest.version] = servable
+        entry.refused.pop(manifest.version, None)
+        candidate = opened.candidate
+        self._publish(
+            VariantChosen(
+                manifest.name,
+                manifest.version,
+                candidate.variant.name,
+                candidate.accelerator or "",
+                servable.placement.reason,
+            )
+        )
+        if old is not None:
+            await self._retire(old)
+
+    def _servable(self, opened: Opened, old: Servable | None) -> Servable:
+        manifest, candidate = opened.manifest, opened.candidate
+        variant = candidate.variant
+        placement = Placement(
+            variant=variant.name,
+            runtime=variant.runtime,
+            precision=variant.precision,
+            accelerator=candidate.accelerator or "",
+            reason=candidate.reason,
+            max_batch_rows=self._settings.max_batch_rows if manifest.batched else 0,
+        )
+        return Servable(
+            manifest,
+            placement,
+            opened.session,
+            joined_rows=self._joined_rows(candidate) if manifest.batched else 1,
+            settings=self._settings,
+            decoders=self._decoders,
+            publish=self._publish,
+            statistics=old.statistics if old and old.manifest == manifest else None,
+        )
+
+    def _joined_rows(self, candidate: Candidate) -> int:
+        """Requests are joined only where the trial measured that a batched row costs enough less than a single one."""
+        measured = candidate.verdict.measured if candidate.verdict else None
+        if measured is None or not measured.row_us or measured.p50_us < measured.row_us * self._settings.batch_gain:
+            return 1
+        return self._settings.batch_rows
+
+    async def _retire(self, servable: Servable) -> None:
+        await servable.close(self._settings.drain_s)
+
+    async def _remove(self, model: str, version: str) -> None:
+        self._releases.pop((model, version), None)
+        servable = self._registry.entry(model).serving.pop(version, None)
+        if servable is not None:
+            await self._retire(servable)
+        self._registry.forget(model, version)
+
+    def _next_trial(self) -> tuple[Release, ModelManifest, Candidate] | None:
+        for release in self._releases.values():
+            servable = self._registry.entry(release.name).serving.get(release.version)
+            left = untried(self._loader.candidates(servable.manifest)) if servable else ()
+            if servable and left:
+                return release, servable.manifest, left[0]
+        return None
+
+    async def _wait_for_quiet(self) -> None:
+        wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
+        while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:
+            await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
+
+    async def _choose_again(self, release: Release) -> None:
+        serving = self._registry.find(release.name, release.version)
+        manifest = serving.manifest
+        candidates = self._loader.candidates(manifest)
+        best = choose(candidates, self._loader.objective)
+        if best is None or untried(candidates) or _serves(serving, best):
+            return
+        try:
+            await self._swap(await self._loader.open(release, best, manifest))
+        except VariantError as error:
+            self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
+
+
+def _serves(servable: Servable, candidate: Candidate) -> bool:
+    placement = servable.placement
+    return (placement.variant, placement.accelerator) == (candidate.variant.name, candidate.accelerator)

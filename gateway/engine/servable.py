@@ -1,0 +1,187 @@
+"""A loaded model version: admits requests, queues them for its worker, turns answers into responses, counts it all.
+
+Everything here runs on the loop; only the worker's thread touches the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Executor
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.events import Publish, RunFailed, ServableChanged
+from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.lifecycle import State, advance
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.ports import Session
+from gateway.domain.postprocess import classify
+from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.domain.tensor import Array, Datatype, Tensor, Tensors
+from gateway.engine.admission import Admitted, admit, encoded_images
+from gateway.engine.batching import Answer, Ticket, row_signature
+from gateway.engine.images import decode_images
+from gateway.engine.settings import EngineSettings
+from gateway.engine.worker import Outcome, Worker
+
+
+class Servable:
+    """One version of one model behind one session. Create it on the loop; `close` drains and frees it."""
+
+    def __init__(
+        self,
+        manifest: ModelManifest,
+        placement: Placement,
+        session: Session,
+        *,
+        joined_rows: int,
+        settings: EngineSettings,
+        decoders: Executor,
+        publish: Publish,
+        statistics: ServableStatistics | None = None,
+    ) -> None:
+        self.manifest, self.placement = manifest, placement
+        self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
+        self.state = State.START
+        self._settings, self._decoders, self._publish = settings, decoders, publish
+        self._loop = asyncio.get_running_loop()
+        self._decoding = 0
+        self._worker = Worker(session, manifest, joined_rows, self._deliver, self._loop)
+        self.move(State.LOADING)
+
+    def move(self, to: State, reason: str = "") -> None:
+        """Go to another state of the table and say so."""
+        self.state = advance(self.state, to)
+        self._publish(ServableChanged(self.manifest.name, self.manifest.version, to.value, reason))
+
+    @property
+    def pending(self) -> int:
+        """Requests admitted and not yet taken into a run."""
+        return self._worker.waiting + self._decoding
+
+    async def answer(self, request: InferRequest) -> InferResponse:
+        """Admit, queue, await the run. Raises RequestError; cancelling abandons the ticket."""
+        began_ns = time.monotonic_ns()
+        try:
+            admitted = admit(request, self.manifest, self._settings.max_batch_rows)
+            self._check_room(request)
+            answer = await self._run(await self._tensors(admitted), admitted.rows, request.deadline_ns)
+            outputs = self._outputs(answer, admitted.outputs)
+        except RequestError:
+            self.statistics.fail.add(time.monotonic_ns() - began_ns)
+            raise
+        except asyncio.CancelledError:
+            self.statistics.drop("cancelled")
+            raise
+        self.statistics.ignored_parameters += request.ignored_parameters
+        self.statistics.success.add(time.monotonic_ns() - began_ns)
+        manifest = self.manifest
+        return InferResponse(manifest.name, manifest.version, request.id, outputs, self.placement.variant)
+
+    async def close(self, drain_s: float) -> None:
+        """Finish the queue (longer than `drain_s`: refuse the rest), then free the session."""
+        self.move(State.UNLOADING)
+        closing = asyncio.ensure_future(self._worker.close())
+        _, late = await asyncio.wait({closing}, timeout=drain_s)
+        if late:
+            self._worker.abandon(RequestError(Fault.UNAVAILABLE, f"model '{self.manifest.name}' was unloaded"))
+            await closing
+        self.move(State.END)
+
+    def _check_room(self, request: InferRequest) -> None:
+        if request.deadline_ns is not None and request.deadline_ns <= time.monotonic_ns():
+            self.statistics.drop("expired")
+            raise _expired(self.manifest.name)
+        if self.pending >= self._settings.queue_requests:
+            self.statistics.drop("queue_full")
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"model '{self.manifest.name}' has {self.pending} requests waiting, the most it may; come back later",
+                retry_after_s=self._settings.retry_after_s,
+            )
+
+    async def _tensors(self, admitted: Admitted) -> Tensors:
+        arrays: dict[str, Array] = {}
+        for spec in self.manifest.inputs:
+            tensor = admitted.tensors[spec.name]
+            arrays[spec.name] = await self._decoded(spec, tensor) if encoded_images(spec, tensor) else tensor.array
+        return arrays
+
+    async def _decoded(self, spec: TensorSpec, tensor: Tensor) -> Array:
+        self._decoding += 1
+        try:
+            return await self._loop.run_in_executor(self._decoders, decode_images, tensor.array, spec, self._settings)
+        finally:
+            self._decoding -= 1
+
+    async def _run(self, inputs: Tensors, rows: int, deadline_ns: int | None) -> Answer:
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        ticket = Ticket(inputs, rows, future, time.monotonic_ns(), deadline_ns, row_signature(inputs))
+        self._worker.put(ticket)
+        if deadline_ns is None:
+            return await future
+        timer = self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _expire(self, ticket: Ticket) -> None:
+        if not ticket.future.done():
+            self.statistics.drop("expired")
+            ticket.future.set_exception(_expired(self.manifest.name))
+
+    def _deliver(self, outcome: Outcome) -> None:
+        for ticket in outcome.plan.expired:
+            self._expire(ticket)
+        if outcome.failure:
+            self._fail(outcome)
+        for ticket, answer in zip(outcome.plan.batch, outcome.answers, strict=False):
+            self._count(answer, ticket.rows)
+            if not ticket.future.done():
+                ticket.future.set_result(answer)
+
+    def _fail(self, outcome: Outcome) -> None:
+        manifest = self.manifest
+        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, outcome.failure))
+        error = RequestError(
+            Fault.INTERNAL, f"model '{manifest.name}' failed in variant {self.placement.variant}; see the gateway's log"
+        )
+        for ticket in outcome.plan.batch:
+            if not ticket.future.done():
+                ticket.future.set_exception(error)
+
+    def _count(self, answer: Answer, rows: int) -> None:
+        counted = self.statistics
+        counted.inferences += rows
+        counted.queue.add(answer.queue_ns)
+        for total, ns in (
+            (counted.compute_input, answer.gather_ns),
+            (counted.compute_infer, answer.run_ns),
+            (counted.compute_output, answer.scatter_ns),
+        ):
+            total.add(ns)
+        if answer.leader:
+            counted.executions += 1
+            counted.last_inference_ms = time.time_ns() // 1_000_000
+            batch = counted.batch(answer.batch_rows)
+            batch.compute_input.add(answer.gather_ns)
+            batch.compute_infer.add(answer.run_ns)
+            batch.compute_output.add(answer.scatter_ns)
+
+    def _outputs(self, answer: Answer, wanted: tuple[RequestedOutput, ...]) -> dict[str, Tensor]:
+        return {output.name: self._output(output, answer.outputs[output.name]) for output in wanted}
+
+    def _output(self, wanted: RequestedOutput, array: Array) -> Tensor:
+        spec = self.manifest.output(wanted.name)
+        datatype = spec.datatype if spec else Datatype.FP32
+        if not wanted.classification:
+            return Tensor(datatype, array)
+        if array.dtype.kind not in "fiu":
+            raise RequestError(Fault.INVALID, f"output '{wanted.name}' is {datatype.label}: no scores to classify")
+        named = classify(array, wanted.classification, self.manifest.labels, batched=self.manifest.batched)
+        return Tensor(Datatype.BYTES, named)
+
+
+def _expired(model: str) -> RequestError:
+    return RequestError(Fault.EXPIRED, f"the request's time was over before model '{model}' could run it")

@@ -1,0 +1,29 @@
+"""Bounds of the engine, each with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`[limits]`: what one request and one queue may hold."""
+
+    max_batch_rows: int = 1024  # rows one request may carry; announced as max_batch_size
+    batch_rows: int = 32  # rows that queued requests are joined to, where batching was measured to pay
+    batch_gain: float = 1.2  # one row's time over a batched row's, below which requests are not joined
+    queue_requests: int = 256  # requests waiting per model version; one more is OVERLOADED
+    retry_after_s: float = 1.0  # what an OVERLOADED or UNAVAILABLE caller is told to wait
+    drain_s: float = 10.0  # how long a version that is replaced or unloaded may finish its queue
+    image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
+    image_pixels: int = 40_000_000  # an image that decodes to more is refused before it is decoded
+    image_threads: int = 1  # images decoded at once
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSettings:
+    """`[selection]`: what decides among the variants that pass."""
+
+    objective: str = "latency"  # latency, throughput or energy (CPU time)
+    idle_before_trial_s: float = 2.0  # quiet time before a variant is measured in the background
+    threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
