@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
@@ -31,6 +31,19 @@ class Tokens:
             if hmac.compare_digest(known, digest):
                 return name
         raise RequestError(Fault.UNAUTHENTICATED, "unknown token; ask the operator for one of tokens_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What guards the listeners, as contents of the files that `[tls]` and `[auth]` name.
+
+    `certificate` (leaf first) and `key` are PEM and come together; with `client_ca` clients need a certificate of it.
+    """
+
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+    client_ca: bytes | None = None
+    tokens: Tokens | None = field(default=None, repr=False)
 
 
 def read_tokens(text: str, file: str) -> Tokens:

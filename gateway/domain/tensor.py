@@ -23,6 +23,10 @@ Tensors = Mapping[str, Array]
 """Arrays by tensor name: what a session takes and gives."""
 
 LENGTH_PREFIX_BYTES = 4
+RANK_LIMIT = 32
+"""Dimensions of a tensor: what numpy 1.x can hold."""
+ELEMENTS_LIMIT = 2**48
+"""Elements of a tensor, zeros counted as ones: beyond it numpy cannot build even an empty array of such a shape."""
 
 
 class Datatype(enum.Enum):
@@ -81,9 +85,15 @@ def datatype_of(dtype: np.dtype[Any]) -> Datatype:
 
 
 def element_count(shape: Sequence[int], tensor: str) -> int:
-    """Product of `shape`; RequestError INVALID where a dimension is negative."""
+    """Product of `shape`; RequestError INVALID where a dimension is negative or there are too many of them."""
+    if len(shape) > RANK_LIMIT:
+        raise RequestError(
+            Fault.INVALID, f"tensor '{tensor}' has {len(shape)} dimensions; at most {RANK_LIMIT} are served"
+        )
     if any(dimension < 0 for dimension in shape):
         raise RequestError(Fault.INVALID, f"tensor '{tensor}' has a negative dimension in shape {list(shape)}")
+    if math.prod(dimension or 1 for dimension in shape) > ELEMENTS_LIMIT:
+        raise RequestError(Fault.INVALID, f"tensor '{tensor}' has an impossibly large shape {list(shape)}")
     return math.prod(shape)
 
 
