@@ -1,0 +1,324 @@
+"""The Open Inference Protocol's JSON bodies with Triton's binary tensor extension, for REST, MQTT and the CLI alike.
+
+A request is one JSON object, followed (REST only) by the binary tensors whose `binary_data_size` it announces. Raw
+tensors stay views of the request's bytes; JSON numbers are counted before they are parsed, so that a body cannot grow
+into more objects than its shapes declare. Unknown keys are ignored, unknown parameters counted.
+
+What JSON cannot say is refused, never bent: BF16 (as Triton does), BYTES that are no UTF-8, NaN and infinities. The
+caller of such an output is told to ask for `binary_data`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
+from gateway.domain.parameters import OutputParameters, deadline_ns, read_output_parameters, read_parameters
+from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count, encode_raw
+
+RANK_LIMIT = 32
+"""Most dimensions of a JSON tensor; numpy 1 stops at 32, real models at about 6."""
+
+_OPENING = re.compile(rb"[\s\[]*")
+_SHARED_MEMORY = "shared_memory_"
+
+
+class _JsonInput(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Parameter] | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _JsonOutput(msgspec.Struct):
+    name: str
+    parameters: dict[str, Parameter] | None = None
+
+
+class _JsonBody(msgspec.Struct):
+    inputs: list[_JsonInput]
+    id: str | None = None
+    outputs: list[_JsonOutput] | None = None
+    parameters: dict[str, Parameter] | None = None
+
+
+_BODY = msgspec.json.Decoder(_JsonBody)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRequest:
+    """A decoded request and how its answer is to travel: `binary` by output name, `binary_default` for the rest."""
+
+    request: InferRequest
+    binary_default: bool = False
+    binary: Mapping[str, bool] | None = None
+
+    def wants_binary(self, output: str) -> bool:
+        """Whether `output` is to be appended as raw bytes rather than written as JSON."""
+        return (self.binary or {}).get(output, self.binary_default)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonAnswer:
+    """The JSON object of an answer and the raw tensors that follow it, in order."""
+
+    header: bytes
+    tensors: tuple[bytes, ...] = ()
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.header, *self.tensors))
+
+
+def decode_request(
+    body: bytes | memoryview, model: str, version: str = "", *, binary: memoryview | None = None, now_ns: int
+) -> JsonRequest:
+    """The request in the JSON `body`; `binary` holds the raw tensors that followed it, None where none can.
+
+    `now_ns` is the monotonic clock that the `timeout` parameter (µs) counts from. Arrays of raw tensors are read-only
+    views of `binary`. Raises RequestError INVALID naming tensor and place, UNSUPPORTED for shared memory.
+    """
+    try:
+        parsed = _BODY.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"the request body is no inference request: {error}") from None
+    said = read_parameters(parsed.parameters or {})
+    outputs, binary_outputs, ignored = _read_outputs(parsed.outputs or ())
+    inputs, ignored_inputs = _read_inputs(parsed.inputs, binary)
+    request = InferRequest(
+        model,
+        inputs,
+        version=version,
+        id=parsed.id or "",
+        outputs=outputs,
+        deadline_ns=deadline_ns(now_ns, timeout_us=said.timeout_us),
+        priority=said.priority,
+        ignored_parameters=said.ignored + ignored + ignored_inputs,
+    )
+    return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
+
+
+def encode_response(response: InferResponse, asked: JsonRequest | None = None) -> JsonAnswer:
+    """The answer as JSON, with those outputs appended as raw bytes that `asked` wants binary.
+
+    Raises RequestError INVALID where an output that is asked for as JSON cannot be written as JSON.
+    """
+    described: list[dict[str, Any]] = []
+    tensors: list[bytes] = []
+    for name, tensor in response.outputs.items():
+        line: dict[str, Any] = {"name": name, "datatype": tensor.datatype.label, "shape": list(tensor.array.shape)}
+        if asked is not None and asked.wants_binary(name):
+            tensors.append(encode_raw(tensor.datatype, tensor.array))
+            line["parameters"] = {"binary_data_size": len(tensors[-1])}
+        else:
+            line["data"] = json_data(tensor, name)
+        described.append(line)
+    answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": described}
+    if response.id:
+        answer["id"] = response.id
+    if response.parameters:
+        answer["parameters"] = dict(response.parameters)
+    return JsonAnswer(msgspec.json.encode(answer), tuple(tensors))
+
+
+def json_data(tensor: Tensor, name: str) -> list[Any]:
+    """The tensor's elements in C order as JSON values. RequestError INVALID where JSON cannot carry them."""
+    if tensor.datatype is Datatype.BYTES:
+        return [_text(element, name) for element in tensor.array.ravel()]
+    if tensor.datatype is Datatype.BF16:
+        raise _invalid(f"output '{name}' is BF16, which JSON does not carry; ask for it with binary_data")
+    if tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
+        raise _invalid(f"output '{name}' holds NaN or infinity, which JSON cannot write; ask for it with binary_data")
+    return tensor.array.ravel().tolist()
+
+
+def _read_outputs(
+    asked: Sequence[_JsonOutput],
+) -> tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]:
+    """Outputs asked for, those that said whether they want to be binary, and ignored parameters."""
+    read: dict[str, OutputParameters] = {}
+    for output in asked:
+        if output.name in read:
+            raise _invalid(f"output '{output.name}' already exists in request")
+        _refuse_shared_memory(output.parameters, f"output '{output.name}'")
+        read[output.name] = read_output_parameters(output.parameters or {}, output.name)
+    said = {name: value.binary_data for name, value in read.items() if value.binary_data is not None}
+    outputs = tuple(RequestedOutput(name, value.classification) for name, value in read.items())
+    return outputs, said or None, sum(value.ignored for value in read.values())
+
+
+def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tuple[dict[str, Tensor], int]:
+    """Tensors by name and the number of ignored parameters; every byte of `binary` must belong to one of them."""
+    inputs: dict[str, Tensor] = {}
+    offset = ignored = 0
+    for item in given:
+        if item.name in inputs:
+            raise _invalid(f"input '{item.name}' already exists in request")
+        parameters = item.parameters or {}
+        _refuse_shared_memory(parameters, f"input '{item.name}'")
+        datatype = datatype_named(item.datatype, item.name)
+        size = _binary_size(parameters, item.name)
+        ignored += len(parameters) - (size is not None)
+        if size is None:
+            inputs[item.name] = Tensor(datatype, _json_array(datatype, item))
+        else:
+            raw = _slice(binary, offset, size, item)
+            inputs[item.name] = Tensor(datatype, decode_raw(datatype, item.shape, raw, item.name))
+            offset += size
+    if binary is not None and offset != len(binary):
+        raise _invalid(f"{len(binary) - offset} bytes follow the inputs' binary data; check binary_data_size")
+    return inputs, ignored
+
+
+def _binary_size(parameters: Mapping[str, Parameter], name: str) -> int | None:
+    size = parameters.get("binary_data_size")
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise _invalid(f"parameter 'binary_data_size' of input '{name}' must be a number of bytes, not {size!r:.40}")
+    return size
+
+
+def _slice(binary: memoryview | None, offset: int, size: int, item: _JsonInput) -> memoryview:
+    if memoryview(item.data).nbytes:
+        raise _invalid(f"input '{item.name}' has both 'data' and 'binary_data_size'; send one of them")
+    if binary is None:
+        raise _invalid(
+            f"input '{item.name}' announces binary data, but the message carries none; over HTTP say with "
+            "Inference-Header-Content-Length where it begins"
+        )
+    if size > len(binary) - offset:
+        left = len(binary) - offset
+        raise _invalid(f"input '{item.name}' announces {size} bytes of binary data, but {left} are left of the body")
+    return binary[offset : offset + size]
+
+
+def _refuse_shared_memory(parameters: Mapping[str, Parameter] | None, where: str) -> None:
+    if any(name.startswith(_SHARED_MEMORY) for name in parameters or ()):
+        raise RequestError(Fault.UNSUPPORTED, f"{where} is in shared memory, which is not offered here; send its bytes")
+
+
+def _json_array(datatype: Datatype, item: _JsonInput) -> Array:
+    """`data`, flat or nested as `shape` says, as an array of that shape."""
+    name, raw = item.name, bytes(item.data)
+    if not raw:
+        raise _invalid(f"input '{name}' has neither 'data' nor 'binary_data_size'")
+    if datatype is Datatype.BF16:
+        raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
+    if len(item.shape) > RANK_LIMIT:
+        raise _invalid(f"input '{name}' has {len(item.shape)} dimensions; at most {RANK_LIMIT} are read")
+    count = element_count(item.shape, name)
+    depth = _check_outline(raw, item.shape, count, text=datatype is Datatype.BYTES, name=name)
+    return _fit(_numbers(datatype, raw, depth, name), item.shape, depth, name)
+
+
+def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, name: str) -> int:
+    """Depth of the nested arrays in `raw`; counts its elements and arrays before anything is built from them."""
+    opening = _OPENING.match(raw)
+    depth = opening.group().count(b"[") if opening else 0
+    if depth not in {1, max(1, len(shape))} and count:
+        raise _invalid(
+            f"input '{name}': data is nested {depth} deep; write one flat array, or nest it as shape {list(shape)}"
+        )
+    if text:
+        return depth
+    found = raw.count(b",") + 1
+    if count and found != count:
+        raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
+    arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
+    if raw.count(b"[") > arrays:
+        raise _invalid(f"input '{name}': data holds more arrays than shape {list(shape)} has")
+    return depth
+
+
+def _numbers(datatype: Datatype, raw: bytes, depth: int, name: str) -> Array:
+    try:
+        nested = _decoder(datatype, min(depth, RANK_LIMIT)).decode(raw)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"input '{name}': data of {datatype.label}: {str(error).replace('`$', '`data')}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"input '{name}': data: {error}") from None
+    try:
+        return _array(datatype, nested)
+    except OverflowError:
+        raise _invalid(f"input '{name}': data holds a number outside the range of {datatype.label}") from None
+    except ValueError:
+        raise _invalid(f"input '{name}': data is ragged; rows must have equal lengths") from None
+
+
+def _array(datatype: Datatype, nested: list[Any]) -> Array:
+    """Raises OverflowError for what the datatype cannot hold, ValueError for ragged rows."""
+    if datatype is Datatype.BYTES:
+        texts = np.array(nested, object)
+        flat = np.empty(texts.size, object)
+        flat[:] = [_utf8(element) for element in texts.ravel()]
+        return flat.reshape(texts.shape)
+    with np.errstate(over="ignore"):
+        array = np.array(nested, datatype.dtype)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise OverflowError
+    return array
+
+
+def _utf8(element: object) -> bytes:
+    if not isinstance(element, str):
+        raise ValueError  # noqa: TRY004  a list where numpy met rows of unequal length
+    return element.encode()
+
+
+def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
+    """`array` in `shape`: a flat one is folded, a nested one must agree in every dimension."""
+    if array.size != element_count(shape, name):
+        raise _invalid(
+            f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
+        )
+    if depth > 1 and array.size and array.shape != tuple(shape):
+        raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
+    return array.reshape(shape)
+
+
+@lru_cache(maxsize=len(Datatype) * (RANK_LIMIT + 1))
+def _decoder(datatype: Datatype, depth: int) -> msgspec.json.Decoder[list[Any]]:
+    """A decoder that checks type and range of each element where it stands."""
+    kind: Any = _element(datatype)
+    for _ in range(max(1, depth)):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
+
+
+def _element(datatype: Datatype) -> Any:
+    if datatype is Datatype.BYTES:
+        return str
+    if datatype is Datatype.BOOL:
+        return bool
+    if datatype.dtype.kind == "f":
+        return float
+    bounds = np.iinfo(datatype.dtype)
+    # msgspec's bounds are int64; beyond them numpy raises OverflowError.
+    if datatype is Datatype.UINT64:
+        return Annotated[int, msgspec.Meta(ge=0)]
+    return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]
+
+
+def _text(element: bytes | str, name: str) -> str:
+    if isinstance(element, str):
+        return element
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        raise _invalid(
+            f"output '{name}' holds bytes that are no UTF-8, which JSON cannot write; ask for it with binary_data"
+        ) from None
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(Fault.INVALID, message)

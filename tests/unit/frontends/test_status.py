@@ -1,0 +1,36 @@
+"""The one table of wire codes, held against contracts and against the numbers that gRPC and HTTP define."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import grpc
+import pytest
+
+from gateway.domain.errors import Fault
+from gateway.frontends.status import STATUS
+
+CONTRACT = {
+    "INVALID": ("INVALID_ARGUMENT", 400),
+    "UNAUTHENTICATED": ("UNAUTHENTICATED", 401),
+    "DENIED": ("PERMISSION_DENIED", 403),
+    "NOT_FOUND": ("NOT_FOUND", 404),
+    "TOO_LARGE": ("RESOURCE_EXHAUSTED", 413),
+    "OVERLOADED": ("UNAVAILABLE", 503),
+    "EXPIRED": ("DEADLINE_EXCEEDED", 504),
+    "UNAVAILABLE": ("UNAVAILABLE", 503),
+    "UNSUPPORTED": ("UNIMPLEMENTED", 501),
+    "INTERNAL": ("INTERNAL", 500),
+}
+
+
+def test_every_fault_stands_in_the_contract() -> None:
+    assert {fault.value for fault in Fault} == set(CONTRACT)
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_the_codes_are_those_of_the_contract(fault: Fault) -> None:
+    wire = STATUS[fault]
+    assert (wire.grpc, wire.http) == CONTRACT[fault.value]
+    assert grpc.StatusCode[wire.grpc].value[0] == wire.grpc_code
+    assert HTTPStatus(wire.http)
