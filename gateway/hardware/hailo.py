@@ -10,6 +10,7 @@ from gateway.hardware.rungs import Access, Needs, driver_rung, no_runtime_rung, 
 from gateway.hardware.tree import Tree
 
 VENDOR = "1e60"
+CLASS = "/sys/class/hailo_chardev"
 ACCESS = Access("hailo", 'SUBSYSTEM=="hailo_chardev", GROUP="hailo", MODE="0660"')
 
 
@@ -78,9 +79,9 @@ def _is_loaded(tree: Tree, driver: str) -> bool:
 
 
 def _node(tree: Tree, device: PciDevice, index: int) -> str | None:
-    """By /sys/class/hailo_chardev where it says so, else the nodes are in bus order."""
-    for name in tree.names("/sys/class/hailo_chardev"):
-        if tree.resolve(f"/sys/class/hailo_chardev/{name}/device") == device.path:
-            return f"/dev/{name}"
+    """As /sys/class/hailo_chardev says; where it says nothing, the nodes are in bus order."""
+    owners = {tree.resolve(f"{CLASS}/{name}/device"): f"/dev/{name}" for name in tree.names(CLASS)}
+    if any(owners):
+        return owners.get(device.path)
     nodes = [name for name in tree.names("/dev") if name.startswith("hailo")]
     return f"/dev/{nodes[index]}" if index < len(nodes) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -20,6 +21,7 @@ CHILD = (sys.executable, "-I", str(Path(__file__).with_name("ask_library.py")))
 
 CHUNK_BYTES = 4096
 PROBLEM_CHARS = 300
+KILL_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +54,48 @@ def _ask(names: Sequence[str], settings: HardwareSettings, child: Sequence[str])
         )
     except OSError as error:
         return {name: LibraryAnswer(False, f"{name}: the child could not start: {error}") for name in names}
-    with process:
-        output, ended = _read(process, settings)
-        end = _ending(process, settings, ended=ended)
+    output, overrun = _read(process, settings)
+    end = _kill(process, overrun) if overrun else _ending(process, settings)
     return _answers(names, output, end)
 
 
-def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple[bytes, bool]:
-    """Output until its end, the deadline or the bound; whether the end was reached."""
+def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple[bytes, str]:
+    """Output until its end, and "" or what came instead of an end: the deadline or the bound, in words."""
     deadline_s = time.monotonic() + settings.child_deadline_s
     output = bytearray()
     assert process.stdout is not None  # noqa: S101 - Popen was given a pipe
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
+    with process.stdout as stdout, selectors.DefaultSelector() as selector:
+        selector.register(stdout, selectors.EVENT_READ)
         while len(output) < settings.child_output_bytes:
             if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                return bytes(output), False
-            chunk = os.read(process.stdout.fileno(), CHUNK_BYTES)
+                return bytes(output), _hung(settings)
+            chunk = os.read(stdout.fileno(), CHUNK_BYTES)
             if not chunk:
-                return bytes(output), True
+                return bytes(output), ""
             output += chunk
-    return bytes(output), False
+    return bytes(output), f"printed more than {settings.child_output_bytes} bytes"
 
 
-def _ending(process: subprocess.Popen[bytes], settings: HardwareSettings, *, ended: bool) -> str:
-    """What became of the child, in words. It and what it started are gone afterwards."""
-    if ended:
-        try:
-            code = process.wait(settings.child_deadline_s)
-        except subprocess.TimeoutExpired:
-            ended = False
-        else:
-            _kill_group(process)
-            return f"died by {_signal_name(-code)}" if code < 0 else f"ended with code {code} before it answered"
-    _kill_group(process)
-    process.wait()
-    return f"hung for {settings.child_deadline_s:g} s"
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _ending(process: subprocess.Popen[bytes], settings: HardwareSettings) -> str:
+    """What became of a child whose output has ended, in words."""
     try:
+        code = process.wait(settings.child_deadline_s)
+    except subprocess.TimeoutExpired:
+        return _kill(process, _hung(settings))
+    return f"died by {_signal_name(-code)}" if code < 0 else f"ended with code {code} before it answered"
+
+
+def _kill(process: subprocess.Popen[bytes], reason: str) -> str:
+    """End the child and what it started. One that is stuck in a driver cannot be ended: it is left, not waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_WAIT_S)
+    return reason
+
+
+def _hung(settings: HardwareSettings) -> str:
+    return f"hung for {settings.child_deadline_s:g} s"
 
 
 def _signal_name(number: int) -> str:
@@ -122,7 +123,8 @@ def _answer(line: bytes) -> tuple[str, LibraryAnswer] | None:
     try:
         match json.loads(line):
             case {"name": str(name), "problem": str(problem)}:
-                return name, LibraryAnswer(not problem, problem and f"{name}: {problem}"[:PROBLEM_CHARS])
+                words = problem if not problem or name in problem else f"{name}: {problem}"
+                return name, LibraryAnswer(not problem, words[:PROBLEM_CHARS])
     except (ValueError, RecursionError):
         return None
     return None

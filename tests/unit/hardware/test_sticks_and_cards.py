@@ -1,0 +1,126 @@
+"""Coral, Movidius, Hailo, AMD and NVIDIA: devices that are plugged in."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.devices.asking import Only, Probed, rung
+from tests.devices.build import Link, Node, pci
+from tests.devices.catalogue import PI5, RYZEN, TREES
+
+
+def test_coral_usb_before_its_first_use(only: Only) -> None:
+    coral = only("pi4-coral-usb-fresh")
+    assert (coral.kind, coral.device, coral.usable) == ("coral-usb", "/dev/bus/usb/001/004", True)
+    assert rung(coral, "firmware")[0] is None
+
+
+def test_coral_usb_after_its_first_use_is_the_same_device_to_the_cache(only: Only, probed: Probed) -> None:
+    running = only("pi5-coral-usb-running")
+    assert rung(running, "firmware")[:2] == (True, "running")
+    (fresh,) = probed(
+        {"/sys/bus/usb/devices/2-1/idVendor": "1a6e", "/sys/bus/usb/devices/2-1/idProduct": "089a"}
+    ).accelerators
+    assert (fresh.kind, fresh.name, fresh.facts) == (running.kind, running.name, running.facts)
+
+
+def test_coral_usb_without_numbers_goes_by_its_address(only: Only) -> None:
+    entries = {"/sys/bus/usb/devices/2-1/idVendor": "18d1\n", "/sys/bus/usb/devices/2-1/idProduct": "9302\n"}
+    coral = only(entries)
+    assert (coral.device, rung(coral, "node")[0], coral.usable) == ("2-1", None, True)
+
+
+def test_coral_pcie(only: Only) -> None:
+    coral = only("coral-pcie")
+    assert (coral.kind, coral.device, coral.usable) == ("coral-pcie", "/dev/apex_0", True)
+
+
+def test_coral_pcie_without_its_driver(only: Only) -> None:
+    broken = only("coral-pcie-without-driver").broken
+    assert broken is not None
+    assert (broken.name, "gasket-dkms" in broken.remedy) == ("driver", True)
+
+
+@pytest.mark.parametrize(
+    ("tree", "kind", "device"),
+    [
+        ("ncs1", "movidius-myriad-2", "1-2"),
+        ("ncs2-boot", "movidius-myriad-x", "/dev/bus/usb/001/007"),
+        ("ncs2-running", "movidius-myriad-x", "2-2"),
+    ],
+)
+def test_movidius_is_found_and_never_usable(only: Only, tree: str, kind: str, device: str) -> None:
+    stick = only(tree)
+    assert (stick.kind, stick.device, stick.usable) == (kind, device, False)
+    assert stick.broken is not None
+    assert stick.broken.name == "runtime"
+    assert "needs OpenVINO 2022.3" in stick.broken.detail
+    assert "OpenVINO 2022.3" in stick.broken.remedy
+
+
+def test_hailo8_is_reported_without_a_runtime(only: Only) -> None:
+    hailo = only("pi5-hailo8")
+    assert (hailo.kind, hailo.device) == ("hailo-8", "/dev/hailo0")
+    assert "8L" in hailo.name
+    assert hailo.broken is not None
+    assert (hailo.broken.name, "no runtime" in hailo.broken.detail) == ("runtime", True)
+
+
+def test_the_driver_of_the_10h_does_not_bind_a_hailo8(only: Only) -> None:
+    ok, detail, remedy = rung(only("pi5-hailo8-wrong-driver"), "driver")
+    assert (ok, detail) == (False, "hailo1x is loaded, which does not bind a Hailo-8")
+    assert "hailo-all" in remedy
+
+
+def test_a_hailo8_that_claims_the_wrong_driver(only: Only) -> None:
+    hailo = only(PI5 | pci("0001:01:00.0", "1e60:2864", "0b4000", "hailo1x") | {"/dev/hailo0": Node()})
+    assert rung(hailo, "driver")[0] is False
+    assert rung(hailo, "node")[0] is False
+
+
+def test_hailo10h(only: Only) -> None:
+    hailo = only("hailo10h")
+    assert (hailo.kind, hailo.device, rung(hailo, "driver")[0]) == ("hailo-10h", "/dev/hailo0", True)
+
+
+def test_two_hailos_have_the_nodes_that_their_class_names(probed: Probed) -> None:
+    both = (
+        pci("0000:05:00.0", "1e60:2864", "0b4000", "hailo")
+        | pci("0000:06:00.0", "1e60:2864", "0b4000", "hailo")
+        | {
+            "/sys/class/hailo_chardev/hailo0/device": Link("/sys/devices/pci0000:00/0000:06:00.0"),
+            "/sys/class/hailo_chardev/hailo1/device": Link("/sys/devices/pci0000:00/0000:05:00.0"),
+            "/dev/hailo0": Node(),
+            "/dev/hailo1": Node(),
+        }
+    )
+    assert [hailo.device for hailo in probed(both).accelerators] == ["/dev/hailo1", "/dev/hailo0"]
+
+
+def test_amd_gpu(only: Only) -> None:
+    gpu = only("amd-gpu")
+    assert (gpu.kind, gpu.device, gpu.usable) == ("amd-gpu", "/dev/dri/renderD128", True)
+    assert rung(gpu, "permission")[1].startswith("/dev/kfd")
+
+
+def test_amd_gpu_with_a_locked_compute_node(only: Only) -> None:
+    assert rung(only(dict(TREES["amd-gpu"]) | {"/dev/kfd": Node(0o600)}), "permission")[0] is False
+
+
+def test_amd_gpu_with_the_old_driver(only: Only) -> None:
+    gpu = only(RYZEN | pci("0000:01:00.0", "1002:6811", "030000", "radeon", {"drm/renderD128": Node()}))
+    assert rung(gpu, "driver")[:2] == (False, "radeon is bound, not amdgpu")
+
+
+def test_nvidia_gpu_takes_name_and_node_from_the_driver(only: Only) -> None:
+    gpu = only("nvidia-gpu")
+    assert (gpu.kind, gpu.name, gpu.device) == ("nvidia-gpu", "NVIDIA GeForce RTX 4090", "/dev/nvidia3")
+    assert (gpu.usable, gpu.facts["driver"]) == (True, "nvidia 550.54.14")
+
+
+def test_nouveau_is_no_driver_for_inference_and_sound_no_gpu(probed: Probed) -> None:
+    nvidia, amd = probed("amd-and-nvidia").accelerators
+    assert (nvidia.kind, amd.kind) == ("nvidia-gpu", "amd-gpu")
+    assert rung(nvidia, "driver")[0] is False
+    assert "nouveau" in rung(nvidia, "driver")[1]
+    assert "no compute" in rung(amd, "permission")[1]
