@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 from gateway.domain.errors import ConfigurationError
 
+NUMBER_LIMIT = 1e300
+"""Largest magnitude of an array's numbers: finite, and an integer that converts to float."""
+
 _REQUIRED: Any = object()
 
 
@@ -18,10 +21,14 @@ def read_document(text: str, file: str) -> Table:
     """
     try:
         return Table(tomllib.loads(text), file=file, text=text)
+    except RecursionError:
+        raise ConfigurationError("not valid TOML: nested too deeply", file=file) from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
         raise ConfigurationError(f"not valid TOML: {error}", file=file, line=line) from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise ConfigurationError(f"not valid TOML: {error}", file=file) from None
 
 
 class Table:
@@ -44,7 +51,7 @@ class Table:
         """Take a string, one of `among` where given."""
         value: str = self._take(key, str, "a string", default)
         if among and value not in among:
-            self.refuse(key, f"must be one of {', '.join(among)}, not {value!r}")
+            self.refuse(key, f"must be one of {', '.join(among)}, not {value!r:.80}")
         return value
 
     def integer(self, key: str, default: int = _REQUIRED, *, low: int, high: int) -> int:
@@ -65,7 +72,7 @@ class Table:
         values = self._array(key, str, "strings", default)
         for value in values:
             if among and value not in among:
-                self.refuse(key, f"must hold only {', '.join(among)}, not {value!r}")
+                self.refuse(key, f"must hold only {', '.join(among)}, not {value!r:.80}")
         return values
 
     def integers(self, key: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
@@ -73,8 +80,12 @@ class Table:
         return self._array(key, int, "integers", default)
 
     def numbers(self, key: str, default: tuple[float, ...] = _REQUIRED) -> tuple[float, ...]:
-        """Take an array of numbers."""
-        return tuple(float(value) for value in self._array(key, (int, float), "numbers", default))
+        """Take an array of finite numbers."""
+        values = self._array(key, (int, float), "numbers", default)
+        for value in values:
+            if not abs(value) <= NUMBER_LIMIT:  # NaN compares false
+                self.refuse(key, f"must be an array of finite numbers; it holds {value!r:.80}")
+        return tuple(float(value) for value in values)
 
     def table(self, key: str, *, required: bool = False) -> Table | None:
         """Take a sub-table, or None where it is absent and not required."""
@@ -101,8 +112,8 @@ class Table:
 
     def _take(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> Any:
         if key not in self._values:
-            if default is _REQUIRED:
-                self.refuse(key, f"missing; it must be {what}")
+            if default is _REQUIRED:  # no line: what a search found would be another table's key
+                raise ConfigurationError(f"missing; it must be {what}", file=self.file, table=self.name, key=key)
             return default
         value = self._values.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -118,7 +129,7 @@ class Table:
 
     def _bounded(self, key: str, value: Any, low: float, high: float) -> Any:
         if not low <= value <= high:
-            self.refuse(key, f"must be between {low} and {high}, not {value}")
+            self.refuse(key, f"must be between {low} and {high}, not {value!r:.80}")
         return value
 
     def _line_of(self, key: str) -> int | None:

@@ -56,3 +56,7 @@ class VariantError(Exception):
         super().__init__(f"{reason}; {remedy}" if remedy else reason)
         self.reason = reason
         self.remedy = remedy
+
+
+class UnreachableError(ConfigurationError):
+    """What was named is well formed but cannot be had now: a port in use, a daemon that does not answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,10 @@ from gateway.domain.tensor import Array, Tensors
 
 GOLDEN_LIMIT_BYTES = 256 * 2**20
 """Largest golden set once unpacked: it must fit a small device's memory beside the model."""
+
+
+_BROKEN = (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What numpy and zipfile were seen to raise for damaged files (RuntimeError: encrypted or an unknown compression)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,14 @@ def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet
     """Parse an npz; every input and output of the manifest must be there. Raises ConfigurationError naming `file`."""
     try:
         arrays = _load(content)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise ConfigurationError(f"not a golden set (npz without pickles): {error}", file=file) from error
     wanted = [f"input.{s.name}" for s in manifest.inputs] + [f"output.{s.name}" for s in manifest.outputs]
     for key in wanted:
         if key not in arrays:
             raise ConfigurationError(f"golden set lacks the array {key!r}; it holds {sorted(arrays)}", file=file)
+        if arrays[key].size == 0:
+            raise ConfigurationError(f"the golden set's array {key!r} is empty, so nothing could fail", file=file)
     return GoldenSet(
         {spec.name: arrays[f"input.{spec.name}"] for spec in manifest.inputs},
         {spec.name: arrays[f"output.{spec.name}"] for spec in manifest.outputs},
@@ -81,7 +88,11 @@ def _load(content: bytes) -> dict[str, Array]:
         if size > GOLDEN_LIMIT_BYTES:
             raise ValueError(f"{size} bytes unpacked, at most {GOLDEN_LIMIT_BYTES} are allowed")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
+        found = dict(arrays)
+    for key, array in found.items():
+        if not isinstance(array, np.ndarray):  # a member that is no .npy comes back as bytes
+            raise ValueError(f"{key!r} is no array")
+    return found
 
 
 def _classes(array: Array) -> Array | None:

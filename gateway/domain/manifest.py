@@ -28,6 +28,11 @@ class Preprocess:
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
 
+    @property
+    def channels(self) -> int:
+        """Values per pixel."""
+        return 1 if self.color == "gray" else 3
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

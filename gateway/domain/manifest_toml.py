@@ -12,6 +12,7 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
     LAYOUTS,
     PRECISIONS,
+    ROWS,
     RUNTIMES,
     Artifact,
     Binding,
@@ -23,7 +24,7 @@ from gateway.domain.manifest import (
     Variant,
     Window,
 )
-from gateway.domain.tensor import DATATYPES
+from gateway.domain.tensor import DATATYPES, Datatype
 
 SCHEMA = 1
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -31,6 +32,9 @@ DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
 IMAGE_SIDE_LIMIT_PX = 16384
 WINDOW_LIMIT_ROWS = 1_000_000
+TENSOR_NAME_LIMIT = 256
+
+_FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
 
 def read_manifest(text: str, file: str) -> ModelManifest:
@@ -76,7 +80,7 @@ def _tensor(table: Table, role: str) -> TensorSpec:
     if any(not (dimension == -1 or 0 < dimension <= DIMENSION_LIMIT) for dimension in shape):
         table.refuse("shape", f"dimensions must be positive, or -1 for any size, not {list(shape)}")
     spec = TensorSpec(
-        name=table.text("name"),
+        name=_tensor_name(table),
         datatype=DATATYPES[table.text("datatype", among=tuple(DATATYPES))],
         shape=shape,
         layout=table.text("layout", "", among=("", *LAYOUTS)),
@@ -85,7 +89,28 @@ def _tensor(table: Table, role: str) -> TensorSpec:
         postprocess=table.text("postprocess", "", among=("", "softmax")) if role == "output" else "",
     )
     table.finish()
+    if spec.postprocess == "softmax" and spec.datatype not in _FLOATS:
+        table.refuse("postprocess", f"softmax gives floats, but the datatype is {spec.datatype.label}")
+    if spec.preprocess:
+        _check_image_input(table, spec, spec.preprocess)
     return spec
+
+
+def _tensor_name(table: Table) -> str:
+    name = table.text("name")
+    if not 0 < len(name) <= TENSOR_NAME_LIMIT or not name.isprintable():
+        table.refuse("name", f"must be 1 to {TENSOR_NAME_LIMIT} printable characters, not {name!r:.80}")
+    return name
+
+
+def _check_image_input(table: Table, spec: TensorSpec, preprocess: Preprocess) -> None:
+    """Images become [rows, channels, height, width] or, with layout NHWC, [rows, height, width, channels]."""
+    if spec.datatype in {Datatype.BYTES, Datatype.BOOL} or spec.layout not in {"", "NCHW", "NHWC"}:
+        table.refuse("preprocess", "images need a numeric input of layout NCHW or NHWC")
+    height, width = preprocess.resize or (ROWS, ROWS)
+    sizes = (height, width, preprocess.channels) if spec.layout == "NHWC" else (preprocess.channels, height, width)
+    if len(spec.shape) != 4 or any(-1 not in {s, w} and s != w for s, w in zip(spec.shape[1:], sizes, strict=True)):
+        table.refuse("shape", f"preprocess gives images of {list(sizes)}, which {list(spec.shape)} does not take")
 
 
 def _preprocess(table: Table | None) -> Preprocess | None:
@@ -99,9 +124,10 @@ def _preprocess(table: Table | None) -> Preprocess | None:
         scale=table.number("scale", 1.0, low=-1e6, high=1e6),
         mean=table.numbers("mean", (0.0,)),
     )
-    channels = 1 if preprocess.color == "gray" else 3
-    if len(preprocess.mean) not in {1, channels}:
-        table.refuse("mean", f"must hold 1 or {channels} numbers, not {len(preprocess.mean)}")
+    if len(preprocess.mean) not in {1, preprocess.channels}:
+        table.refuse("mean", f"must hold 1 or {preprocess.channels} numbers, not {len(preprocess.mean)}")
+    if not preprocess.decode:
+        table.refuse("decode", "names no format; name jpeg, png or both")
     table.finish()
     return preprocess
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ def deadline_ns(now_ns: int, *, timeout_us: int = 0, remaining_s: float | None =
     ends = []
     if timeout_us:
         ends.append(now_ns + timeout_us * 1000)
-    if remaining_s is not None:
+    if remaining_s is not None and math.isfinite(remaining_s):
         ends.append(now_ns + int(remaining_s * 1e9))
     return min(ends, default=None)
 

@@ -6,12 +6,18 @@ import re
 from collections.abc import Iterable
 
 
+_END = (1, 0, "")
+
+
 def newest_version(versions: Iterable[str]) -> str | None:
     """The greatest version, digits compared as numbers ("10" after "9", "1.10" after "1.9"); None of none."""
     return max(versions, key=version_order, default=None)
 
 
 def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key of a version string; numbers rank above words, so that "2" is newer than "beta"."""
+    """Sort key of a version string: numbers rank above the end, the end above words.
+
+    So "2" is newer than "beta", "1.1" than "1", and "2" than its pre-release "2-rc1" (as SemVer has it).
+    """
     parts = re.findall(r"\d+|[^\d.]+", version)
-    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
+    return (*((2, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts), _END)

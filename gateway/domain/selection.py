@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.domain.inventory import CPU, Accelerator, Inventory
+from gateway.domain.inventory import CPU, Accelerator, Inventory, Rung
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.profile import Profile, Step
 from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Verdict
@@ -19,6 +19,9 @@ OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
     "energy": lambda measured: measured.cpu_us,
 }
 """What is minimised. Energy is CPU time where the device has no meter."""
+
+TRIAL_RUNGS = ("compile", "golden", "measured")
+"""What only a trial of a variant can tell of an accelerator."""
 
 TIE_LEAD = 0.10
 """A lead smaller than this share goes to ladder order."""
@@ -86,8 +89,9 @@ def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
     costs = {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
     if not costs:
         return next((candidate for candidate in candidates if candidate.proven), None)
-    bound = min(costs.values()) / (1.0 - TIE_LEAD)
-    return next(candidate for candidate in candidates if costs.get(candidate.rank, float("inf")) <= bound)
+    least = min(costs.values())
+    level = {rank for rank, paid in costs.items() if paid == least or paid * (1.0 - TIE_LEAD) < least}
+    return next(candidate for candidate in candidates if candidate.rank in level)
 
 
 def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -158,3 +162,28 @@ def _accuracy_loss(manifest: ModelManifest, accuracy: float | None) -> str:
         return ""
     allowed = manifest.max_accuracy_loss
     return f"loses {loss:.4f} of accuracy against {reference.name}, more than max_accuracy_loss {allowed:g}"
+
+
+def climb_trials(inventory: Inventory, candidates: Sequence[Candidate]) -> Inventory:
+    """The inventory with the rungs that trials decide: `compile`, `golden` and `measured` of each accelerator.
+
+    One variant that passed proves all three; where every trial failed, the first failure breaks the rung it died on.
+    """
+    return replace(
+        inventory, accelerators=tuple(_climbed(accelerator, candidates) for accelerator in inventory.accelerators)
+    )
+
+
+def _climbed(accelerator: Accelerator, candidates: Sequence[Candidate]) -> Accelerator:
+    tried = [c for c in candidates if c.accelerator == accelerator.kind and c.verdict is not None]
+    proven = next((candidate for candidate in tried if candidate.proven), None)
+    if proven is not None:
+        judged = {name: Rung(name, True, f"{proven.variant.name}: {proven.reason}") for name in TRIAL_RUNGS}
+    elif tried:
+        remedy = "update driver and runtime, then run explain --again"
+        name = "golden" if "golden" in tried[0].reason else "compile"
+        judged = {name: Rung(name, False, f"{tried[0].variant.name}: {tried[0].reason}", remedy)}
+    else:
+        return accelerator
+    rungs = tuple(judged.get(rung.name, rung) if rung.ok is None else rung for rung in accelerator.rungs)
+    return replace(accelerator, rungs=rungs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,37 @@ class Duration:
         """Count `count` more that took `ns` in all."""
         self.count += count
         self.ns += ns
+
+
+LATENCY_BOUNDS_NS = tuple(
+    round(step * 1e9)
+    for step in (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+)
+"""Upper bounds of the latency buckets, ascending; what took longer than the last falls into one more bucket."""
+
+
+@dataclass(slots=True)
+class Latency:
+    """How long answered requests took from admission to answer: counts per bucket of LATENCY_BOUNDS_NS and the sum."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_NS) + 1))
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """Count one request that took `ns`."""
+        self.counts[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
+        self.ns += ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric that a frontend offers: `name` and `help` as in METRICS.md, `counter` or else a gauge."""
+
+    name: str
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    counter: bool = True
 
 
 @dataclass(slots=True)
@@ -47,6 +79,7 @@ class ServableStatistics:
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
+    latency: Latency = field(default_factory=Latency)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
     queued: int = 0

@@ -98,7 +98,7 @@ def element_count(shape: Sequence[int], tensor: str) -> int:
 
 
 def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview, tensor: str) -> Array:
-    """Array of `shape` over the little-endian bytes `raw`: no copy but for BF16 and BYTES.
+    """Array of `shape` over the little-endian bytes `raw`: no copy but for BF16, BOOL and BYTES.
 
     Raises RequestError INVALID where the byte count does not fit datatype and shape.
     """
@@ -113,6 +113,8 @@ def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview
         )
     if datatype is Datatype.BF16:
         return bfloat16_to_float32(np.frombuffer(raw, "<u2")).reshape(shape)
+    if datatype is Datatype.BOOL:  # a byte that is neither 0 nor 1 must not live inside a numpy bool
+        return (np.frombuffer(raw, "u1") != 0).reshape(shape)
     return np.frombuffer(raw, datatype.dtype).reshape(shape)
 
 

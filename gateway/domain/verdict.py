@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.domain.inventory import CPU, Accelerator
+from gateway.domain.inventory import CPU, Accelerator, Cpu
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 
 
@@ -52,12 +52,13 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """Whether a runtime can be used at all: its version, or the problem and its remedy."""
+    """Whether a runtime can be used: its version, or the problem and its remedy. `installed`: the package is there."""
 
     name: str
     version: str | None = None
     problem: str = ""
     remedy: str = ""
+    installed: bool = False
 
 
 def verdict_key(
@@ -66,18 +67,24 @@ def verdict_key(
     budget: Budget,
     runtime_version: str,
     device: Accelerator | None,
+    cpu: Cpu,
 ) -> str:
-    """Digest of all that a verdict depends on: content, bindings, golden set, runtime version, device, threads."""
+    """Digest of all that a verdict depends on: content, bindings, golden set, runtime version, device, threads.
+
+    The processor always belongs to it: a card moved to another board brings its state along.
+    """
     hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
     facts = (
         manifest.inputs,
         manifest.outputs,
         manifest.golden,
         variant.runtime,
+        variant.precision,
         variant.artifacts,
         sorted(variant.bind.items()),
         (budget.threads, budget.accelerator, sorted(budget.options.items())),
         runtime_version,
         hardware,
+        cpu,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -66,9 +66,13 @@ class Loader:
             self.verdicts.keep_signature(release.digest, signature)
         return complete(release, release.bare, signature)
 
+    def plan(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
+        """Every candidate on this device, without verdicts."""
+        return plan(manifest, self.site)
+
     def candidates(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
         """Every candidate of the plan, with the verdicts kept for this device."""
-        return tuple(self._recalled(candidate, manifest) for candidate in plan(manifest, self.site))
+        return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
         """Try one candidate in a throw-away process and keep the verdict."""
@@ -125,4 +129,5 @@ class Loader:
     def _key(self, manifest: ModelManifest, candidate: Candidate) -> str:
         status = (self.site.runtimes or {}).get(candidate.variant.runtime)
         version = (status.version if status else None) or ""
-        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device)
+        cpu = self.site.inventory.cpu
+        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu)

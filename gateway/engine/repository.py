@@ -37,7 +37,7 @@ class ModelRepository:
         *,
         settings: EngineSettings,
         selection: SelectionSettings,
-        control: bool,
+        control: Callable[[], bool],
         publish: Publish,
     ) -> None:
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
@@ -105,7 +105,7 @@ class ModelRepository:
             self._decoders.shutdown(wait=False, cancel_futures=True)
 
     def _check_control(self, verb: str) -> None:
-        if not self._control:
+        if not self._control():
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
 
     def _known(self) -> set[tuple[str, str]]:
@@ -200,7 +200,7 @@ class ModelRepository:
 
     async def _wait_for_quiet(self) -> None:
         wanted_ns = int(self._selection.idle_before_trial_s * 1e9)
-        while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:
+        while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
     async def _choose_again(self, release: Release) -> None:

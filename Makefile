@@ -1,0 +1,65 @@
+# Edge inference gateway. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
+
+.PHONY: help demo test test-long check bench lock format clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# ---- what the targets below need -------------------------------------------------------------------------------
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed: sudo apt-get install python3-venv"; exit 2; }
+
+$(VENV)/.runtime: requirements/runtime.txt | $(VENV)/bin/python
+	@if [ ! -e $(VENV)/.test ]; then echo "installing the runtime (about 200 MB, once)"; $(PIP) -r $<; fi
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
+	@echo "installing what the tests need (about 300 MB, once)"
+	@$(PIP) -r $<
+	@touch $@ $(VENV)/.runtime
+
+.PHONY: debian-demo debian-test
+debian-demo:
+	@packaging/debian-packages mosquitto
+debian-test:
+	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3
+
+# ---- what a newcomer types ---------------------------------------------------------------------------------------
+demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors
+	@$(BIN)/python -m packaging.demo
+
+test: $(VENV)/.test debian-test ## install what the tests need and pass them
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest -q -m "not long"
+
+test-long: $(VENV)/.test debian-test ## everything, however long it takes
+	@$(BIN)/pytest -q
+
+check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
+
+bench: $(VENV)/.test ## ratios to the bare session.run loop, in one run
+	@$(BIN)/python -m tests.performance.bench
+
+# ---- upkeep ---------------------------------------------------------------------------------------------------------
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	--no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert pyproject.toml
+
+lock: $(VENV)/.test ## compile the locked requirement files anew
+	$(COMPILE) requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
+	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+
+format: $(VENV)/.test ## format and mend what can be mended
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
+
+clean: ## remove what these targets made
+	rm -rf $(VENV) .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+include packaging/install.mk

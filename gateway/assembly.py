@@ -1,0 +1,126 @@
+"""Puts rooms together for the daemon and for the commands that look at one device: survey, site, loader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import Config, models_folder
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.events import Publish
+from gateway.domain.inventory import Inventory, RuntimeListing
+from gateway.domain.manifest import RUNTIMES, ModelManifest, Variant
+from gateway.domain.ports import Session
+from gateway.domain.profile import Profile, choose_profile
+from gateway.domain.release import Release
+from gateway.domain.selection import Site
+from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
+from gateway.engine.loader import Loader
+from gateway.hardware.climb import climb, library_sets
+from gateway.hardware.library import ask_libraries
+from gateway.hardware.probe import probe
+from gateway.hardware.profiles import load_profiles, profiles_folder
+from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.status import installed_version, runtime_status
+from gateway.runtimes.trial import inspect_file, try_variant
+from gateway.store.library import scan, scan_model
+from gateway.store.state import State
+
+HERE = Path("/")
+"""The root of this machine, as opposed to a copied tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A machine: its inventory, the profile it matches, what its runtimes say (None: another machine's tree)."""
+
+    inventory: Inventory
+    profile: Profile
+    statuses: Mapping[str, RuntimeStatus] | None
+    listings: Mapping[str, RuntimeListing]
+
+
+async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False) -> Survey:
+    """Probe `root` and match a profile. On this machine, vendor libraries and runtimes are asked in child processes:
+    where accelerators were found, or always with `ask_all`. Raises ConfigurationError where no profile matches."""
+    inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
+    profile = _profile(config, inventory)
+    if root != HERE:
+        return Survey(inventory, profile, None, {})
+    statuses = {name: installed_version(name) for name in RUNTIMES}
+    listings: dict[str, RuntimeListing] = {}
+    if inventory.accelerators or ask_all:
+        statuses, listings = await _ask_runtimes(config)
+        libraries = await asyncio.to_thread(ask_libraries, library_sets(inventory), config.hardware)
+        inventory = climb(inventory, libraries, listings)
+    return Survey(inventory, profile, statuses, listings)
+
+
+def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
+    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core."""
+    cores = surveyed.inventory.cpu.cores or os.cpu_count() or 1
+    threads = config.selection.threads or min(surveyed.profile.budget.threads or cores, cores)
+    return Site(surveyed.inventory, surveyed.profile, surveyed.statuses, threads, cache_dir)
+
+
+def loader(config: Config, where: Site, state: State, publish: Publish) -> Loader:
+    """A Loader over the real runtimes and trials."""
+
+    async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
+        return await try_variant(manifest, variant, files, budget, config.trial)
+
+    async def inspect(runtime: str, file: Path) -> Signature:
+        return await inspect_file(runtime, file, config.trial)
+
+    def open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+        return get_runtime(variant.runtime).open(manifest, variant, files, budget)
+
+    return Loader(where, config.selection.objective, trial, inspect, open_session, state, publish)
+
+
+def releases(config: Config) -> tuple[Release, ...]:
+    """Everything in the model directory. Raises ConfigurationError where there is none."""
+    return scan(models_folder(config), config.library)
+
+
+def releases_of(config: Config, model: str) -> tuple[Release, ...]:
+    """The versions of one model on disk; empty where its folder is absent or the name could not be a folder's."""
+    folder = models_folder(config) / model
+    if model.startswith(".") or "/" in model or "\0" in model or not folder.is_dir():
+        return ()
+    return scan_model(folder, config.library)
+
+
+def _profile(config: Config, inventory: Inventory) -> Profile:
+    profiles = load_profiles(profiles_folder())
+    if config.gateway.profile:
+        named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
+        if named is None:
+            known = ", ".join(profile.name for profile in profiles)
+            raise ConfigurationError(
+                f"no device profile is called {config.gateway.profile!r}; known are {known}",
+                file=config.file,
+                table="gateway",
+                key="profile",
+            )
+        return named
+    chosen = choose_profile(profiles, inventory)
+    if chosen is None:
+        raise ConfigurationError(
+            f"no device profile matches this machine (arch {inventory.arch}); name one with [gateway] profile"
+        )
+    return chosen
+
+
+async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[str, RuntimeListing]]:
+    """One child per runtime, one after the other: on a small device they would only slow each other."""
+    statuses: dict[str, RuntimeStatus] = {}
+    listings: dict[str, RuntimeListing] = {}
+    for name in RUNTIMES:
+        status, devices = await runtime_status(name, config.trial)
+        statuses[name] = status
+        listings[name] = RuntimeListing(not status.problem, status.version or "", devices, status.problem)
+    return statuses, listings

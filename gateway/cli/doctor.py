@@ -1,0 +1,113 @@
+"""`edge-gateway doctor`: what keeps this device from its best: the first broken rung of each accelerator, the remedy."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gateway import assembly
+from gateway.assembly import HERE, Survey
+from gateway.cli.common import configured, mark, print_json, print_table, root_folder
+from gateway.config import Config, check_listeners, read_security, state_folder
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.selection import Candidate, climb_trials
+from gateway.store.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to mend: where, what, how."""
+
+    subject: str
+    problem: str
+    remedy: str
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print findings; 1 where there are any."""
+    config, root = configured(arguments), root_folder(arguments)
+    surveyed = asyncio.run(assembly.survey(config, root, ask_all=True))
+    if root == HERE:
+        inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, state_folder(arguments.state)))
+        surveyed = Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings)
+    findings = [*_accelerators(surveyed), *_runtimes(surveyed)]
+    if root == HERE:
+        findings += [*_models(config), *_listeners(config)]
+    if arguments.json:
+        print_json({"profile": surveyed.profile.name, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _print(surveyed, findings)
+    return 1 if findings else 0
+
+
+def _accelerators(surveyed: Survey) -> list[Finding]:
+    broken = [(found, found.broken) for found in surveyed.inventory.accelerators]
+    return [
+        Finding(f"{found.kind} at {found.device}", f"{rung.name}: {rung.detail}", rung.remedy)
+        for found, rung in broken
+        if rung is not None
+    ]
+
+
+def _runtimes(surveyed: Survey) -> list[Finding]:
+    """A runtime that is broken or in the way; one that is merely absent is none, as long as any engine is there."""
+    statuses = (surveyed.statuses or {}).values()
+    engines = [status for status in statuses if status.name != "reference"]
+    absent_all = bool(engines) and not any(status.version for status in engines)
+    return [
+        Finding(f"runtime {status.name}", status.problem, status.remedy)
+        for status in engines
+        if status.problem and (status.installed or absent_all)
+    ]
+
+
+def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
+    """What earlier trials on this device found, without trying anything now."""
+    if not (folder / "state.sqlite").is_file():
+        return []
+    state = State.open(folder, config.state)
+    try:
+        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
+        manifests = [release.manifest for release in assembly.releases(config) if release.manifest]
+        return [candidate for manifest in manifests for candidate in loader.candidates(manifest)]
+    except ConfigurationError:
+        return []
+    finally:
+        state.close()
+
+
+def _models(config: Config) -> list[Finding]:
+    try:
+        releases = assembly.releases(config)
+    except ConfigurationError as error:
+        return [Finding("models", str(error), "")]
+    return [
+        Finding(f"model {release.name} version {release.version}", release.problem, "restore the release, or remove it")
+        for release in releases
+        if release.problem
+    ]
+
+
+def _listeners(config: Config) -> list[Finding]:
+    try:
+        check_listeners(config, read_security(config))
+    except ConfigurationError as error:
+        return [Finding("configuration", str(error), "")]
+    return []
+
+
+def _print(surveyed: Survey, findings: list[Finding]) -> None:
+    print(f"profile {surveyed.profile.name}")
+    for name, status in (surveyed.statuses or {}).items():
+        listed = ", ".join(surveyed.listings[name].devices) if name in surveyed.listings else ""
+        what = f"{status.version} lists {listed}" if status.version else status.problem
+        print(f"{mark(not status.problem)} runtime {name}: {what}")
+    for accelerator in surveyed.inventory.accelerators:
+        print(f"{mark(accelerator.usable)} {accelerator.kind} at {accelerator.device}: {accelerator.name}")
+    if not findings:
+        print("\nnothing to mend")
+        return
+    print()
+    print_table(("where", "what is wrong", "what to do"), [(f.subject, f.problem, f.remedy) for f in findings])

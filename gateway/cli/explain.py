@@ -1,0 +1,141 @@
+"""`edge-gateway explain MODEL`: every variant with rank, eligibility and reason; what was measured; the choice."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from gateway import assembly
+from gateway.cli.common import configured, mark, print_json, print_table, progress, root_folder
+from gateway.config import Config, models_folder, state_folder
+from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.release import Release
+from gateway.domain.routing import version_order
+from gateway.domain.selection import Candidate, choose, untried
+from gateway.engine.loader import Loader
+from gateway.store.state import State
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the explanation; 1 where no variant can serve."""
+    return asyncio.run(_explain(arguments))
+
+
+async def _explain(arguments: argparse.Namespace) -> int:
+    config = configured(arguments)
+    release = find_release(config, arguments.model, arguments.model_version)
+    surveyed = await assembly.survey(config, root_folder(arguments))
+    state = State.open(state_folder(arguments.state), config.state)
+    try:
+        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
+        manifest = await _manifest(loader, release)
+        here = surveyed.statuses is not None
+        candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
+    finally:
+        state.close()
+    chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
+    if arguments.json:
+        print_json(explanation(release.name, surveyed.profile.name, candidates, chosen))
+    else:
+        _print(release, surveyed.profile.name, candidates, chosen, config.selection.objective)
+    return 0 if chosen else 1
+
+
+def find_release(config: Config, model: str, version: str) -> Release:
+    """The named version (default: the newest) of a model on disk. Raises ConfigurationError saying what is there."""
+    found = assembly.releases_of(config, model)
+    if version:
+        found = tuple(release for release in found if release.version == version)
+    if not found:
+        known = ", ".join(sorted({release.name for release in assembly.releases(config)})) or "none"
+        named = f"{model!r} version {version!r}" if version else f"{model!r}"
+        raise ConfigurationError(f"holds no model {named}; known are {known}", file=str(models_folder(config)))
+    release = max(found, key=lambda candidate: version_order(candidate.version))
+    if release.problem:
+        raise ConfigurationError(release.problem)
+    return release
+
+
+def explanation(model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None) -> dict[str, Any]:
+    """`explain --json` (contracts.md, "Selection")."""
+    return {
+        "model": model,
+        "profile": profile,
+        "chosen": chosen.variant.name if chosen else None,
+        "variants": [candidate_json(candidate) for candidate in candidates],
+    }
+
+
+def candidate_json(candidate: Candidate) -> dict[str, Any]:
+    """One variant on one accelerator; `measured` is null where it was not run here."""
+    measured = candidate.verdict.measured if candidate.verdict else None
+    return {
+        "name": candidate.variant.name,
+        "runtime": candidate.variant.runtime,
+        "precision": candidate.variant.precision,
+        "accelerator": candidate.accelerator,
+        "rank": candidate.rank,
+        "eligible": candidate.eligible,
+        "reason": candidate.reason,
+        "measured": measured
+        and {
+            "p50_us": measured.p50_us,
+            "p99_us": measured.p99_us,
+            "cpu_us": measured.cpu_us,
+            "memory_bytes": measured.memory_bytes,
+        },
+    }
+
+
+async def _manifest(loader: Loader, release: Release) -> ModelManifest:
+    try:
+        return await loader.manifest(release)
+    except VariantError as error:
+        raise ConfigurationError(str(error), file=str(release.folder)) from error
+
+
+async def _candidates(
+    loader: Loader, release: Release, manifest: ModelManifest, arguments: argparse.Namespace
+) -> tuple[Candidate, ...]:
+    known = loader.plan(manifest) if arguments.again else loader.candidates(manifest)
+    if not arguments.measure:
+        return known
+    with progress() as bar:
+        task = bar.add_task("trying variants", total=len(untried(known)))
+        for candidate in untried(known):
+            bar.update(task, description=f"trying {candidate.variant.name} on {candidate.accelerator}")
+            await loader.prove(release, manifest, candidate)
+            bar.advance(task)
+    return loader.candidates(manifest)
+
+
+def _print(
+    release: Release, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
+) -> None:
+    print(f"{release.name} version {release.version} on profile {profile}, objective {objective}\n")
+    columns = ("rank", "variant", "accelerator", "eligible", "p50 µs", "p99 µs", "CPU µs", "memory", "reason")
+    print_table(columns, [_row(candidate, chosen) for candidate in candidates])
+    if chosen is None:
+        print("\nno variant can serve on this device")
+    elif chosen.proven:
+        print(f"\nchosen: {chosen.variant.name} on {chosen.accelerator}")
+    else:
+        print(f"\nchosen on paper: {chosen.variant.name} on {chosen.accelerator}; it was not run on that device yet")
+
+
+def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
+    measured = candidate.verdict.measured if candidate.verdict else None
+    figures = ("", "", "", "")
+    if measured:
+        figures = (
+            f"{measured.p50_us:.0f}",
+            f"{measured.p99_us:.0f}",
+            f"{measured.cpu_us:.0f}",
+            f"{measured.memory_bytes / 2**20:.1f} MiB",
+        )
+    name = f"{candidate.variant.name} ◀" if candidate is chosen else candidate.variant.name
+    rank, eligible = str(candidate.rank or ""), mark(candidate.eligible)
+    return rank, name, candidate.accelerator or "", eligible, *figures, candidate.reason

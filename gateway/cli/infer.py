@@ -1,0 +1,139 @@
+"""`edge-gateway infer MODEL`: one request, answered in this process or by a running daemon."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway import assembly
+from gateway.cli.common import configured, print_table
+from gateway.cli.explain import find_release
+from gateway.cli.remote import ask
+from gateway.config import Config, state_folder
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.tensor import DATATYPES, Datatype, Tensor, datatype_of
+from gateway.engine.engine import Engine
+from gateway.engine.registry import Registry
+from gateway.engine.repository import ModelRepository
+from gateway.frontends.oip_json import decode_request, encode_response
+from gateway.store.state import State
+
+ROWS_SHOWN = 20
+FILE_LIMIT_BYTES = 64 * 1_048_576
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the answer."""
+    if arguments.url:
+        answer, labels = ask(arguments), ()
+    else:
+        response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
+        answer = json.loads(encode_response(response).header)
+    if (arguments.output or ("json" if arguments.json else "table")) == "json":
+        print(json.dumps(answer))
+    else:
+        _print(answer, labels)
+    return 0
+
+
+async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
+    release = find_release(config, arguments.model, arguments.model_version)
+    surveyed = await assembly.survey(config)
+    state = State.open(state_folder(arguments.state), config.state)
+    registry = Registry(config.limits.retry_after_s)
+    engine = Engine(registry)
+    loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
+    repository = ModelRepository(
+        registry,
+        engine,
+        loader,
+        lambda _model: (),
+        settings=config.limits,
+        selection=config.selection,
+        control=lambda: False,
+        publish=lambda _event: None,
+    )
+    try:
+        await repository.synchronise([release])
+        manifest = engine.describe(release.name, release.version)
+        return await engine.infer(read_request(arguments, manifest)), manifest.labels
+    finally:
+        await repository.close()
+        state.close()
+
+
+def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> InferRequest:
+    """The request that the options describe. Raises ConfigurationError for a file, RequestError for its content."""
+    name, version = manifest.name, manifest.version
+    if arguments.json:
+        return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request
+    if arguments.npz:
+        return InferRequest(name, _arrays(Path(arguments.npz), manifest), version)
+    return InferRequest(name, {manifest.inputs[0].name: images(arguments.image)}, version)
+
+
+def images(names: list[str]) -> Tensor:
+    """BYTES tensor [n] of encoded images."""
+    encoded = np.empty(len(names), object)
+    encoded[:] = [read_file(name) for name in names]
+    return Tensor(Datatype.BYTES, encoded)
+
+
+def read_file(name: str) -> bytes:
+    """A bounded file; "-" is standard input. Raises ConfigurationError."""
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(FILE_LIMIT_BYTES)
+        with Path(name).open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=name) from error
+    if len(content) > FILE_LIMIT_BYTES:
+        raise ConfigurationError(f"is larger than {FILE_LIMIT_BYTES} bytes", file=name)
+    return content
+
+
+def _arrays(path: Path, manifest: ModelManifest) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for spec in manifest.inputs:
+                key = next((key for key in (spec.name, f"input.{spec.name}") if key in arrays), None)
+                if key is None:
+                    raise RequestError(
+                        Fault.INVALID, f"{path} holds no array '{spec.name}'; it holds {', '.join(arrays)}"
+                    )
+                found[spec.name] = Tensor(datatype_of(arrays[key].dtype), arrays[key])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"cannot be read as npz: {error}", file=str(path)) from error
+    return found
+
+
+def _print(answer: dict[str, Any], labels: tuple[str, ...]) -> None:
+    print(f"{answer['model_name']} version {answer['model_version']}\n")
+    for output in answer["outputs"]:
+        values = np.asarray(output["data"], dtype=object).reshape(output["shape"])
+        if DATATYPES[output["datatype"]] in {Datatype.FP16, Datatype.FP32, Datatype.FP64} and values.ndim == 2:
+            _print_classes(output["name"], values.astype(float), labels)
+        else:
+            print(f"{output['name']} {output['datatype']} {output['shape']}: {values.tolist()!s:.2000}")
+
+
+def _print_classes(name: str, scores: Any, labels: tuple[str, ...]) -> None:
+    best = scores.argmax(axis=1)
+    rows = [
+        (str(row), labels[index] if index < len(labels) else str(index), f"{scores[row, index]:.4f}")
+        for row, index in enumerate(best[:ROWS_SHOWN])
+    ]
+    print_table(("row", f"best of {name}", "score"), rows)
+    if len(best) > ROWS_SHOWN:
+        print(f"… and {len(best) - ROWS_SHOWN} more rows; --output json prints all")

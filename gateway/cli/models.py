@@ -1,0 +1,147 @@
+"""`edge-gateway models`: what the model directory holds; `models check DIR`: digests and golden sets of releases."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from gateway import assembly
+from gateway.cli.common import configured, mark, print_json, print_table, progress
+from gateway.cli.explain import candidate_json
+from gateway.config import Config, models_folder, state_folder
+from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.release import Release
+from gateway.domain.selection import Candidate
+from gateway.engine.loader import Loader
+from gateway.store.library import MANIFEST, scan, scan_model, scan_version
+from gateway.store.state import State
+
+Checked = tuple[Release, str, list[Candidate]]
+"""A release, the problem that keeps it from being tried (""), and every candidate with its verdict."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List, or check: 1 where a release has a finding."""
+    config = configured(arguments)
+    if arguments.action is None:
+        return _list(config, as_json=arguments.json)
+    if arguments.dir is None:
+        raise ConfigurationError("models check needs the folder to check: edge-gateway models check DIR")
+    checked = asyncio.run(_check(config, Path(arguments.dir), state_folder(arguments.state)))
+    if arguments.json:
+        print_json({"ok": not _findings(checked), "releases": [_checked_json(entry) for entry in checked]})
+    else:
+        _print_checked(checked)
+    return 1 if _findings(checked) else 0
+
+
+def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
+    """`folder` may be a version's, a model's or a whole model directory; ConfigurationError where it is no folder."""
+    if not folder.is_dir():
+        raise ConfigurationError("is no folder; name a version's, a model's or a model directory", file=str(folder))
+    folder = folder.resolve()
+    if (folder / MANIFEST).is_file():
+        return (scan_version(folder, config.library),)
+    found = scan_model(folder, config.library) or scan(folder, config.library)
+    if not found:
+        raise ConfigurationError(
+            "holds no model (manifest.toml, model.onnx, model.tflite, model.xml)", file=str(folder)
+        )
+    return found
+
+
+async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]:
+    releases = releases_in(folder, config)
+    surveyed = await assembly.survey(config)
+    state = State.open(state_dir, config.state)
+    try:
+        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
+        with progress() as bar:
+            task = bar.add_task("checking releases", total=len(releases))
+            checked = []
+            for release in releases:
+                bar.update(task, description=f"checking {release.name} {release.version}")
+                checked.append(await _check_release(loader, release))
+                bar.advance(task)
+        return checked
+    finally:
+        state.close()
+
+
+async def _check_release(loader: Loader, release: Release) -> Checked:
+    """Try every variant that this machine can run, whatever verdicts are kept."""
+    if release.problem:
+        return release, release.problem, []
+    try:
+        manifest = await loader.manifest(release)
+    except VariantError as error:
+        return release, str(error), []
+    planned = loader.plan(manifest)
+    tried = [await loader.prove(release, manifest, c) if c.eligible else c for c in planned]
+    problem = "" if any(candidate.proven for candidate in tried) else "no variant passes on this machine"
+    return release, problem, tried
+
+
+def _findings(checked: list[Checked]) -> bool:
+    failed = any(c.verdict is not None and not c.eligible for _, _, candidates in checked for c in candidates)
+    return failed or any(problem for _, problem, _ in checked)
+
+
+def _checked_json(entry: Checked) -> dict[str, Any]:
+    release, problem, candidates = entry
+    failed = any(candidate.verdict is not None and not candidate.eligible for candidate in candidates)
+    return {
+        "name": release.name,
+        "version": release.version,
+        "ok": not problem and not failed,
+        "problem": problem or None,
+        "variants": [{**candidate_json(candidate), "tried": candidate.verdict is not None} for candidate in candidates],
+    }
+
+
+def _print_checked(checked: list[Checked]) -> None:
+    rows: list[tuple[str, ...]] = []
+    for release, problem, candidates in checked:
+        if problem:
+            rows.append((release.name, release.version, "", mark(False), problem))
+        for candidate in candidates:
+            verdict = mark(candidate.eligible if candidate.verdict else None)
+            rows.append((release.name, release.version, candidate.variant.name, verdict, candidate.reason))
+    print_table(("model", "version", "variant", "passes", "why"), rows)
+
+
+def _list(config: Config, *, as_json: bool) -> int:
+    releases = assembly.releases(config)
+    if as_json:
+        print_json({"folder": str(models_folder(config)), "models": [_release_json(release) for release in releases]})
+        return 0
+    rows = [
+        (release.name, release.version, mark(not release.problem), _variants(release), release.problem)
+        for release in releases
+    ]
+    print(f"models in {models_folder(config)}\n")
+    print_table(("model", "version", "whole", "variants", "problem"), rows)
+    return 0
+
+
+def _release_json(release: Release) -> dict[str, Any]:
+    manifest = release.manifest
+    return {
+        "name": release.name,
+        "version": release.version,
+        "task": manifest.task if manifest else None,
+        "variants": [variant.name for variant in manifest.variants] if manifest else _bare(release),
+        "problem": release.problem or None,
+    }
+
+
+def _bare(release: Release) -> list[str]:
+    return [release.bare.name] if release.bare else []
+
+
+def _variants(release: Release) -> str:
+    if release.manifest:
+        return ", ".join(variant.name for variant in release.manifest.variants)
+    return f"{release.bare.artifacts[0].path} (no manifest)" if release.bare else ""

@@ -1,0 +1,227 @@
+"""The command line: verbs, options, examples, exit codes (contracts.md, "Commands")."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gateway import __version__
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+
+OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+EXIT_CODES = "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage · 3 cannot reach what it needs"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb's one-line help, its examples, what adds its options; `gateway.cli.<module>` has its `command`."""
+
+    name: str
+    module: str
+    help: str
+    examples: str
+    options: Callable[[argparse.ArgumentParser], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
+    parsed = build_parser().parse_args(arguments)
+    command = importlib.import_module(f"gateway.cli.{parsed.module}").command
+    try:
+        return int(command(parsed))
+    except UnreachableError as error:
+        return _complain(str(error), UNREACHABLE)
+    except ConfigurationError as error:
+        return _complain(str(error), USAGE)
+    except RequestError as error:
+        return _complain(f"{error.fault.value}: {error.message}", FINDING)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return OK
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, without importing any verb."""
+    parser = argparse.ArgumentParser(
+        prog="edge-gateway",
+        description="Finds this device's accelerators, picks the variant of each model that suits them, and serves it.",
+        epilog=f"{EXIT_CODES}\n'edge-gateway VERB --help' shows examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"edge-gateway {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        sub = verbs.add_parser(
+            verb.name,
+            help=verb.help,
+            description=verb.help[0].upper() + verb.help[1:] + ".",
+            epilog=f"examples:\n{verb.examples}\n\n{EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.options(sub)
+        sub.set_defaults(module=verb.module)
+    return parser
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"edge-gateway: {message}", file=sys.stderr)
+    return code
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="TOML configuration (default: /etc/edge-gateway/edge-gateway.toml if it exists)",
+    )
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument(
+        "--models", metavar="DIR", help="model directory (default: the models that come with the gateway)"
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="where verdicts are kept (default: $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway)",
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--root", metavar="DIR", default="/", help="read another machine's /sys, /proc, /dev and /etc from DIR"
+    )
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    address = "host:port, unix:/path or off; repeatable, replaces the configured ones"
+    parser.add_argument("--grpc", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8001)")
+    parser.add_argument("--http", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8000)")
+    parser.add_argument("--mqtt", metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
+    parser.add_argument("--grpc-server", choices=("grpcio",), help="what speaks HTTP/2 (default grpcio)")
+
+
+def _probe(parser: argparse.ArgumentParser) -> None:
+    _config(parser)
+    _root(parser)
+    _json(parser)
+
+
+def _explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model's name in the model directory")
+    parser.add_argument("--model-version", metavar="V", default="", help="the version (default: the newest)")
+    parser.add_argument(
+        "--no-measure", dest="measure", action="store_false", help="do not try variants that have no verdict here yet"
+    )
+    parser.add_argument("--again", action="store_true", help="try every variant again, whatever is kept")
+    _device(parser)
+    _root(parser)
+    _json(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    _root(parser)
+    _json(parser)
+
+
+def _models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("check",), help="check: digests and golden sets of DIR")
+    parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
+    _device(parser)
+    _json(parser)
+
+
+def _config_verb(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("check",), help="check: read FILE and say what is wrong")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration to check")
+    _config(parser)
+    _json(parser)
+
+
+def _infer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a model's name")
+    parser.add_argument("--model-version", metavar="V", default="", help="the version (default: the newest)")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--image", metavar="F", action="append", help="a JPEG or PNG file; repeatable")
+    source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
+    source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
+    parser.add_argument("--url", metavar="ADDR", help="ask a running daemon over HTTP: host:port or unix:/path")
+    parser.add_argument("--token-file", metavar="FILE", help="with --url: the file that holds the caller's token")
+    parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
+    _device(parser)
+
+
+VERBS = (
+    Verb(
+        "run",
+        "run",
+        "serve models over gRPC, HTTP and MQTT until SIGTERM; SIGHUP reads configuration and models again",
+        "  edge-gateway run\n"
+        "  edge-gateway run --models /srv/models --grpc unix:/run/edge-gateway/grpc.sock --http off\n"
+        "  edge-gateway run --config /etc/edge-gateway/edge-gateway.toml --mqtt mqtt://127.0.0.1:1883",
+        _run,
+    ),
+    Verb(
+        "probe",
+        "probe",
+        "list what this machine has: board, processor, accelerators and how far each can be used",
+        "  edge-gateway probe\n"
+        "  edge-gateway probe --json | jq .profile\n"
+        "  edge-gateway probe --root /mnt/other-device",
+        _probe,
+    ),
+    Verb(
+        "explain",
+        "explain",
+        "say which variant of a model serves on this device, and why",
+        "  edge-gateway explain meter-reader\n"
+        "  edge-gateway explain meter-reader --root /mnt/other-device\n"
+        "  edge-gateway explain activity --again --json",
+        _explain,
+    ),
+    Verb(
+        "doctor",
+        "doctor",
+        "name the first broken rung of each accelerator and what to do about it",
+        "  edge-gateway doctor\n  edge-gateway doctor --json\n  edge-gateway doctor --root /mnt/other-device",
+        _doctor,
+    ),
+    Verb(
+        "models",
+        "models",
+        "list the model directory, or check releases before they are pushed",
+        "  edge-gateway models\n"
+        "  edge-gateway models check models/meter-reader/1\n"
+        "  edge-gateway models check DIR --json",
+        _models,
+    ),
+    Verb(
+        "config",
+        "config",
+        "show the configuration in force, or check a file",
+        "  edge-gateway config\n  edge-gateway config check /etc/edge-gateway/edge-gateway.toml",
+        _config_verb,
+    ),
+    Verb(
+        "infer",
+        "infer",
+        "answer one request, in this process or by a running daemon",
+        "  edge-gateway infer meter-reader --image digit.png\n"
+        "  edge-gateway infer activity --npz window.npz --output json\n"
+        "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000",
+        _infer,
+    ),
+)

@@ -1,0 +1,48 @@
+"""`edge-gateway probe`: the inventory of this machine, or of a copied tree."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from gateway import assembly
+from gateway.cli.common import configured, mark, print_json, print_table, root_folder
+from gateway.domain.inventory import Accelerator, Inventory
+from gateway.hardware.report import inventory_json
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the inventory."""
+    surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
+    if arguments.json:
+        print_json(inventory_json(surveyed.inventory, surveyed.profile.name))
+    else:
+        _print(surveyed.inventory, surveyed.profile.name)
+    return 0
+
+
+def _print(inventory: Inventory, profile: str) -> None:
+    cpu, memory = inventory.cpu, inventory.memory_bytes
+    facts = (
+        ("profile", profile),
+        ("architecture", inventory.arch or "unknown"),
+        ("board", inventory.board.model or "unknown"),
+        ("processor", f"{cpu.model or 'unknown'} ({cpu.cores or '?'} cores)"),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else "unknown"),
+    )
+    for name, value in facts:
+        print(f"{name:14}{value}")
+    print()
+    if not inventory.accelerators:
+        print("no accelerator beside the CPU was found")
+        return
+    rows = [_row(accelerator) for accelerator in inventory.accelerators]
+    print_table(("accelerator", "device", "usable", "rungs", "first broken rung, and what to do"), rows)
+
+
+def _row(accelerator: Accelerator) -> tuple[str, ...]:
+    broken = accelerator.broken
+    rungs = " ".join(f"{mark(rung.ok)}{rung.name}" for rung in accelerator.rungs if rung.ok is not None)
+    advice = f"{broken.name}: {broken.detail}; {broken.remedy}" if broken else ""
+    name = f"{accelerator.kind}\n{accelerator.name}"
+    return name, accelerator.device, mark(accelerator.usable), rungs, advice

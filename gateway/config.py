@@ -1,0 +1,257 @@
+"""The configuration: one TOML file, every table built into the frozen dataclass that the room owning it declares.
+
+Unknown keys are errors. The commented sample `packaging/edge-gateway.toml` is the reference; a test loads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gateway.domain.access import Address, Security, check_exposure, read_address, read_tokens
+from gateway.domain.document import Table, read_document
+from gateway.domain.errors import ConfigurationError
+from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.hardware.settings import HardwareSettings
+from gateway.observe.settings import LogSettings
+from gateway.runtimes.settings import TrialSettings
+from gateway.store.settings import LibrarySettings, StateSettings
+
+DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
+"""Read where it exists and no other is named."""
+DEFAULT_GRPC = ("127.0.0.1:8001",)
+DEFAULT_HTTP = ("127.0.0.1:8000",)
+MACHINE_ID = Path("/etc/machine-id")
+CONFIG_LIMIT_BYTES = 1_048_576
+INTEGER_LIMIT = 2**63 - 1
+NUMBER_LIMIT = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """`[gateway]`: who this device is."""
+
+    id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
+    profile: str = ""  # serve by this device profile; "" matches one
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsSettings:
+    """`[models]`: what is served."""
+
+    dir: str = ""  # the model directory; "" serves the two models that come with the gateway
+    control: bool = False  # whether RepositoryModelLoad and Unload may change what is served
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """`[auth]`: who may call over gRPC and HTTP."""
+
+    tokens_file: str | None = None  # one token a line, `NAME TOKEN` or `TOKEN`
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """`[tls]`: encryption of gRPC and HTTP on TCP."""
+
+    cert: str | None = None  # PEM file: the server's certificate chain
+    key: str | None = None  # PEM file: its private key
+    client_ca: str | None = None  # PEM file: callers must show a certificate of this authority
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a daemon. `file` is where they came from ("" for the defaults)."""
+
+    file: str = ""
+    grpc_listen: tuple[Address, ...] = ()
+    http_listen: tuple[Address, ...] = ()
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    models: ModelsSettings = field(default_factory=ModelsSettings)
+    selection: SelectionSettings = field(default_factory=SelectionSettings)
+    grpc: GrpcSettings = field(default_factory=GrpcSettings)
+    http: RestSettings = field(default_factory=RestSettings)
+    mqtt: MqttSettings = field(default_factory=MqttSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    limits: EngineSettings = field(default_factory=EngineSettings)
+    trial: TrialSettings = field(default_factory=TrialSettings)
+    hardware: HardwareSettings = field(default_factory=HardwareSettings)
+    library: LibrarySettings = field(default_factory=LibrarySettings)
+    state: StateSettings = field(default_factory=StateSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+
+SECTIONS = {
+    spec.name: spec.default_factory
+    for spec in dataclasses.fields(Config)
+    if spec.default_factory is not dataclasses.MISSING
+}
+"""Settings dataclass by the name of its table."""
+
+
+def load_config(path: Path | None) -> Config:
+    """Read `path`, or the default file where it exists, or take the defaults. Raises ConfigurationError."""
+    if path is None and not DEFAULT_FILE.is_file():
+        return parse_config("", "")
+    file = path or DEFAULT_FILE
+    try:
+        with file.open("rb") as source:
+            content = source.read(CONFIG_LIMIT_BYTES + 1)
+        if len(content) > CONFIG_LIMIT_BYTES:
+            raise ConfigurationError(f"is larger than {CONFIG_LIMIT_BYTES} bytes", file=str(file))
+        return parse_config(content.decode("utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
+
+
+def parse_config(text: str, file: str) -> Config:
+    """Build a Config from TOML text. Raises ConfigurationError naming file, table, key and line."""
+    top = read_document(text, file)
+    listens: dict[str, tuple[Address, ...]] = {}
+    sections: dict[str, Any] = {}
+    for name, settings in SECTIONS.items():
+        table = top.table(name) or Table({}, file=file, name=name)
+        if name in {"grpc", "http"}:
+            listens[name] = _listen(table, DEFAULT_GRPC if name == "grpc" else DEFAULT_HTTP)
+        sections[name] = _build(typing.cast("type[Any]", settings), table)
+    top.finish()
+    return Config(file=file, grpc_listen=listens["grpc"], http_listen=listens["http"], **sections)
+
+
+def read_addresses(texts: typing.Iterable[str], table: str) -> tuple[Address, ...]:
+    """Addresses without those that are "off". Raises ConfigurationError."""
+    return tuple(address for text in texts if (address := read_address(text, table)) is not None)
+
+
+def read_security(config: Config) -> Security:
+    """Certificates and tokens from the files that the configuration names. Raises ConfigurationError."""
+    tls, tokens_file = config.tls, config.auth.tokens_file
+    if bool(tls.cert) != bool(tls.key):
+        raise ConfigurationError("cert and key go together; set both", file=config.file, table="tls")
+    if tls.client_ca and not tls.cert:
+        raise ConfigurationError("client_ca needs cert and key as well", file=config.file, table="tls")
+    return Security(
+        certificate=_file_bytes(config, "tls", "cert", tls.cert),
+        key=_file_bytes(config, "tls", "key", tls.key),
+        client_ca=_file_bytes(config, "tls", "client_ca", tls.client_ca),
+        tokens=_tokens(config, tokens_file) if tokens_file else None,
+    )
+
+
+def check_listeners(config: Config, security: Security) -> None:
+    """Refuse an open listener beyond this machine. Raises ConfigurationError naming the settings."""
+    for address in (*config.grpc_listen, *config.http_listen):
+        check_exposure(address, tls=security.certificate is not None, tokens=security.tokens is not None)
+
+
+def gateway_id(config: Config) -> str:
+    """The device's id: as configured, else twelve hex digits derived from the machine id, else the host's name.
+
+    The machine id itself is confidential (machine-id(5)): it is hashed with this product's name first.
+    """
+    if config.gateway.id:
+        return config.gateway.id
+    try:
+        machine = MACHINE_ID.read_text().strip()
+    except OSError:
+        machine = ""
+    if not machine:
+        return platform.node() or "edge-gateway"
+    return hashlib.sha256(f"edge-gateway {machine}".encode()).hexdigest()[:12]
+
+
+def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.environ) -> Path:
+    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway (contracts.md, "Commands")."""
+    if named:
+        return Path(named)
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0])
+    home = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(home) / "edge-gateway"
+
+
+def models_folder(config: Config) -> Path:
+    """The model directory: as configured, else the models that travel in the wheel (or stand in the source tree)."""
+    if config.models.dir:
+        return Path(config.models.dir)
+    package = Path(__file__).parent
+    shipped = package / "_share" / "models"
+    return shipped if shipped.is_dir() else package.parent / "models"
+
+
+def _listen(table: Table, default: tuple[str, ...]) -> tuple[Address, ...]:
+    texts = table.texts("listen", default)
+    try:
+        return read_addresses(texts, table.name)
+    except ConfigurationError as error:
+        table.refuse("listen", error.problem)
+
+
+S = TypeVar("S")
+
+
+def _build(settings: type[S], table: Table) -> S:
+    """One settings dataclass from one table, each field by its declared type."""
+    hints = typing.get_type_hints(settings)
+    values = {
+        spec.name: _value(hints[spec.name], spec.name, table)
+        for spec in dataclasses.fields(typing.cast("Any", settings))
+        if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
+    }
+    table.finish()
+    try:
+        return settings(**values)
+    except ValueError as error:
+        raise ConfigurationError(str(error), file=table.file, table=table.name) from error
+
+
+def _value(kind: Any, key: str, table: Table) -> Any:
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    if kind is bool:
+        return table.flag(key)
+    if kind is int:
+        return table.integer(key, low=0, high=INTEGER_LIMIT)
+    if kind is float:
+        return float(table.number(key, low=0.0, high=NUMBER_LIMIT))
+    if kind is str:
+        return table.text(key)
+    if dataclasses.is_dataclass(kind):
+        inner = table.table(key)
+        return _build(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
+    return _values(typing.get_args(kind)[0], key, table)
+
+
+def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(_build(typing.cast("type[Any]", kind), inner) for inner in table.tables(key))
+    if kind is int:
+        return table.integers(key)
+    if kind is float:
+        return table.numbers(key)
+    return table.texts(key)
+
+
+def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes | None:
+    if not name:
+        return None
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=config.file, table=table, key=key) from error
+
+
+def _tokens(config: Config, name: str) -> Any:
+    content = _file_bytes(config, "auth", "tokens_file", name) or b""
+    return read_tokens(content.decode("utf-8", "replace"), name)
