@@ -23,10 +23,16 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from gateway.domain.parameters import OutputParameters, deadline_ns, read_output_parameters, read_parameters
-from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count, encode_raw
-
-RANK_LIMIT = 32
-"""Most dimensions of a JSON tensor; numpy 1 stops at 32, real models at about 6."""
+from gateway.domain.tensor import (
+    RANK_LIMIT,
+    Array,
+    Datatype,
+    Tensor,
+    datatype_named,
+    decode_raw,
+    element_count,
+    encode_raw,
+)
 
 _OPENING = re.compile(rb"[\s\[]*")
 _SHARED_MEMORY = "shared_memory_"
@@ -214,8 +220,6 @@ def _json_array(datatype: Datatype, item: _JsonInput) -> Array:
         raise _invalid(f"input '{name}' has neither 'data' nor 'binary_data_size'")
     if datatype is Datatype.BF16:
         raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
-    if len(item.shape) > RANK_LIMIT:
-        raise _invalid(f"input '{name}' has {len(item.shape)} dimensions; at most {RANK_LIMIT} are read")
     count = element_count(item.shape, name)
     depth = _check_outline(raw, item.shape, count, text=datatype is Datatype.BYTES, name=name)
     return _fit(_numbers(datatype, raw, depth, name), item.shape, depth, name)

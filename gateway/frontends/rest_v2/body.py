@@ -1,0 +1,159 @@
+"""Request bodies: read within bounds of size, time and memory, decompressed within the same bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.rest_v2.settings import RestSettings
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+ENCODINGS = ("identity", "gzip", "deflate")
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+"""zlib's window bits for "gzip or zlib, see the header": HTTP's deflate is the zlib format (RFC 9110, 8.4.1.2)."""
+
+
+class ClientGone(Exception):  # noqa: N818  no error of ours: nobody is left to be told
+    """The client closed the connection before the answer."""
+
+
+class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
+    """The body did not arrive in time."""
+
+
+class BodyReader:
+    """Reads bodies of one server. `buffered_bytes` counts what all requests in progress hold."""
+
+    def __init__(self, settings: RestSettings) -> None:
+        self._settings = settings
+        self.buffered_bytes = 0
+
+    @contextmanager
+    def lease(self) -> Iterator[Lease]:
+        """Memory of one request: what is taken is given back at the end."""
+        lease = Lease(self)
+        try:
+            yield lease
+        finally:
+            self.buffered_bytes -= lease.taken_bytes
+
+    async def read(self, receive: Receive, headers: Mapping[str, str], lease: Lease) -> bytearray:
+        """The whole decompressed body.
+
+        Raises RequestError TOO_LARGE, OVERLOADED or INVALID, ClientGone, and SlowBody.
+        """
+        self._check_length(headers.get("content-length"))
+        inflate = Inflation(headers.get("content-encoding", ""), self._settings.max_body_bytes)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.body_timeout_s):
+                await self._collect(receive, inflate, body, lease)
+        except TimeoutError:
+            raise SlowBody(f"the body took longer than {self._settings.body_timeout_s:g} s") from None
+        inflate.finish()
+        return body
+
+    async def _collect(self, receive: Receive, inflate: Inflation, body: bytearray, lease: Lease) -> None:
+        received = 0
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            received += len(chunk)
+            if received > self._settings.max_body_bytes:
+                raise too_large(self._settings.max_body_bytes)
+            lease.take(len(chunk))
+            plain = inflate.feed(chunk)
+            lease.take(max(0, len(plain) - len(chunk)))
+            body += plain
+
+    def _check_length(self, length: str | None) -> None:
+        if length is not None and length.isdecimal() and int(length[:20]) > self._settings.max_body_bytes:
+            raise too_large(self._settings.max_body_bytes)
+
+    def take(self, size: int) -> None:
+        """Count `size` more bytes. RequestError OVERLOADED where the requests in progress hold too much already."""
+        if self.buffered_bytes + size > self._settings.max_buffered_bytes:
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"requests in progress hold {self.buffered_bytes} bytes of at most "
+                f"{self._settings.max_buffered_bytes}; try again later",
+                retry_after_s=self._settings.retry_after_s,
+            )
+        self.buffered_bytes += size
+
+
+class Lease:
+    """What one request holds of a reader's memory."""
+
+    def __init__(self, reader: BodyReader) -> None:
+        self._reader = reader
+        self.taken_bytes = 0
+
+    def take(self, size: int) -> None:
+        """Hold `size` more bytes. Raises as `BodyReader.take` does."""
+        self._reader.take(size)
+        self.taken_bytes += size
+
+
+class Inflation:
+    """Undoes one Content-Encoding, piece by piece, and stops where the result would pass `limit_bytes`."""
+
+    def __init__(self, encoding: str, limit_bytes: int) -> None:
+        self._encoding, self._left, self._limit_bytes = encoding.strip().lower() or "identity", limit_bytes, limit_bytes
+        if self._encoding not in ENCODINGS:
+            raise RequestError(
+                Fault.INVALID, f"Content-Encoding {encoding!r:.60} is not read here; send one of {', '.join(ENCODINGS)}"
+            )
+        self._zlib = None if self._encoding == "identity" else zlib.decompressobj(_GZIP_OR_ZLIB)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What `chunk` adds to the body. RequestError TOO_LARGE or INVALID."""
+        if self._zlib is None:
+            return chunk
+        try:
+            # One byte more than allowed tells "exactly the limit" from "beyond".
+            plain = self._zlib.decompress(chunk, self._left + 1)
+        except zlib.error as error:
+            raise self._broken(str(error)) from None
+        if self._zlib.unused_data:
+            raise self._broken("data follows its end")
+        self._left -= len(plain)
+        if self._left < 0:
+            raise too_large(self._limit_bytes, "decompressed ")
+        return plain
+
+    def finish(self) -> None:
+        """RequestError INVALID where the compressed stream is cut short."""
+        if self._zlib is not None and not self._zlib.eof:
+            raise self._broken("it is cut short")
+
+    def _broken(self, why: str) -> RequestError:
+        return RequestError(Fault.INVALID, f"the {self._encoding} body is broken: {why}")
+
+
+def too_large(limit_bytes: int, what: str = "") -> RequestError:
+    """The refusal of a body beyond `limit_bytes`."""
+    return RequestError(Fault.TOO_LARGE, f"the {what}request body is larger than {limit_bytes} bytes; send less")
+
+
+def accepted_encoding(accept: str) -> str:
+    """The encoding to answer with under an Accept-Encoding header: gzip before deflate, else "identity"."""
+    weights: dict[str, bool] = {}
+    for part in accept.lower().split(","):
+        name, _, options = part.partition(";")
+        weights[name.strip()] = options.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+    return next((name for name in ("gzip", "deflate") if weights.get(name)), "identity")
+
+
+def compress(content: bytes, encoding: str, level: int) -> bytes:
+    """`content` in the gzip or zlib format."""
+    squeeze = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
+    return squeeze.compress(content) + squeeze.flush()

@@ -1,0 +1,110 @@
+"""Manifests, placements, counters and index lines → the JSON objects that describe them (OIP v2 and Triton's)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gateway import __version__
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.ports import IndexEntry
+from gateway.domain.statistics import Duration, Placement, ServableStatistics
+from gateway.domain.tensor import Datatype
+
+SERVER_NAME = "edge-inference-gateway"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+"""Triton's names of what works here; `schedule_policy`, `sequence` and shared memory do not."""
+
+_IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
+_STAGES = ("compute_input", "compute_infer", "compute_output")
+
+Document = dict[str, Any]
+
+
+def server_metadata() -> Document:
+    """GET /v2."""
+    return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
+    """GET /v2/models/{model}; shapes include the batch dimension."""
+    return {
+        "name": manifest.name,
+        "versions": list(versions),
+        "platform": placement.runtime,
+        "inputs": [_metadata_tensor(spec) for spec in manifest.inputs],
+        "outputs": [_metadata_tensor(spec) for spec in manifest.outputs],
+    }
+
+
+def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
+    """GET …/config, as Triton's ModelConfig in JSON; dims exclude the batch dimension where max_batch_size > 0."""
+    rows = placement.max_batch_rows if manifest.batched else 0
+    inputs = [
+        {**_config_tensor(spec, rows), "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE")}
+        for spec in manifest.inputs
+    ]
+    kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
+    facts = ("variant", "precision", "accelerator", "reason")
+    config = {
+        "name": manifest.name,
+        "platform": placement.runtime,
+        "backend": placement.runtime,
+        "version_policy": {"latest": {"num_versions": len(versions)}},
+        "max_batch_size": rows,
+        "input": inputs,
+        "output": [_config_tensor(spec, rows) for spec in manifest.outputs],
+        "instance_group": [{"name": manifest.name, "count": 1, "kind": kind}],
+        "parameters": {name: {"string_value": getattr(placement, name)} for name in facts},
+    }
+    return {**config, "dynamic_batching": {}} if rows > 1 else config
+
+
+def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
+    """GET …/stats."""
+    return {"model_stats": [_servable(servable) for servable in counted]}
+
+
+def repository_index(entries: Iterable[IndexEntry], *, only_ready: bool) -> list[Document]:
+    """POST /v2/repository/index."""
+    return [
+        {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+        for entry in entries
+        if entry.state == "READY" or not only_ready
+    ]
+
+
+def _metadata_tensor(spec: TensorSpec) -> Document:
+    return {"name": spec.name, "datatype": spec.datatype.label, "shape": list(spec.shape)}
+
+
+def _config_tensor(spec: TensorSpec, rows: int) -> Document:
+    label = "STRING" if spec.datatype is Datatype.BYTES else spec.datatype.label
+    return {"name": spec.name, "data_type": f"TYPE_{label}", "dims": list(spec.shape[1 if rows else 0 :])}
+
+
+def _servable(servable: ServableStatistics) -> Document:
+    stages = ("success", "fail", "queue", *_STAGES)
+    return {
+        "name": servable.model,
+        "version": servable.version,
+        "last_inference": servable.last_inference_ms,
+        "inference_count": servable.inferences,
+        "execution_count": servable.executions,
+        "inference_stats": {stage: _duration(getattr(servable, stage)) for stage in stages},
+        "batch_stats": [
+            {"batch_size": batch.size_rows, **{stage: _duration(getattr(batch, stage)) for stage in _STAGES}}
+            for _, batch in sorted(servable.batches.items())
+        ],
+    }
+
+
+def _duration(duration: Duration) -> Document:
+    return {"count": duration.count, "ns": duration.ns}

@@ -1,0 +1,93 @@
+"""Listening sockets: bound by ourselves, so that a busy address is a clear error and port 0 is known afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+from gateway.domain.access import Address
+from gateway.domain.errors import ConfigurationError
+
+_REMEDIES = {
+    errno.EADDRINUSE: "it is in use: stop what listens there, or choose another with --http or [http] listen",
+    errno.EACCES: "it is not permitted: choose a port from 1024, or a folder that this user may write",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose one that `ip address` lists",
+    errno.ENOENT: "its folder does not exist: create it, or choose another path",
+}
+
+
+def listen(address: Address, *, backlog: int, unix_mode: int) -> socket.socket:
+    """A listening, non-blocking socket. Raises ConfigurationError that names the address and what to do."""
+    try:
+        return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}; choose another address")
+        raise ConfigurationError(f"cannot listen on {address}; {remedy}", table="http", key="listen") from None
+
+
+def bound_address(listener: socket.socket) -> Address:
+    """Where `listener` listens, port 0 resolved."""
+    name = listener.getsockname()
+    return Address(path=name) if isinstance(name, str) else Address(name[0], name[1])
+
+
+def _listen_tcp(address: Address, backlog: int) -> socket.socket:
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, where = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # "[::]" means IPv6 only, as everywhere else in the configuration: one address, one socket.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        return _ready(listener, where, backlog)
+    except OSError:
+        listener.close()
+        raise
+
+
+def _listen_unix(path: str, backlog: int, mode: int) -> socket.socket:
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Bound without permissions for others: nobody connects between bind and chmod.
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        Path(path).chmod(mode)
+        listener.setblocking(False)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _ready(listener: socket.socket, where: object, backlog: int) -> socket.socket:
+    listener.bind(where)  # type: ignore[arg-type]
+    listener.setblocking(False)
+    listener.listen(backlog)
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    """Unlink a socket that nobody listens on any more. OSError EADDRINUSE where somebody does, or it is no socket."""
+    try:
+        found = Path(path).lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(errno.EADDRINUSE, "exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "in use")
