@@ -1,0 +1,66 @@
+"""What a transport and the service core say to each other: who calls, until when, and which calls there are."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+
+MESSAGE_LIMIT_CHARS = 1024
+"""Longest error text sent: it travels in a trailer, and clients accept 8 KiB of those. Names in it come from peers."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CallInfo:
+    """One call as the transport sees it. `deadline_ns` is on the monotonic clock, None where the caller set none."""
+
+    caller: str = ""
+    deadline_ns: int | None = None
+
+
+class Kind(enum.Enum):
+    """How many messages go each way."""
+
+    UNARY = "unary"
+    SERVER_STREAM = "server stream"
+    BIDIRECTIONAL = "bidirectional"
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One method. `answer` raises RequestError and takes (message, CallInfo), or for BIDIRECTIONAL an async iterator
+    of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages."""
+
+    path: str
+    kind: Kind
+    request: Any
+    answer: Callable[[Any, CallInfo], Any]
+
+    def parse(self, raw: bytes) -> Any:
+        """The request in `raw`. RequestError INVALID where it is none."""
+        from google.protobuf.message import DecodeError
+
+        try:
+            return self.request.FromString(raw)
+        except DecodeError:
+            name = self.request.DESCRIPTOR.full_name
+            raise RequestError(Fault.INVALID, f"the {len(raw)} bytes sent are no {name} message") from None
+
+
+def error_text(text: str) -> str:
+    """`text`, cut to what may travel."""
+    return text if len(text) <= MESSAGE_LIMIT_CHARS else f"{text[: MESSAGE_LIMIT_CHARS - 1]}…"
+
+
+def unexpected(error: Exception, path: str) -> RequestError:
+    """What a peer learns of a defect of ours: INTERNAL and a number that finds the traceback in the log."""
+    number = secrets.token_hex(4)
+    log.error("call of %s failed unexpectedly (error %s)", path, number, exc_info=error)
+    return RequestError(Fault.INTERNAL, f"internal error {number}; the gateway's log says more under this number")

@@ -1,0 +1,58 @@
+"""InferResponse → ModelInferResponse: one `raw_output_contents` entry per output, in order, always."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.domain.errors import RequestError
+from gateway.domain.infer import InferResponse, Parameter
+from gateway.domain.tensor import encode_raw
+from gateway.frontends.grpc_v2.calls import error_text
+from gateway.frontends.grpc_v2.protocol import message
+
+INT64_LIMIT = 2**63
+
+
+def encode_response(response: InferResponse) -> Any:
+    """The answer as tritonclient reads it: numbers only in `raw_output_contents`."""
+    reply = message("inference.ModelInferResponse")(
+        model_name=response.model, model_version=response.version, id=response.id
+    )
+    for name, tensor in response.outputs.items():
+        reply.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
+        reply.raw_output_contents.append(encode_raw(tensor.datatype, tensor.array))
+    for name, value in response.parameters.items():
+        set_parameter(reply.parameters[name], value)
+    return reply
+
+
+def encode_stream_reply(reply: Any, *, final: bool) -> Any:
+    """An answer on a stream. `final` marks it as the last of its request, which here every answer is."""
+    if final:
+        reply.parameters["triton_final_response"].bool_param = True
+    return message("inference.ModelStreamInferResponse")(infer_response=reply)
+
+
+def encode_stream_error(error: RequestError, request: Any, *, final: bool) -> Any:
+    """An error on a stream: in-band, with the request's id and model, so that the caller knows which it was."""
+    answer = message("inference.ModelStreamInferResponse")(error_message=error_text(error.message))
+    answer.infer_response.id = request.id
+    answer.infer_response.model_name = request.model_name
+    answer.infer_response.model_version = request.model_version
+    if final:
+        answer.infer_response.parameters["triton_final_response"].bool_param = True
+    return answer
+
+
+def set_parameter(parameter: Any, value: Parameter) -> None:
+    """Put a Python value into an InferParameter."""
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, str):
+        parameter.string_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    elif value < INT64_LIMIT:
+        parameter.int64_param = value
+    else:
+        parameter.uint64_param = value

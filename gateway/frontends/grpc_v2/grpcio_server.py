@@ -1,0 +1,256 @@
+"""The service over grpcio's asyncio server. The only file that imports grpc, and only when it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from gateway.domain.access import Address, Security, Tokens
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.parameters import deadline_ns
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, error_text, unexpected
+from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
+from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.status import STATUS
+
+WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
+PUSHBACK = "grpc-retry-pushback-ms"
+"""gRPC's own retry hint (gRFC A6), in the trailing metadata."""
+
+
+class GrpcFrontend:
+    """Starts and stops the listeners."""
+
+    def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
+        self._service, self._settings, self._security = service, settings, security
+        self._server: Any = None
+
+    async def start(self, addresses: Sequence[Address]) -> list[Address]:
+        """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
+
+        TLS guards TCP; a UNIX socket is guarded by its permissions. Tokens are asked for on both.
+        """
+        import grpc.aio
+
+        credentials = _credentials(self._security)
+        server = grpc.aio.server(options=_options(self._settings))
+        server.add_generic_rpc_handlers((_Calls(self._service, self._settings, self._security),))
+        try:
+            bound = [_bind(server, address, credentials, self._settings.unix_socket_mode) for address in addresses]
+        except ConfigurationError:
+            # grpcio frees the ports it has bound only where the server was started first.
+            await server.start()
+            await server.stop(None)
+            raise
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, finish those in progress for up to `grace_s`, then cancel them."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        self._service.drain()
+        await server.stop(grace_s)
+
+
+class _Calls:
+    """grpc.GenericRpcHandler by its shape: looks a method up before the message is read, so that a stranger's 64 MiB
+    are never parsed."""
+
+    def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
+        import grpc.aio
+
+        self._tokens = security.tokens
+        self._certificates = security.client_ca is not None
+        self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
+        self._in_progress = 0
+        self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
+        self._transport_error = grpc.aio.BaseError
+        self._refusing = grpc.stream_stream_rpc_method_handler
+        self._methods = self._handlers(service)
+
+    def service(self, details: Any) -> Any:
+        """The handler of a call, one that refuses it, or None for an unknown method (UNIMPLEMENTED)."""
+        method = self._methods.get(details.method)
+        if method is None:
+            return None
+        try:
+            self._admit(details.invocation_metadata)
+        except RequestError as error:
+            return self._refusal(error)
+        return method
+
+    def _admit(self, metadata: Any) -> None:
+        if self._tokens is not None:
+            _token_name(self._tokens, metadata)
+        if self._in_progress >= self._limit:
+            raise RequestError(
+                Fault.OVERLOADED, f"{self._limit} calls are in progress, the most this gateway takes; try again later"
+            )
+
+    def _refusal(self, error: RequestError) -> Any:
+        # A streaming handler is entered without waiting for the request message, whatever the client's method is.
+        async def refuse(_: Any, context: Any) -> None:
+            await self._abort(context, error)
+
+        return self._refusing(refuse)
+
+    def _handlers(self, service: InferenceService) -> dict[str, Any]:
+        import grpc
+
+        shapes: dict[Kind, tuple[Callable[..., Any], Callable[..., Any]]] = {
+            Kind.UNARY: (grpc.unary_unary_rpc_method_handler, self._unary),
+            Kind.SERVER_STREAM: (grpc.unary_stream_rpc_method_handler, self._server_stream),
+            Kind.BIDIRECTIONAL: (grpc.stream_stream_rpc_method_handler, self._bidirectional),
+        }
+        methods = {}
+        for path, rpc in service.rpcs().items():
+            shape, call = shapes[rpc.kind]
+            methods[path] = shape(partial(call, rpc), response_serializer=_serialize)
+        return methods
+
+    async def _unary(self, rpc: Rpc, raw: bytes, context: Any) -> Any:
+        with self._counted():
+            try:
+                return await rpc.answer(rpc.parse(raw), self._info(context))
+            except RequestError as error:
+                refusal = error
+            except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
+                refusal = unexpected(error, rpc.path)
+            return await self._abort(context, refusal)
+
+    async def _server_stream(self, rpc: Rpc, raw: bytes, context: Any) -> None:
+        await self._pump(rpc, context, lambda: rpc.answer(rpc.parse(raw), self._info(context)))
+
+    async def _bidirectional(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> None:
+        await self._pump(rpc, context, lambda: rpc.answer(_parsed(rpc, requests), self._info(context)))
+
+    async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[], Any]) -> None:
+        # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
+        with self._counted():
+            try:
+                async with aclosing(answer()) as replies:
+                    async for reply in replies:
+                        await context.write(reply)
+                    return
+            except RequestError as error:
+                refusal = error
+            except self._transport_error:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary, as for unary calls
+                refusal = unexpected(error, rpc.path)
+            await self._abort(context, refusal)
+
+    async def _abort(self, context: Any, error: RequestError) -> NoReturn:
+        metadata: tuple[tuple[str, str], ...] = ()
+        if error.fault in WAITING_HELPS:
+            wait_s = self._retry_after_s if error.retry_after_s is None else error.retry_after_s
+            metadata = ((PUSHBACK, str(round(wait_s * 1000))),)
+        await context.abort(self._codes[error.fault], error_text(error.message), metadata)
+        raise AssertionError("grpcio's abort raises")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._in_progress += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= 1
+
+    def _info(self, context: Any) -> CallInfo:
+        now_ns = time.monotonic_ns()
+        return CallInfo(self._caller(context), deadline_ns(now_ns, remaining_s=context.time_remaining()))
+
+    def _caller(self, context: Any) -> str:
+        if self._tokens is not None:
+            return _token_name(self._tokens, context.invocation_metadata())
+        if self._certificates:
+            name = certificate_name(context.auth_context())
+            if name:
+                return name
+        return peer_address(context.peer())
+
+
+def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
+    """The client certificate's common name, else its first alternative name, else ""."""
+    for key in ("x509_common_name", "x509_subject_alternative_name"):
+        for name in facts.get(key, ()):
+            if name:
+                return name.decode(errors="replace")
+    return ""
+
+
+def peer_address(peer: str) -> str:
+    """gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio does not tell the uid)."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in {"ipv4", "ipv6"}:
+        return scheme
+    return unquote(rest).rpartition(":")[0].strip("[]")
+
+
+async def _parsed(rpc: Rpc, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async for raw in requests:
+        yield rpc.parse(raw)
+
+
+def _serialize(reply: Any) -> bytes:
+    return bytes(reply.SerializeToString())
+
+
+def _token_name(tokens: Tokens, metadata: Any) -> str:
+    sent = next((value for key, value in metadata if key == "authorization"), None)
+    return tokens.caller(sent if isinstance(sent, str) else None)
+
+
+def _credentials(security: Security) -> Any:
+    if security.certificate is None or security.key is None:
+        return None
+    import grpc
+
+    check_certificates(security.certificate, security.key, security.client_ca)
+    return grpc.ssl_server_credentials(
+        [(security.key, security.certificate)],
+        root_certificates=security.client_ca,
+        require_client_auth=security.client_ca is not None,
+    )
+
+
+def _bind(server: Any, address: Address, credentials: Any, unix_socket_mode: int) -> Address:
+    if address.path:
+        claim_unix_path(address)
+    try:
+        if credentials is None or address.path:
+            port = server.add_insecure_port(str(address))
+        else:
+            port = server.add_secure_port(str(address), credentials)
+    except RuntimeError:
+        raise cannot_listen(address) from None
+    if not address.path:
+        return replace(address, port=port)
+    Path(address.path).chmod(unix_socket_mode)
+    return address
+
+
+def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # else a second gateway would share the port in silence instead of failing
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", settings.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
+        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+        ("grpc.keepalive_time_ms", settings.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", settings.min_ping_interval_ms),
+        ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
+    ]

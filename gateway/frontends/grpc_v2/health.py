@@ -1,0 +1,89 @@
+"""`grpc.health.v1.Health`: the server under "" or its service name, every model under its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Inference
+from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.grpc_v2.protocol import message
+
+SERVER_NAMES = ("", "inference.GRPCInferenceService")
+
+
+class HealthService:
+    """Check and Watch. Nothing polls: whoever sees readiness change calls `changed`, on the event loop."""
+
+    def __init__(self, inference: Inference, max_watches: int, retry_after_s: float) -> None:
+        self._inference = inference
+        self._max_watches = max_watches
+        self._retry_after_s = retry_after_s
+        self._watches: set[asyncio.Event] = set()
+        self._stopping = False
+
+    def changed(self) -> None:
+        """Some model's or the server's readiness may have changed."""
+        for watch in self._watches:
+            watch.set()
+
+    def drain(self) -> None:
+        """Everything is NOT_SERVING from now on; open watches say so and end."""
+        self._stopping = True
+        self.changed()
+
+    async def check(self, request: Any, call: CallInfo) -> Any:
+        """HealthCheckResponse. NOT_FOUND for a name nobody knows."""
+        status = self._status(request.service)
+        if status == "SERVICE_UNKNOWN":
+            raise RequestError(Fault.NOT_FOUND, f"unknown service '{request.service:.200}'")
+        return _response(status)
+
+    async def watch(self, request: Any, call: CallInfo) -> AsyncGenerator[Any, None]:
+        """The status now and at every change. OVERLOADED where too many watch already."""
+        if len(self._watches) >= self._max_watches:
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"{self._max_watches} health watches are open already; use Check, or raise max_health_watches",
+                retry_after_s=self._retry_after_s,
+            )
+        wake = asyncio.Event()
+        self._watches.add(wake)
+        try:
+            async for status in self._changes(request.service, wake):
+                yield _response(status)
+        finally:
+            self._watches.discard(wake)
+
+    async def _changes(self, service: str, wake: asyncio.Event) -> AsyncGenerator[str, None]:
+        said = ""
+        while True:
+            wake.clear()
+            status = self._status(service)
+            if status != said:
+                yield status
+                said = status
+            if self._stopping:
+                return
+            await wake.wait()
+
+    def _status(self, service: str) -> str:
+        model = "" if service in SERVER_NAMES else service
+        if self._stopping:
+            return "NOT_SERVING"
+        if self._inference.ready(model):
+            return "SERVING"
+        return "SERVICE_UNKNOWN" if model and self._unknown(model) else "NOT_SERVING"
+
+    def _unknown(self, model: str) -> bool:
+        try:
+            self._inference.describe(model)
+        except RequestError as error:
+            return error.fault is Fault.NOT_FOUND
+        return False
+
+
+def _response(status: str) -> Any:
+    return message("grpc.health.v1.HealthCheckResponse")(status=status)

@@ -1,0 +1,72 @@
+"""What can go wrong before the first call: ports, UNIX socket paths, certificates; each with what to do about it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from gateway.domain.access import Address
+from gateway.domain.errors import ConfigurationError
+
+CONNECT_TIMEOUT_S = 1.0
+"""How long a UNIX socket that is already there may take to show that somebody listens on it."""
+
+
+def claim_unix_path(address: Address) -> None:
+    """Remove a dead server's socket. ConfigurationError where a live one listens, or the path is something else."""
+    path = Path(address.path)
+    if not path.parent.is_dir():
+        raise _refusal(address, f"the folder {path.parent} does not exist", "create it or choose another path")
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise _refusal(address, "the path exists and is no socket", "remove it or choose another path")
+    if _answers(address.path):
+        raise _refusal(address, "another program listens there", "stop it or choose another path")
+    path.unlink()
+
+
+def cannot_listen(address: Address) -> ConfigurationError:
+    """Why a listener could not be opened, asked of the operating system afterwards: grpcio does not tell."""
+    if address.path:
+        return _refusal(address, "the socket could not be created", "check the folder's permissions")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        return _refusal(address, str(error.strerror or error), "stop what listens there or choose another address")
+    return _refusal(address, "the listener could not be opened", "try again or choose another address")
+
+
+def check_certificates(certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
+    """Raises ConfigurationError where the PEM cannot be read or the key is another certificate's."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate)
+        private = load_pem_private_key(key, None)
+        if client_ca is not None:
+            x509.load_pem_x509_certificates(client_ca)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"certificate or key cannot be read as PEM: {error}", table="tls") from None
+    if leaf.public_key() != private.public_key():
+        raise ConfigurationError("the key does not belong to the certificate; give the pair", table="tls", key="key")
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+def _refusal(address: Address, problem: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"cannot listen on {address}: {problem}; {remedy}", table="grpc", key="listen")

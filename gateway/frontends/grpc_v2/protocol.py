@@ -1,0 +1,44 @@
+"""The protocol's messages, in a descriptor pool of their own.
+
+tritonclient's generated module registers the same names in protobuf's default pool: two definitions in one pool clash
+("duplicate symbol"), two pools never meet. The descriptors are data beside this file; nothing is compiled at run time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
+SERVICES = ("inference.GRPCInferenceService", "grpc.health.v1.Health")
+
+
+@functools.cache
+def pool() -> DescriptorPool:
+    """The private pool, read once."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())
+    private = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        private.AddSerializedFile(file.SerializeToString())
+    return private
+
+
+@functools.cache
+def message(name: str) -> Any:
+    """The class of the message with this full name. KeyError where the .proto files have none."""
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
+
+
+def services() -> Sequence[ServiceDescriptor]:
+    """Descriptors of the services this gateway offers."""
+    return [pool().FindServiceByName(name) for name in SERVICES]

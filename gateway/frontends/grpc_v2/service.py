@@ -1,0 +1,208 @@
+"""GRPCInferenceService and Health on messages and the domain alone: no transport is known here.
+
+A transport takes `rpcs()`, parses each request with `Rpc.request.FromString`, awaits `Rpc.answer(message, CallInfo)`,
+and turns RequestError into a status by `gateway.frontends.status`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.grpc_v2 import metadata
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
+from gateway.frontends.grpc_v2.decode import decode_request, wants_final_response
+from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
+from gateway.frontends.grpc_v2.health import HealthService
+from gateway.frontends.grpc_v2.protocol import message, services
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.stream import InferStream
+
+STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+Answer = Callable[[Any, CallInfo], Any]
+
+
+class InferenceService:
+    """Every method takes (message, CallInfo), returns the reply message and may raise RequestError."""
+
+    def __init__(
+        self, inference: Inference, repository: Repository, statistics: Statistics, settings: GrpcSettings
+    ) -> None:
+        self._inference, self._repository, self._statistics = inference, repository, statistics
+        self._stream_in_flight = settings.stream_in_flight
+        self._streams: set[InferStream] = set()
+        self.health = HealthService(inference, settings.max_health_watches, settings.retry_after_s)
+
+    def rpcs(self) -> Mapping[str, Rpc]:
+        """Every method by its path, "/package.Service/Method"."""
+        answers = self._answers()
+        rpcs = {}
+        for service in services():
+            for method in service.methods:
+                path = f"/{service.full_name}/{method.name}"
+                rpcs[path] = Rpc(path, _kind(method), message(method.input_type.full_name), answers[method.name])
+        return rpcs
+
+    def drain(self) -> None:
+        """Health turns NOT_SERVING; open streams answer what they have read and end."""
+        self.health.drain()
+        for stream in tuple(self._streams):
+            stream.drain()
+
+    async def server_live(self, request: Any, call: CallInfo) -> Any:
+        """Live as soon as it answers at all."""
+        return message("inference.ServerLiveResponse")(live=True)
+
+    async def server_ready(self, request: Any, call: CallInfo) -> Any:
+        """Whether the server takes inference requests."""
+        return message("inference.ServerReadyResponse")(ready=self._inference.ready())
+
+    async def model_ready(self, request: Any, call: CallInfo) -> Any:
+        """An unknown model is not an error here: not ready (what clients rely on, as Triton answers)."""
+        ready = bool(request.name) and self._inference.ready(request.name, request.version)
+        return message("inference.ModelReadyResponse")(ready=ready)
+
+    async def server_metadata(self, request: Any, call: CallInfo) -> Any:
+        """Name, version, extensions."""
+        return metadata.server_metadata()
+
+    async def model_metadata(self, request: Any, call: CallInfo) -> Any:
+        """Inputs and outputs as clients see them. NOT_FOUND, UNAVAILABLE."""
+        return metadata.model_metadata(*self._described(request))
+
+    async def model_config(self, request: Any, call: CallInfo) -> Any:
+        """Triton's configuration of the model, as far as it has one here. NOT_FOUND, UNAVAILABLE."""
+        return metadata.model_config(*self._described(request))
+
+    async def model_statistics(self, request: Any, call: CallInfo) -> Any:
+        """Counters of one version, one model or all. NOT_FOUND."""
+        return metadata.model_statistics(self._statistics.statistics(request.name, request.version))
+
+    async def model_infer(self, request: Any, call: CallInfo) -> Any:
+        """Answer one request."""
+        return encode_response(await self._inference.infer(decode_request(request, call, time.monotonic_ns())))
+
+    async def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
+        """Answer requests as they complete; an error of one is in-band and the stream goes on."""
+
+        async def answer(request: Any) -> Any:
+            return await self._stream_answer(request, call)
+
+        stream = InferStream(requests, answer, self._stream_in_flight)
+        self._streams.add(stream)
+        try:
+            async with aclosing(stream.replies()) as replies:
+                async for reply in replies:
+                    yield reply
+        finally:
+            self._streams.discard(stream)
+
+    async def repository_index(self, request: Any, call: CallInfo) -> Any:
+        """Every known model version, or only the ready ones."""
+        _refuse_repository_name(request.repository_name)
+        return metadata.repository_index(self._repository.index(), only_ready=request.ready)
+
+    async def repository_model_load(self, request: Any, call: CallInfo) -> Any:
+        """Read the model's folder again. DENIED unless `[models] control = true`."""
+        _refuse_repository_name(request.repository_name)
+        for name in request.parameters:
+            raise RequestError(
+                Fault.UNSUPPORTED,
+                f"load parameter '{name:.200}' is not supported; put files into the model directory, then load",
+            )
+        await self._repository.load(request.model_name)
+        return message("inference.RepositoryModelLoadResponse")()
+
+    async def repository_model_unload(self, request: Any, call: CallInfo) -> Any:
+        """Drain and unload. `unload_dependents` is moot: no model depends on another here."""
+        _refuse_repository_name(request.repository_name)
+        await self._repository.unload(request.model_name)
+        return message("inference.RepositoryModelUnloadResponse")()
+
+    async def system_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
+        """No region is registered, and clients expect that answer rather than an error. NOT_FOUND for a name."""
+        _refuse_region(request.name, "system")
+        return message("inference.SystemSharedMemoryStatusResponse")()
+
+    async def cuda_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
+        """As `system_shared_memory_status`."""
+        _refuse_region(request.name, "CUDA")
+        return message("inference.CudaSharedMemoryStatusResponse")()
+
+    async def shared_memory(self, request: Any, call: CallInfo) -> NoReturn:
+        """Register and unregister. UNSUPPORTED."""
+        raise RequestError(
+            Fault.UNSUPPORTED, "shared memory is not offered by this gateway; send tensors in raw_input_contents"
+        )
+
+    async def trace_setting(self, request: Any, call: CallInfo) -> NoReturn:
+        """UNSUPPORTED."""
+        raise RequestError(Fault.UNSUPPORTED, "trace settings are not offered by this gateway")
+
+    async def log_settings(self, request: Any, call: CallInfo) -> NoReturn:
+        """UNSUPPORTED."""
+        raise RequestError(Fault.UNSUPPORTED, "log settings cannot be changed over the network; see the configuration")
+
+    def _answers(self) -> Mapping[str, Answer]:
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+            "ModelStreamInfer": self.model_stream_infer,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.model_statistics,
+            "RepositoryIndex": self.repository_index,
+            "RepositoryModelLoad": self.repository_model_load,
+            "RepositoryModelUnload": self.repository_model_unload,
+            "SystemSharedMemoryStatus": self.system_shared_memory_status,
+            "SystemSharedMemoryRegister": self.shared_memory,
+            "SystemSharedMemoryUnregister": self.shared_memory,
+            "CudaSharedMemoryStatus": self.cuda_shared_memory_status,
+            "CudaSharedMemoryRegister": self.shared_memory,
+            "CudaSharedMemoryUnregister": self.shared_memory,
+            "TraceSetting": self.trace_setting,
+            "LogSettings": self.log_settings,
+            "Check": self.health.check,
+            "Watch": self.health.watch,
+        }
+
+    def _described(self, request: Any) -> tuple[Any, Any, Any]:
+        name, version = request.name, request.version
+        manifest = self._inference.describe(name, version)
+        versions = [manifest.version] if version else self._repository.versions(name)
+        return manifest, self._inference.placement(name, version), versions
+
+    async def _stream_answer(self, request: Any, call: CallInfo) -> Any:
+        final = wants_final_response(request)
+        try:
+            return encode_stream_reply(await self.model_infer(request, call), final=final)
+        except RequestError as error:
+            refusal = error
+        except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on
+            refusal = unexpected(error, STREAM_PATH)
+        return encode_stream_error(refusal, request, final=final)
+
+
+def _kind(method: Any) -> Kind:
+    if method.client_streaming:
+        return Kind.BIDIRECTIONAL
+    return Kind.SERVER_STREAM if method.server_streaming else Kind.UNARY
+
+
+def _refuse_repository_name(name: str) -> None:
+    if name:
+        raise RequestError(
+            Fault.UNSUPPORTED, "'repository_name' specification is not supported: there is one repository"
+        )
+
+
+def _refuse_region(name: str, kind: str) -> None:
+    if name:
+        raise RequestError(Fault.NOT_FOUND, f"Unable to find {kind} shared memory region: '{name:.200}'")

@@ -1,0 +1,74 @@
+"""One ModelStreamInfer call: several requests in flight, each answered when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+
+
+class InferStream:
+    """Answers come in order of completion and carry their request's id, as Triton's do.
+
+    A request takes one of `in_flight` slots until its answer was taken: a peer that does not read is not read from.
+    """
+
+    def __init__(self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int) -> None:
+        self._requests, self._answer = requests, answer
+        self._slots = asyncio.Semaphore(in_flight)
+        self._finished: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._draining = False
+        self._failure: BaseException | None = None
+
+    def drain(self) -> None:
+        """Read no more; what was read is answered, then the stream ends UNAVAILABLE."""
+        self._draining = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def replies(self) -> AsyncGenerator[Any, None]:
+        """Every answer. Closing the generator cancels what is in flight. Raises what reading the requests raised."""
+        self._reader = asyncio.create_task(self._read())
+        self._reader.add_done_callback(self._reader_ended)
+        if self._draining:
+            self._reader.cancel()
+        try:
+            async for reply in self._taken():
+                yield reply
+            self._raise_failure()
+        finally:
+            for task in (self._reader, *self._tasks):
+                task.cancel()
+
+    async def _taken(self) -> AsyncGenerator[Any, None]:
+        reading = True
+        while reading or self._tasks:
+            task = await self._finished.get()
+            if task is None:
+                reading = False
+                continue
+            self._tasks.discard(task)
+            yield task.result()
+            self._slots.release()
+
+    async def _read(self) -> None:
+        await self._slots.acquire()
+        async for request in self._requests:
+            task = asyncio.ensure_future(self._answer(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._finished.put_nowait)
+            await self._slots.acquire()
+
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
+        self._failure = None if reader.cancelled() else reader.exception()
+        self._finished.put_nowait(None)
+
+    def _raise_failure(self) -> None:
+        if self._draining:
+            raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; open the stream again", retry_after_s=1.0)
+        if self._failure is not None:
+            raise self._failure
