@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def driver_of(tree: Tree, path: str) -> str | None:
 
 def _pci_paths(tree: Tree) -> Iterator[str]:
     seen = set()
-    for path in _pci_places(tree):
+    for path in itertools.islice(_pci_places(tree), tree.settings.entries_max):
         resolved = tree.resolve(path)
         if resolved is not None and resolved not in seen:
             seen.add(resolved)
@@ -111,7 +112,8 @@ def _pci_address(tree: Tree, path: str) -> str:
 
 
 def _pci_driver(tree: Tree, path: str, address: str) -> str | None:
-    if (bound := driver_of(tree, path)) or not address:
+    """From the device itself; only a copied tree may have lost that link and kept the driver's own list."""
+    if (bound := driver_of(tree, path)) or tree.live or not address:
         return bound
     drivers = (name for name in tree.names(PCI_DRIVERS) if tree.exists(f"{PCI_DRIVERS}/{name}/{address}"))
     return next(drivers, None)

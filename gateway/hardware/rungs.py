@@ -68,7 +68,7 @@ def permission_rung(tree: Tree, path: str | None, access: Access) -> Rung:
     detail = f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, group {group or status.st_gid}"
     if tree.may_open(path):
         return Rung("permission", True, detail)
-    return Rung("permission", False, detail, _permission_remedy(status.st_mode, status.st_gid, group, access))
+    return Rung("permission", False, detail, permission_remedy(status.st_mode, status.st_gid, group, access))
 
 
 def no_runtime_rung(what: str) -> Rung:
@@ -81,7 +81,8 @@ def no_runtime_rung(what: str) -> Rung:
     )
 
 
-def _permission_remedy(mode: int, group_id: int, group: str, access: Access) -> str:
+def permission_remedy(mode: int, group_id: int, group: str, access: Access) -> str:
+    """Join the node's group where that is enough, else the rule that gives the node one. `group` "": it has no name."""
     if mode & GROUP_READ_WRITE == GROUP_READ_WRITE and group_id != 0:
         if group:
             return (

@@ -13,8 +13,8 @@ class HardwareSettings:
     """Largest sysfs attribute read: one page, which is the kernel's own limit."""
     table_bytes: int = 4 * 1024 * 1024
     """Largest table read (cpuinfo, meminfo): 512 x86 threads take about 1 MB."""
-    entries_max: int = 2048
-    """Directory entries looked at; the rest is ignored."""
+    entries_max: int = 4096
+    """Directory entries, and places of PCI devices, looked at; the rest is ignored."""
     link_hops_max: int = 40
     """Symbolic links followed for one path, as Linux does (MAXSYMLINKS)."""
     text_chars: int = 200

@@ -155,8 +155,12 @@ class Tree:
             return str(Path(host).readlink())
         if self.live or not (stat.S_ISREG(status.st_mode) and 1 < status.st_size <= FLAT_LINK_BYTES):
             return None
-        content = (self._read(host, FLAT_LINK_BYTES) or b"").decode("ascii", "replace")
-        return content if FLAT_LINK.fullmatch(content) else None
+        try:
+            content = self._read(host, FLAT_LINK_BYTES) or b""
+        except OSError:
+            return None  # a file that may not be read is there all the same
+        text = content.decode("ascii", "replace")
+        return text if FLAT_LINK.fullmatch(text) else None
 
     def _read(self, host: str, size_bytes: int) -> bytes | None:
         if not stat.S_ISREG(os.lstat(host).st_mode):

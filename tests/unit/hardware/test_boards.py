@@ -78,6 +78,10 @@ def test_the_last_render_node_is_the_npus_where_sys_is_silent(only: Only) -> Non
     assert only(entries).device == "/dev/dri/renderD129"
 
 
+def test_the_vendor_drivers_own_node(only: Only) -> None:
+    assert only(RK3588 | {"/sys/module/rknpu/version": "0.8.2", "/dev/rknpu": Node()}).device == "/dev/rknpu"
+
+
 def test_rockchip_without_any_driver(only: Only) -> None:
     npu = only("rk3568-without-driver")
     assert npu.broken is not None
@@ -111,4 +115,21 @@ def test_the_audio_dsp_is_not_for_models(probed: Probed) -> None:
 def test_a_state_that_cannot_be_read_is_unknown(only: Only) -> None:
     entries = dict(TREES["qcs6490"])
     del entries["/sys/class/remoteproc/remoteproc2/state"]
+    assert rung(only(entries), "firmware")[0] is None
+
+
+def test_a_dsp_without_its_kernel_driver(only: Only) -> None:
+    entries = {path: entry for path, entry in TREES["qcs6490"].items() if not path.startswith("/dev")}
+    silent = only(entries)
+    assert (silent.device, rung(silent, "driver")[0], rung(silent, "node")[0]) == ("remoteproc2", None, None)
+
+
+def test_a_dsp_whose_node_is_missing(only: Only) -> None:
+    dsp = only({path: entry for path, entry in TREES["qcs6490"].items() if path != "/dev/fastrpc-cdsp"})
+    assert dsp.broken is not None
+    assert (dsp.broken.name, dsp.broken.remedy.startswith("sudo modprobe fastrpc")) == ("driver", True)
+
+
+def test_a_dsp_known_only_by_its_node(only: Only) -> None:
+    entries = {path: entry for path, entry in TREES["qcs6490"].items() if "remoteproc" not in path}
     assert rung(only(entries), "firmware")[0] is None

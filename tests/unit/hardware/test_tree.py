@@ -111,6 +111,18 @@ def test_permission_under_another_root_comes_from_mode_bits(tmp_path: Path, mode
     assert tree.may_open("/dev/node") is expected
 
 
+def test_a_file_that_nobody_may_read_is_there_all_the_same(tmp_path: Path) -> None:
+    root = build(tmp_path / "root", {"/dev/node": "content"})
+    (root / "dev/node").chmod(0)
+    tree = Tree(root)
+    assert tree.exists("/dev/node")
+    assert not tree.may_open("/dev/node")
+
+
+def test_a_real_node_under_another_root_needs_reading_and_writing() -> None:
+    assert Tree(Path("/dev")).may_open("/null")
+
+
 def test_permission_on_the_live_root_is_the_running_users() -> None:
     tree = Tree(Path("/"))
     assert tree.live
