@@ -1,0 +1,142 @@
+"""The parent's side of a throw-away process: started, heard to the end or the deadline, always killed and reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.errors import VariantError
+from gateway.runtimes.job import Job, Line, Task, Trial, read_line, write_job
+from gateway.runtimes.settings import TrialSettings
+
+COMMAND = (sys.executable, "-P", "-m", "gateway.runtimes.trial_child")
+"""-P: neither the working directory nor this folder, whose `onnx.py` would hide the package, is searched."""
+
+CHUNK_BYTES = 4096
+LAST_WORDS_CHARS = 300
+LAST_WORDS_S = 1.0
+
+
+async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
+    """The task's result. Raises VariantError: the child's own problem, how it died, or that it was too slow.
+
+    Cancelling the caller kills the child. Needs a running loop whose thread outlives the child.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(task),
+        start_new_session=True,
+        limit=settings.answer_limit_bytes,
+    )
+    conversation = _Conversation(process, settings)
+    try:
+        async with asyncio.timeout(deadline_s):
+            return await conversation.hear(task)
+    except TimeoutError:
+        raise VariantError(f"no answer within {deadline_s:g} s while {conversation.stage}") from None
+    finally:
+        await conversation.end()
+
+
+class _Conversation:
+    """What one child says, and the stage it says it has reached."""
+
+    def __init__(self, process: asyncio.subprocess.Process, settings: TrialSettings) -> None:
+        self.stage = "starting"
+        self._process = process
+        self._settings = settings
+        self._tail = bytearray()
+        self._listener = asyncio.create_task(self._keep_tail())
+
+    async def hear(self, task: Task) -> Mapping[str, Any]:
+        """Give the child its task and follow it to its result."""
+        await self._give(write_job(Job(task, self._settings, os.getpid())))
+        while line := await self._next_line():
+            if line.result is not None:
+                return line.result
+            if line.problem:
+                raise VariantError(f"{line.problem} (while {self.stage})", remedy=line.remedy)
+            self.stage = line.stage
+        raise VariantError(await self._obituary())
+
+    async def end(self) -> None:
+        """Kill the child and all that it started, and reap it. It is alive still, unless it died by itself."""
+        if self._process.returncode is None:
+            _kill_group(self._process.pid)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()
+        await self._last_words()
+
+    async def _give(self, content: bytes) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - it was made a pipe
+        self._process.stdin.write(content)
+        try:
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it died at once: the end of its output tells how
+
+    async def _next_line(self) -> Line | None:
+        assert self._process.stdout is not None  # noqa: S101 - it was made a pipe
+        try:
+            raw = await self._process.stdout.readline()
+        except ValueError:
+            raise VariantError(f"the answer exceeds {self._settings.answer_limit_bytes} bytes") from None
+        return read_line(raw) if raw else None
+
+    async def _keep_tail(self) -> None:
+        assert self._process.stderr is not None  # noqa: S101 - it was made a pipe
+        while chunk := await self._process.stderr.read(CHUNK_BYTES):
+            self._tail += chunk
+            del self._tail[: -self._settings.stderr_tail_bytes]
+
+    async def _last_words(self) -> None:
+        """Wait for the end of stderr, which something that left the child's group could hold open for ever."""
+        await asyncio.wait({self._listener}, timeout=LAST_WORDS_S)
+        self._listener.cancel()
+
+    async def _obituary(self) -> str:
+        code = await self._process.wait()
+        await self._last_words()
+        words = " ".join(bytes(self._tail).decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
+        spoken = f"; last words: {words}" if words else ""
+        return f"{_death(code)} while {self.stage}{spoken}"
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"ended without an answer (exit {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", perhaps for lack of memory" if name == "SIGKILL" else ""
+    return f"died by {name} (exit {code}{hint})"
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """Ours, with this package found first and numpy's own threads held to the budget."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    threads = str(task.budget.threads) if isinstance(task, Trial) else "1"
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+    }

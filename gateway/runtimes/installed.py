@@ -1,0 +1,122 @@
+"""Which engines are installed, asked of package metadata: nothing of an engine is imported here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.domain.errors import VariantError
+from gateway.domain.verdict import RuntimeStatus
+
+ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
+"""Environment variable: "1" lets OpenVINO be imported beside the package that reports usage to its vendor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An import package and the distributions that bring it, the preferred one first."""
+
+    module: str
+    distributions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Packages of which any one will do, what to type where all are missing, and what else may stand in the way."""
+
+    packages: tuple[Package, ...]
+    remedy: str
+    obstacle: Callable[[], tuple[str, str]] = lambda: ("", "")
+
+
+def conflict() -> str:
+    """What is wrong where both ONNX Runtime distributions are installed, "" where they are not."""
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
+    if len(both) < 2:
+        return ""
+    return "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files"
+
+
+def telemetry() -> str:
+    """What is wrong where OpenVINO would report usage to its vendor, "" where it would not or may."""
+    if not _version("openvino-telemetry") or os.environ.get(ALLOW_TELEMETRY) == "1":
+        return ""
+    return "openvino-telemetry is installed, which reports usage to its vendor"
+
+
+def _onnx_obstacle() -> tuple[str, str]:
+    return conflict(), (
+        "pip uninstall onnxruntime onnxruntime-gpu, then pip install 'edge-inference-gateway[onnx]' "
+        "(or [onnx-cuda] for NVIDIA GPUs)"
+    )
+
+
+def _openvino_obstacle() -> tuple[str, str]:
+    return telemetry(), f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"
+
+
+REQUIREMENTS: Mapping[str, Requirement] = {
+    "onnx": Requirement(
+        (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu")),),
+        "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
+        _onnx_obstacle,
+    ),
+    "openvino": Requirement(
+        (Package("openvino", ("openvino",)),), "pip install 'edge-inference-gateway[openvino]'", _openvino_obstacle
+    ),
+    "litert": Requirement(
+        (Package("ai_edge_litert", ("ai-edge-litert",)), Package("tflite_runtime", ("tflite-runtime",))),
+        "pip install 'edge-inference-gateway[litert]'",
+    ),
+    "reference": Requirement((Package("numpy", ("numpy",)),), "pip install numpy"),
+}
+
+
+def installed_package(name: str) -> Package | None:
+    """The first package of runtime `name` that is installed, or None."""
+    return next((package for package in REQUIREMENTS[name].packages if importlib.util.find_spec(package.module)), None)
+
+
+def installed_version(name: str) -> RuntimeStatus:
+    """Version of runtime `name`, or the problem and its remedy; cheap enough for the daemon's start."""
+    requirement = REQUIREMENTS.get(name)
+    if requirement is None:
+        return RuntimeStatus(name, problem=f"there is no runtime called {name!r}", remedy=f"use one of {_names()}")
+    package = installed_package(name)
+    if package is None:
+        modules = " or ".join(each.module for each in requirement.packages)
+        return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=requirement.remedy)
+    version = next(filter(None, map(_version, package.distributions)), "unknown")
+    problem, remedy = requirement.obstacle()
+    if problem:
+        return RuntimeStatus(name, version, problem, remedy)
+    return RuntimeStatus(name, version)
+
+
+def require(name: str) -> str:
+    """The version of runtime `name`. Raises VariantError (problem, remedy) where it must not or cannot be imported."""
+    status = installed_version(name)
+    if status.problem or status.version is None:
+        raise VariantError(f"runtime {name} cannot be used: {status.problem}", remedy=status.remedy)
+    return status.version
+
+
+def unimportable(name: str, error: ImportError) -> VariantError:
+    """What to raise where an installed engine fails to import (a broken or foreign wheel)."""
+    return VariantError(
+        f"runtime {name} is installed but cannot be imported: {error}", remedy=REQUIREMENTS[name].remedy
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _names() -> str:
+    return ", ".join(REQUIREMENTS)

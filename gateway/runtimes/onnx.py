@@ -1,0 +1,267 @@
+"""ONNX Runtime: CPU everywhere, CUDA and TensorRT where the installed build has them. The only importer of onnxruntime.
+
+Options of a ladder step: `graph_optimization` (disable, basic, extended, all), and on NVIDIA GPUs `providers`
+(execution providers separated by commas, the first choice first).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.ports import Session
+from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
+from gateway.domain.verdict import Budget, Signature
+from gateway.runtimes.binding import Port
+from gateway.runtimes.installed import require, unimportable
+from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
+from gateway.runtimes.session import bind
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+NVIDIA = ("nvidia-gpu", "nvidia-jetson-gpu")
+GPU_PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+OPTIMIZATIONS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+ERROR_SEVERITY = 3
+BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+
+DATATYPES: Mapping[str, Datatype] = {
+    "tensor(bool)": Datatype.BOOL,
+    "tensor(uint8)": Datatype.UINT8,
+    "tensor(uint16)": Datatype.UINT16,
+    "tensor(uint32)": Datatype.UINT32,
+    "tensor(uint64)": Datatype.UINT64,
+    "tensor(int8)": Datatype.INT8,
+    "tensor(int16)": Datatype.INT16,
+    "tensor(int32)": Datatype.INT32,
+    "tensor(int64)": Datatype.INT64,
+    "tensor(float16)": Datatype.FP16,
+    "tensor(float)": Datatype.FP32,
+    "tensor(double)": Datatype.FP64,
+    "tensor(bfloat16)": Datatype.BF16,
+    "tensor(string)": Datatype.BYTES,
+}
+
+
+class OnnxRuntime:
+    """`gateway.domain.ports.Runtime` for .onnx files."""
+
+    name = "onnx"
+
+    def version(self) -> str:
+        """Version of the installed distribution. Raises VariantError where it is absent or doubly installed."""
+        return require(self.name)
+
+    def devices(self) -> Sequence[str]:
+        """Execution providers of the installed build."""
+        return tuple(_engine().get_available_providers())
+
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+        """Load and optimise. Raises VariantError, also where an NVIDIA provider would silently fall back to the CPU."""
+        check_accelerator(self.name, budget, (CPU, *NVIDIA))
+        file = model_file(variant, files, ".onnx")
+        ort = _engine()
+        session = _load(ort, file, session_options(ort, budget), providers(ort, budget, variant.precision))
+        _refuse_fallback(session, budget)
+        return bind(OnnxEngine(session), manifest, variant)
+
+    def inspect(self, file: Path) -> Signature:
+        """Inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
+        ort = _engine()
+        budget = Budget(options={"graph_optimization": "disable"})
+        session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
+        inputs, outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
+        return Signature(tuple(map(_spec, inputs)), tuple(map(_spec, outputs)))
+
+
+class OnnxEngine:
+    """`gateway.runtimes.session.Engine`. Outputs are new arrays of ONNX Runtime's at each run."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.inputs, self.outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
+        self._session: Any = session
+        self._errors = _error_types()
+        self._run = _plan_run(session, self.inputs, self.outputs)
+
+    def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        """The `wanted` outputs. Raises VariantError with the engine's own words."""
+        try:
+            return self._run(feeds, wanted)
+        except self._errors as error:
+            raise VariantError(f"ONNX Runtime failed: {error}") from error
+
+    def close(self) -> None:
+        """Free the session's memory."""
+        self._session = self._run = None  # type: ignore[assignment]
+
+
+def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptions:
+    """Options that hold for every session: the budget's threads, none of them spinning while idle."""
+    level = read_options("onnx", budget, _known_options(budget)).get("graph_optimization", "all")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = budget.threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, OPTIMIZATIONS[level])
+    options.log_severity_level = ERROR_SEVERITY
+    # Idle threads of ONNX Runtime spin by default and burn a core each (architecture.md, "Invariants").
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    return options
+
+
+def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tuple[str, dict[str, str]]]:
+    """Execution providers for the budget's accelerator, best first. Raises VariantError naming what is missing."""
+    if budget.accelerator == CPU:
+        return ["CPUExecutionProvider"]
+    wanted = [name.strip() for name in budget.options.get("providers", ",".join(GPU_PROVIDERS)).split(",")]
+    available = ort.get_available_providers()
+    found = [name for name in wanted if name in available and name in GPU_PROVIDERS]
+    if not found:
+        raise VariantError(
+            f"ONNX Runtime {ort.__version__} offers {', '.join(available)}, but {budget.accelerator} needs one of "
+            f"{', '.join(wanted)}",
+            remedy="pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]' "
+            "(on a Jetson NVIDIA's own wheel)",
+        )
+    return [*((name, _provider_options(name, budget, precision)) for name in found), "CPUExecutionProvider"]
+
+
+def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, str]:
+    """Precision is said outright: CUDA would otherwise compute fp32 as TF32, TensorRT would ignore int8 and fp16."""
+    if name == "CUDAExecutionProvider":
+        return {"device_id": "0", "use_tf32": "0"}
+    options = {
+        "device_id": "0",
+        "trt_fp16_enable": str(int(precision in {"fp16", "int8"})),
+        "trt_int8_enable": str(int(precision == "int8")),
+    }
+    if budget.cache_dir:
+        options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": budget.cache_dir}
+        options |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": budget.cache_dir}
+    return options
+
+
+def _known_options(budget: Budget) -> Mapping[str, Sequence[str]]:
+    known: dict[str, Sequence[str]] = {"graph_optimization": tuple(OPTIMIZATIONS)}
+    return known if budget.accelerator == CPU else known | {"providers": ()}
+
+
+def _engine() -> ModuleType:
+    require("onnx")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise unimportable("onnx", error) from error
+    module: ModuleType = onnxruntime
+    return module
+
+
+def _error_types() -> tuple[type[Exception], ...]:
+    """ONNX Runtime's exceptions share no root but Exception."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
+    return (*own, RuntimeError, ValueError, TypeError)
+
+
+def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:
+    try:
+        return ort.InferenceSession(str(file), options, providers=wanted)
+    except _error_types() as error:
+        raise VariantError(f"ONNX Runtime cannot open {file.name}: {error}") from error
+
+
+def _refuse_fallback(session: Any, budget: Budget) -> None:
+    used = session.get_providers()
+    if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS):
+        raise VariantError(
+            f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}",
+            remedy="install the CUDA and cuDNN (and TensorRT) versions that this onnxruntime-gpu was built for",
+        )
+
+
+def _ports(arguments: Sequence[Any]) -> tuple[Port, ...]:
+    return tuple(Port(each.name, _datatype(each), _shape(each.shape)) for each in arguments)
+
+
+def _datatype(argument: Any) -> Datatype:
+    try:
+        return DATATYPES[argument.type]
+    except KeyError:
+        raise VariantError(
+            f"tensor {argument.name!r} is {argument.type}, which no Open Inference Protocol datatype can carry",
+            remedy="export the model with plain tensors (scikit-learn converters: zipmap off)",
+        ) from None
+
+
+def _shape(shape: Sequence[int | str | None]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
+
+
+def _spec(port: Port) -> TensorSpec:
+    return TensorSpec(port.name, port.datatype, port.shape or ())
+
+
+Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]
+
+
+def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
+    """The plain call where numpy has all datatypes; strings and bfloat16 are converted around it."""
+    datatypes = {port.datatype for port in (*inputs, *outputs)}
+    if not datatypes & {Datatype.BYTES, Datatype.BF16}:
+        return lambda feeds, wanted: session.run(wanted, feeds)
+    if Datatype.BF16 not in datatypes:
+        return lambda feeds, wanted: _run_strings(session, feeds, wanted)
+    if Datatype.BYTES in datatypes:
+        raise VariantError("ONNX Runtime's Python interface cannot mix string and bfloat16 tensors in one graph")
+    halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
+    return lambda feeds, wanted: _run_values(session, feeds, wanted, halves)
+
+
+def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+    """ONNX strings are UTF-8: other bytes raise UnicodeDecodeError, a ValueError."""
+    fed = {name: _mapped(array, bytes.decode) if array.dtype.kind == "O" else array for name, array in feeds.items()}
+    return [_mapped(array, str.encode) if array.dtype.kind == "O" else array for array in session.run(wanted, fed)]
+
+
+def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
+    mapped = np.empty(array.size, object)
+    for index, element in enumerate(array.ravel()):
+        mapped[index] = convert(element)
+    return mapped.reshape(array.shape)
+
+
+def _run_values(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], halves: frozenset[str]) -> list[Array]:
+    """numpy has no bfloat16: two-byte values go in by ONNX type and come out by address."""
+    from onnxruntime import OrtValue
+
+    fed = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(float32_to_bfloat16(array), BFLOAT16)
+        if name in halves
+        else OrtValue.ortvalue_from_numpy(array)
+        for name, array in feeds.items()
+    }
+    answers = session.run_with_ort_values(wanted, fed)
+    return [_bfloat16(value) if name in halves else value.numpy() for name, value in zip(wanted, answers, strict=True)]
+
+
+def _bfloat16(value: Any) -> Array:
+    shape = tuple(value.shape())
+    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return bfloat16_to_float32(np.frombuffer(bits, "<u2")).reshape(shape)

@@ -1,0 +1,225 @@
+"""OpenVINO: CPU, Intel GPU and Intel NPU. The only importer of openvino; precision is always said outright.
+
+Options of a ladder step on the CPU: `cores` (any, performance, efficiency).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gateway.domain.errors import VariantError
+from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.ports import Session
+from gateway.domain.tensor import Array, Datatype
+from gateway.domain.verdict import Budget, Signature
+from gateway.runtimes.binding import Port
+from gateway.runtimes.installed import require, unimportable
+from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
+from gateway.runtimes.session import bind
+
+DEVICES: Mapping[str, str] = {CPU: "CPU", "intel-gpu": "GPU", "intel-npu": "NPU"}
+CORES: Mapping[str, str] = {"any": "ANY_CORE", "performance": "PCORE_ONLY", "efficiency": "ECORE_ONLY"}
+
+HINTS: Mapping[str, Mapping[str, str]] = {
+    "CPU": {"fp32": "f32", "fp16": "f32", "bf16": "bf16", "int8": "f32"},
+    "GPU": {"fp32": "f32", "fp16": "f16", "int8": "f16"},
+    "NPU": {"fp16": "f16", "int8": "f16"},
+}
+"""INFERENCE_PRECISION_HINT by device and the variant's precision: what is not int8 computes in this type.
+
+Left alone, the CPU plugin picks bf16 wherever the CPU has it, and the GPU plugin fp16 for fp32 models. An x86 CPU
+computes an fp16 file in fp32. The NPU knows no fp32: such variants are refused rather than rounded.
+"""
+
+DATATYPES: Mapping[str, Datatype] = {
+    "boolean": Datatype.BOOL,
+    "u8": Datatype.UINT8,
+    "u16": Datatype.UINT16,
+    "u32": Datatype.UINT32,
+    "u64": Datatype.UINT64,
+    "i8": Datatype.INT8,
+    "i16": Datatype.INT16,
+    "i32": Datatype.INT32,
+    "i64": Datatype.INT64,
+    "f16": Datatype.FP16,
+    "f32": Datatype.FP32,
+    "f64": Datatype.FP64,
+    "bf16": Datatype.BF16,
+}
+ERRORS = (RuntimeError, ValueError, TypeError)
+
+
+class OpenVinoRuntime:
+    """`gateway.domain.ports.Runtime` for OpenVINO IR (.xml beside .bin)."""
+
+    name = "openvino"
+
+    def version(self) -> str:
+        """Version of the installed package. Raises VariantError where it is absent or would report usage."""
+        return require(self.name)
+
+    def devices(self) -> Sequence[str]:
+        """Devices that the plugins list."""
+        return tuple(_engine().Core().available_devices)
+
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+        """Read and compile. Raises VariantError."""
+        check_accelerator(self.name, budget, tuple(DEVICES))
+        device = DEVICES[budget.accelerator]
+        configuration = compile_options(budget, variant.precision, platform.machine())
+        ov = _engine()
+        file = model_file(variant, files, ".xml")
+        core = ov.Core()
+        model = _read(core, file)
+        if device == "NPU":
+            _fix_rows(model, variant)
+        try:
+            compiled = core.compile_model(_widened(ov, model), device, configuration)
+        except ERRORS as error:
+            raise VariantError(f"OpenVINO cannot compile {file.name} for {device}: {_words(error)}") from error
+        return bind(OpenVinoEngine(ov, compiled, _ports(model.inputs), _ports(model.outputs)), manifest, variant)
+
+    def inspect(self, file: Path) -> Signature:
+        """Inputs and outputs of the file as it stands; dynamic dimensions are −1."""
+        if file.suffix != ".xml":  # any other suffix starts the converters of other frameworks
+            raise VariantError(f"{file.name} is not an OpenVINO IR file (.xml)")
+        model = _read(_engine().Core(), existing(file))
+        return Signature(tuple(map(_spec, _ports(model.inputs))), tuple(map(_spec, _ports(model.outputs))))
+
+
+class OpenVinoEngine:
+    """`gateway.runtimes.session.Engine`. Writable inputs are shared with the engine, read-only ones copied.
+
+    Outputs are views of the request's own tensors: lent until the next run.
+    """
+
+    def __init__(self, ov: ModuleType, compiled: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self._tensor = ov.Tensor
+        self._request: Any = compiled.create_infer_request()
+        self._input_index = {port.name: index for index, port in enumerate(inputs)}
+        self._output_index = {port.name: index for index, port in enumerate(outputs)}
+
+    def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        """The `wanted` outputs. Raises VariantError with the engine's own words."""
+        request = self._request
+        try:
+            for name, array in feeds.items():
+                # shared_memory asks for a writable array, though inference only reads it
+                tensor = self._tensor(array, shared_memory=array.flags.writeable)
+                request.set_input_tensor(self._input_index[name], tensor)
+            request.infer()
+            return [request.get_output_tensor(self._output_index[name]).data for name in wanted]
+        except ERRORS as error:
+            raise VariantError(f"OpenVINO failed: {_words(error)}") from error
+
+    def close(self) -> None:
+        """Free the request and, with it, the compiled model."""
+        self._request = None
+
+
+def compile_options(budget: Budget, precision: str, machine: str) -> dict[str, str]:
+    """What `compile_model` is told. Raises VariantError where the device cannot compute in `precision`."""
+    device = DEVICES[budget.accelerator]
+    known = {"cores": tuple(CORES)} if device == "CPU" else {}
+    chosen = read_options("openvino", budget, known)
+    options = {"INFERENCE_PRECISION_HINT": _hint(device, precision, machine), "NUM_STREAMS": "1"}
+    if device == "CPU":
+        return options | {
+            "INFERENCE_NUM_THREADS": str(budget.threads),
+            "ENABLE_HYPER_THREADING": "YES",  # the thread count is the budget's, not the plugin's to lower
+            "ENABLE_CPU_PINNING": "NO",  # pinned sessions would all sit on the same first core
+            "SCHEDULING_CORE_TYPE": CORES[chosen.get("cores", "any")],
+        }
+    options["PERFORMANCE_HINT"] = "LATENCY"
+    if device == "NPU":
+        del options["NUM_STREAMS"]  # the NPU plugin derives it from the performance hint
+    return options | ({"CACHE_DIR": budget.cache_dir} if budget.cache_dir else {})
+
+
+def _hint(device: str, precision: str, machine: str) -> str:
+    if (device, precision, machine) == ("CPU", "fp16", "aarch64"):
+        return "f16"  # ARM cores with asimdhp compute in it; the plugin itself falls back to f32 on those without
+    try:
+        return HINTS[device][precision]
+    except KeyError:
+        known = ", ".join(HINTS[device])
+        raise VariantError(
+            f"OpenVINO's {device} does not compute in {precision}; it does in {known}",
+            remedy="give the model a variant of another precision",
+        ) from None
+
+
+def _engine() -> ModuleType:
+    require("openvino")
+    try:
+        import openvino
+    except ImportError as error:
+        raise unimportable("openvino", error) from error
+    module: ModuleType = openvino
+    return module
+
+
+def _read(core: Any, file: Path) -> Any:
+    try:
+        return core.read_model(str(file))
+    except ERRORS as error:
+        raise VariantError(f"OpenVINO cannot read {file.name}: {_words(error)}") from error
+
+
+def _fix_rows(model: Any, variant: Variant) -> None:
+    """The NPU compiles static shapes only: one row; batches are looped over by the session."""
+    shapes = {}
+    for index, port in enumerate(_ports(model.inputs)):
+        if port.shape is None or -1 in port.shape[1:]:
+            raise VariantError(
+                f"variant {variant.name}: the NPU needs fixed shapes, but {port.name!r} has {list(port.shape or ())}",
+                remedy="export the model with fixed sizes; only the first dimension may be open",
+            )
+        shapes[index] = [1, *port.shape[1:]] if port.shape[:1] == (-1,) else list(port.shape)
+    model.reshape(shapes)
+
+
+def _widened(ov: ModuleType, model: Any) -> Any:
+    """numpy has no bfloat16: such tensors are taken and given as float32, converted inside the graph."""
+    halves = [(role, index) for role in ("inputs", "outputs") for index in _bfloat16(getattr(model, role))]
+    if not halves:
+        return model
+    steps = ov.preprocess.PrePostProcessor(model)
+    for role, index in halves:
+        (steps.input(index) if role == "inputs" else steps.output(index)).tensor().set_element_type(ov.Type.f32)
+    return steps.build()
+
+
+def _bfloat16(nodes: Sequence[Any]) -> list[int]:
+    return [index for index, node in enumerate(nodes) if node.get_element_type().get_type_name() == "bf16"]
+
+
+def _ports(nodes: Sequence[Any]) -> tuple[Port, ...]:
+    return tuple(map(_port, nodes))
+
+
+def _port(node: Any) -> Port:
+    names = sorted(node.get_names()) or [node.get_node().get_friendly_name()]
+    label = node.get_element_type().get_type_name()
+    if label not in DATATYPES:
+        raise VariantError(f"tensor {names[0]!r} is {label}, which this runtime cannot exchange")
+    shape = node.get_partial_shape()
+    sizes = None if shape.rank.is_dynamic else tuple(-1 if each.is_dynamic else each.get_length() for each in shape)
+    return Port(names[0], DATATYPES[label], sizes, tuple(names[1:]))
+
+
+def _spec(port: Port) -> TensorSpec:
+    return TensorSpec(port.name, port.datatype, port.shape or ())
+
+
+def _words(error: Exception) -> str:
+    """The last line that says something: OpenVINO begins with its source files."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (told or lines or [type(error).__name__])[-1]

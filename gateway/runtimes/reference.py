@@ -1,0 +1,175 @@
+"""The oracle: a small graph of numpy operators from one npz, correct before fast, and without any engine to install.
+
+File form: an npz without pickles. `graph` is UTF-8 JSON as uint8: {"inputs": [{"name", "datatype", "shape"}],
+"outputs": […], "nodes": [{"op", "inputs", "outputs", "attributes"}]}, nodes in order of evaluation; every other key is
+a weight by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.ports import Session
+from gateway.domain.tensor import DATATYPES, Array
+from gateway.domain.verdict import Budget, Signature
+from gateway.runtimes.binding import Port
+from gateway.runtimes.installed import require
+from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
+from gateway.runtimes.operators import OPERATORS
+from gateway.runtimes.session import bind
+
+GRAPH = "graph"
+FILE_LIMIT_BYTES = 256 * 2**20
+"""Largest model once unpacked: it must fit a small device's memory."""
+
+
+class ReferenceRuntime:
+    """`gateway.domain.ports.Runtime` for .npz graphs. It uses numpy's own threads, whatever the budget says."""
+
+    name = "reference"
+
+    def version(self) -> str:
+        """numpy's version."""
+        return require(self.name)
+
+    def devices(self) -> Sequence[str]:
+        """Always the CPU."""
+        return ("CPU",)
+
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+        """Read and check the graph. Raises VariantError."""
+        check_accelerator(self.name, budget, (CPU,))
+        read_options(self.name, budget, {})
+        return bind(ReferenceEngine(read_graph(model_file(variant, files, ".npz"))), manifest, variant)
+
+    def inspect(self, file: Path) -> Signature:
+        """Inputs and outputs as the graph declares them."""
+        graph = read_graph(existing(file))
+        return Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator; an empty input name means that an optional input is left out."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in order of evaluation."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    nodes: tuple[Node, ...]
+    weights: Mapping[str, Array]
+
+
+class ReferenceEngine:
+    """`gateway.runtimes.session.Engine`. Outputs are new arrays, never views of an input: the caller may refill those
+    while the outputs are still lent.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.inputs, self.outputs = graph.inputs, graph.outputs
+        self._graph: Graph | None = graph
+
+    def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        """The `wanted` outputs. Raises VariantError naming the operator that failed."""
+        if self._graph is None:
+            raise VariantError("the graph is closed")
+        values = {**self._graph.weights, **feeds}
+        with np.errstate(all="ignore"):  # infinities and NaN travel on, as in the other engines
+            for node in self._graph.nodes:
+                values[node.output] = _evaluate(node, values)
+        return [_own(values[name], feeds) for name in wanted]
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._graph = None
+
+
+def read_graph(file: Path) -> Graph:
+    """Parse and check a graph file. Raises VariantError."""
+    try:
+        arrays = _load(file)
+        described = json.loads(arrays.pop(GRAPH).tobytes())
+        graph = Graph(
+            tuple(_port(each) for each in described["inputs"]),
+            tuple(_port(each) for each in described["outputs"]),
+            tuple(_node(each) for each in described["nodes"]),
+            arrays,
+        )
+    except KeyError as error:
+        raise VariantError(f"{file.name} is not a reference graph: it lacks {error.args[0]!r}") from error
+    except (ValueError, TypeError, OSError, EOFError, RecursionError, zipfile.BadZipFile) as error:
+        raise VariantError(f"{file.name} is not a reference graph (npz without pickles): {error}") from error
+    _check(graph, file)
+    return graph
+
+
+def _load(file: Path) -> dict[str, Array]:
+    with zipfile.ZipFile(file) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > FILE_LIMIT_BYTES:
+        raise ValueError(f"{size} bytes unpacked, at most {FILE_LIMIT_BYTES} are allowed")
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _port(described: Mapping[str, Any]) -> Port:
+    return Port(
+        str(described["name"]), DATATYPES[described["datatype"]], tuple(int(size) for size in described["shape"])
+    )
+
+
+def _node(described: Mapping[str, Any]) -> Node:
+    if len(described["outputs"]) != 1:
+        raise ValueError(f"operator {described['op']} must have one output, not {described['outputs']}")
+    return Node(
+        str(described["op"]), tuple(described["inputs"]), described["outputs"][0], dict(described["attributes"])
+    )
+
+
+def _check(graph: Graph, file: Path) -> None:
+    known = {port.name for port in graph.inputs} | graph.weights.keys()
+    for node in graph.nodes:
+        if node.op not in OPERATORS:
+            raise VariantError(f"{file.name}: no operator {node.op!r}; there are {', '.join(OPERATORS)}")
+        _check_known([name for name in node.inputs if name], known, f"{file.name}: {node.op} to {node.output!r}")
+        known.add(node.output)
+    _check_known([port.name for port in graph.outputs], known, f"{file.name}: the graph's outputs")
+
+
+def _check_known(names: Sequence[str], known: set[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise VariantError(f"{where}: {name!r} is no input, weight or earlier output")
+
+
+def _evaluate(node: Node, values: Mapping[str, Array]) -> Array:
+    try:
+        return OPERATORS[node.op]([values[name] for name in node.inputs if name], node.attributes)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise VariantError(f"the reference runtime failed at {node.op} to {node.output!r}: {error}") from error
+
+
+def _own(answer: Array, feeds: Mapping[str, Array]) -> Array:
+    return answer.copy() if any(np.may_share_memory(answer, fed) for fed in feeds.values()) else answer
+
+
+def _spec(port: Port) -> TensorSpec:
+    return TensorSpec(port.name, port.datatype, port.shape or ())

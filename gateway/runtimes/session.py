@@ -1,0 +1,97 @@
+"""One session for all engines: an engine in its own terms, and the binding of a manifest around it.
+
+Ownership of buffers: inputs are the caller's and are handed on as they are where nothing must be converted (see
+`convert`); the engine reads them only during `run`. Outputs belong to the engine and are lent until the next `run` or
+`close`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.tensor import Array, Tensors
+from gateway.runtimes.binding import Port, convert, plan_inputs, plan_outputs, takes_single_rows
+
+
+class Engine(Protocol):
+    """A compiled graph in its own names, datatypes and layouts."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        """The `wanted` outputs in that order, lent until the next run. Raises VariantError."""
+
+    def close(self) -> None:
+        """Free the engine's memory. Calling it twice is harmless."""
+
+
+class SingleRows:
+    """An engine whose graph takes exactly one row, offered batches: one run per row into arrays of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.inputs, self.outputs = engine.inputs, engine.outputs
+        self._engine = engine
+
+    def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        """As `Engine.run`, but the outputs are the caller's where there is more than one row."""
+        rows = len(next(iter(feeds.values())))
+        if rows == 1:
+            return self._engine.run(feeds, wanted)
+        if rows == 0:
+            raise VariantError("a run needs at least one row")
+        gathered: list[Array] = []
+        for row in range(rows):
+            answers = self._engine.run({name: array[row : row + 1] for name, array in feeds.items()}, wanted)
+            if row == 0:
+                gathered = [np.empty((rows, *answer.shape[1:]), answer.dtype) for answer in answers]
+            for whole, answer in zip(gathered, answers, strict=True):
+                whole[row] = answer[0]
+        return gathered
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+
+class BoundSession:
+    """`gateway.domain.ports.Session` over an engine. Raises VariantError at once where the variant does not fit."""
+
+    def __init__(self, engine: Engine, manifest: ModelManifest, variant: Variant) -> None:
+        self._into = plan_inputs(manifest, variant, engine.inputs)
+        self._out = plan_outputs(manifest, variant, engine.outputs)
+        ports = engine.inputs + engine.outputs
+        single = takes_single_rows(manifest, self._into + self._out, ports)
+        self._engine: Engine | None = SingleRows(engine) if single else engine
+        self._wanted = [passage.port for passage in self._out]
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Manifest names, dtypes and layouts in and out; outputs are lent until the next run or close."""
+        if self._engine is None:
+            raise VariantError("the session is closed")
+        try:
+            feeds = {passage.port: convert(passage, inputs[passage.name]) for passage in self._into}
+        except KeyError as error:
+            raise VariantError(f"input {error.args[0]!r} is missing from the run") from None
+        answers = self._engine.run(feeds, self._wanted)
+        return {passage.name: convert(passage, answer) for passage, answer in zip(self._out, answers, strict=True)}
+
+    def close(self) -> None:
+        """Free the engine's memory. Calling it twice is harmless."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+
+def bind(engine: Engine, manifest: ModelManifest, variant: Variant) -> BoundSession:
+    """The session of an opened engine, which is closed where the manifest does not fit it."""
+    try:
+        return BoundSession(engine, manifest, variant)
+    except VariantError:
+        engine.close()
+        raise

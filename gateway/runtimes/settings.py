@@ -1,0 +1,20 @@
+"""What a trial in a throw-away process may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """Bounds of the children that load, run and measure what could crash or hang."""
+
+    deadline_s: float = 60.0  # a trial or an inspection that takes longer is killed; compiling for a GPU takes long
+    listing_deadline_s: float = 20.0  # the same for asking an engine for its version and devices
+    nice: int = 10  # added to the child's nice value, so that what is being served goes first
+    measure_runs: int = 100  # one-row runs measured, at most
+    measure_s: float = 0.5  # time spent on them, at most (five runs are made in any case)
+    batch_rows: int = 8  # rows of the batch whose time per row is measured
+    golden_batch_rows: int = 32  # rows of a golden set fed at once
+    stderr_tail_bytes: int = 4096  # how much of a child's last words is kept
+    answer_limit_bytes: int = 1_048_576  # a longer answer of a child is refused

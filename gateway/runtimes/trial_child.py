@@ -1,0 +1,119 @@
+"""The throw-away process: `python -m gateway.runtimes.trial_child` does one job and says what came of it.
+
+It dies with its parent, leaves no core file, and waits to be killed once it has answered: engines that crash while
+they are torn down cost nothing here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.golden import GoldenSet, read_golden
+from gateway.domain.verdict import Verdict
+from gateway.runtimes import measure
+from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job, signature_to_json, verdict_to_json
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+Say = Callable[[Line], None]
+
+
+def main() -> None:
+    """Read the job from stdin, answer on what was stdout."""
+    answers = private_stdout()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _die_with_parent()
+    job = read_job(sys.stdin.buffer)
+    if os.getppid() != job.parent_pid:
+        return  # it died before its death could be signalled
+    os.nice(job.settings.nice)
+    answer(job, lambda line: _write(answers, line.encode()))
+    sys.stdin.buffer.read()  # until the parent closes its end or kills this process
+    os._exit(0)
+
+
+def private_stdout() -> int:
+    """A descriptor of our own for what was stdout, which from now on goes to stderr: engines print."""
+    answers = os.dup(1)
+    os.set_inheritable(answers, False)
+    os.dup2(2, 1)
+    return answers
+
+
+def answer(job: Job, say: Say) -> None:
+    """Do the job; the last line said holds its result or its problem."""
+    try:
+        line = Line(result=_do(job, lambda stage: say(Line(stage=stage))))
+    except VariantError as error:
+        line = Line(problem=error.reason, remedy=error.remedy)
+    except Exception as error:  # noqa: BLE001 - the process boundary: whatever an engine raises is the answer
+        line = Line(problem=f"{type(error).__name__}: {error}")
+    say(line)
+
+
+def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
+    match job.task:
+        case Trial():
+            return verdict_to_json(_try(job.task, job, enter))
+        case Inspection():
+            enter("reading the model")
+            return signature_to_json(get_runtime(job.task.runtime).inspect(job.task.file))
+        case Listing():
+            return _list(job.task, enter)
+
+
+def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
+    """The verdict: opened, judged, and, where it passed, measured."""
+    manifest, settings = trial.manifest, job.settings
+    golden = _golden(trial)
+    before_bytes = measure.resident_bytes()
+    enter("opening it")
+    session = get_runtime(trial.variant.runtime).open(manifest, trial.variant, trial.files, trial.budget)
+    if golden is None:
+        enter("running it twice")
+        verdict = measure.repeated(manifest, session)
+    else:
+        enter("running its golden set")
+        verdict = measure.judged(manifest, session, golden, trial.variant.runtime, settings.golden_batch_rows)
+    if not verdict.passed:
+        return verdict
+    enter("measuring it")
+    cost = measure.measured(manifest, session, measure.first_row(manifest, golden), settings, before_bytes)
+    return replace(verdict, measured=cost, reason=f"{verdict.reason}, p50 {cost.p50_us:.0f} us")
+
+
+def _golden(trial: Trial) -> GoldenSet | None:
+    if trial.manifest.golden is None:
+        return None
+    file = trial.files / trial.manifest.golden.file
+    try:
+        return read_golden(file.read_bytes(), trial.manifest, str(file))
+    except (ConfigurationError, OSError) as error:
+        raise VariantError(f"the golden set cannot be read: {error}") from error
+
+
+def _list(listing: Listing, enter: Callable[[str], None]) -> dict[str, Any]:
+    enter("listing its devices")
+    runtime = get_runtime(listing.runtime)
+    return {"version": runtime.version(), "devices": list(runtime.devices())}
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+if __name__ == "__main__":
+    main()
