@@ -22,6 +22,7 @@ NPU_GENERATIONS = {
 NPU_FIRMWARE = ("/lib/firmware/intel/vpu", "/lib/firmware/updates/intel/vpu")
 NPU_RELOAD = "sudo modprobe -r intel_vpu && sudo modprobe intel_vpu"
 
+# The GPU plugin of OpenVINO 2026.4 links libOpenCL.so.1; its wheel brings neither that nor Level Zero.
 NEEDS = {
     "intel-gpu": Needs(
         libraries=(("libOpenCL.so.1",),),
