@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 BEARER = "bearer "
+_HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")
+_COMMENT = re.compile(r"(?:^|\s)#.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,13 @@ class Security:
 
 
 def read_tokens(text: str, file: str) -> Tokens:
-    """One token a line, `NAME TOKEN` or `TOKEN`; '#' starts a comment. Raises ConfigurationError (file, line)."""
+    """One token a line, `NAME TOKEN` or `TOKEN`; '#' at a word's start begins a comment.
+
+    Raises ConfigurationError (file, line).
+    """
     names: dict[bytes, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
+        words = _COMMENT.sub("", line).split()
         if len(words) > 2:
             raise ConfigurationError("expected 'NAME TOKEN' or 'TOKEN'", file=file, line=number)
         if words:
@@ -91,11 +97,12 @@ def read_address(text: str, table: str = "", key: str = "listen") -> Address | N
         return None
     if text.startswith("unix:"):
         return _unix_address(text, table, key)
-    host, separator, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"{text!r} is no address; write host:port, unix:/path or off", table=table, key=key)
-    return Address(host, int(port))
+    found = _HOST_PORT.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise ConfigurationError(
+            f"{text!r:.120} is no address; write host:port, [v6]:port, unix:/path or off", table=table, key=key
+        )
+    return Address(found["v6"] or found["host"], int(found["port"]))
 
 
 def check_exposure(address: Address, *, tls: bool, tokens: bool) -> None:
@@ -120,4 +127,4 @@ def _unix_address(text: str, table: str, key: str) -> Address:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

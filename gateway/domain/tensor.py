@@ -114,7 +114,7 @@ def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview
     if datatype is Datatype.BF16:
         return bfloat16_to_float32(np.frombuffer(raw, "<u2")).reshape(shape)
     if datatype is Datatype.BOOL:  # a byte that is neither 0 nor 1 must not live inside a numpy bool
-        return (np.frombuffer(raw, "u1") != 0).reshape(shape)
+        return np.not_equal(np.frombuffer(raw, np.uint8), 0).reshape(shape)
     return np.frombuffer(raw, datatype.dtype).reshape(shape)
 
 

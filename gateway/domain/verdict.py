@@ -67,6 +67,7 @@ def verdict_key(
     budget: Budget,
     runtime_version: str,
     device: Accelerator | None,
+    *,
     cpu: Cpu,
 ) -> str:
     """Digest of all that a verdict depends on: content, bindings, golden set, runtime version, device, threads.

@@ -58,6 +58,8 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
             raise _invalid(
                 manifest, f"encoded images for input '{spec.name}' need the shape [n] or [n,1], not {list(shape)}"
             )
+        if spec.shape[0] not in {ROWS, shape[0]}:
+            raise _invalid(manifest, f"input '{spec.name}' takes {spec.shape[0]} encoded images, not {shape[0]}")
         return int(shape[0])
     if tensor.datatype is not spec.datatype:
         raise _invalid(
@@ -78,13 +80,16 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:
     if not request.outputs:
         return tuple(RequestedOutput(spec.name) for spec in manifest.outputs)
-    known = {spec.name for spec in manifest.outputs}
+    known = {spec.name: spec for spec in manifest.outputs}
     seen: set[str] = set()
     for output in request.outputs:
         if output.name not in known:
             raise _invalid(
-                manifest, f"unexpected inference output '{output.name:.200}'; the outputs are {_listed(known)}"
+                manifest, f"unexpected inference output '{output.name:.200}'; the outputs are {_listed(set(known))}"
             )
+        datatype = known[output.name].datatype
+        if output.classification and datatype in {Datatype.BYTES, Datatype.BOOL}:
+            raise _invalid(manifest, f"output '{output.name}' is {datatype.label}: no scores to classify")
         if output.name in seen:
             raise RequestError(Fault.INVALID, f"output '{output.name}' already exists in request")
         seen.add(output.name)

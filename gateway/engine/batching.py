@@ -84,10 +84,16 @@ def gather(batch: Sequence[Ticket]) -> Tensors:
 
 
 def scatter(batch: Sequence[Ticket], outputs: Tensors) -> list[dict[str, Array]]:
-    """Each ticket's own rows, copied: a session's outputs are lent only until its next run."""
+    """Each ticket's own rows, copied: a session's outputs are lent only until its next run.
+
+    ValueError where an output of a joined run has not its rows: nobody may get another caller's.
+    """
     if len(batch) == 1:
         return [{name: array.copy() for name, array in outputs.items()}]
     ends = np.cumsum([ticket.rows for ticket in batch])
+    for name, array in outputs.items():
+        if array.shape[:1] != (ends[-1],):
+            raise ValueError(f"output '{name}' has shape {list(array.shape)} for {ends[-1]} joined rows")
     return [
         {name: array[end - ticket.rows : end].copy() for name, array in outputs.items()}
         for ticket, end in zip(batch, ends, strict=True)

@@ -7,8 +7,7 @@ to 224 px, measured). What a peer sent is hostile until proven otherwise: bytes 
 from __future__ import annotations
 
 import io
-import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,7 +57,15 @@ def _decode(content: bytes, index: int, spec: TensorSpec, settings: EngineSettin
         pixels = pixels[:, :, np.newaxis]
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
-    return np.ascontiguousarray(ordered, spec.datatype.dtype)
+    return _cast(ordered, spec.datatype.dtype)
+
+
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Integers are rounded and held within their range, as quantised inputs expect."""
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        values = np.rint(values).clip(bounds.min, bounds.max)
+    return np.ascontiguousarray(values, dtype)
 
 
 def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) -> Image.Image:
@@ -66,22 +73,28 @@ def _open(content: bytes, preprocess: Preprocess, where: str, pixel_limit: int) 
 
     formats = tuple(name.upper() for name in preprocess.decode)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
-            _check_pixels(image.width * image.height, pixel_limit, where)
-            mode = _MODES[preprocess.color]
-            if preprocess.resize:
-                image.draft(mode, _draft_size(image.size, preprocess.resize))
-            image.load()
-            return image if image.mode == mode else image.convert(mode)
+        image: Image.Image = Image.open(io.BytesIO(content), formats=formats)
+        _check_pixels(image.width * image.height, pixel_limit, where)
+        mode = _MODES[preprocess.color]
+        if preprocess.resize:
+            image.draft(mode, _draft_size(image.size, preprocess.resize))
+        image.load()
+        return _in_mode(image, mode)
     except UnidentifiedImageError:
         wanted = " or ".join(preprocess.decode)
         raise RequestError(Fault.INVALID, f"{where} is not a {wanted} image") from None
-    except Image.DecompressionBombError:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise RequestError(Fault.TOO_LARGE, f"{where} decodes to more than {pixel_limit} pixels") from None
     except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise RequestError(Fault.INVALID, f"{where} is broken: {error}") from None
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16-bit PNG: `convert` would clip at 255 instead of scaling
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _check_pixels(pixels: int, limit: int, where: str) -> None:

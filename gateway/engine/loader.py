@@ -92,11 +92,22 @@ class Loader:
         return proven
 
     async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
-        """Open a proven candidate in this process. VariantError where the runtime refuses after all."""
-        session = await asyncio.to_thread(
-            self.open_session, manifest, candidate.variant, release.folder, candidate.budget
+        """Open a proven candidate in this process. VariantError where the runtime refuses after all.
+
+        Cancelling closes the session as soon as it is open.
+        """
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(self.open_session, manifest, candidate.variant, release.folder, candidate.budget)
         )
-        return Opened(manifest, candidate, session)
+        try:
+            return Opened(manifest, candidate, await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+        except VariantError:
+            raise
+        except Exception as error:
+            raise VariantError(f"{type(error).__name__}: {error}") from error
 
     async def first(self, release: Release) -> Opened:
         """What serves at once: the choice among the proven, else the first of the untried that passes.
@@ -130,4 +141,9 @@ class Loader:
         status = (self.site.runtimes or {}).get(candidate.variant.runtime)
         version = (status.version if status else None) or ""
         cpu = self.site.inventory.cpu
-        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu)
+        return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
+
+
+def _close_unwanted(opening: asyncio.Future[Session]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

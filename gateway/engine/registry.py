@@ -70,7 +70,7 @@ class Registry:
                 Fault.NOT_FOUND, f"Request for unknown model: '{model}' version {version:.200} is not found"
             )
         reasons = [reason for name, reason in entry.refused.items() if version in {"", name}]
-        what = "; ".join(reasons) if reasons else "it is loading"
+        what = "; ".join(reasons) or ("it is loading" if entry.loading else "it is being unloaded")
         named = f"'{model}' version {version}" if version else f"'{model}'"
         return RequestError(Fault.UNAVAILABLE, f"model {named} is not ready: {what}", retry_after_s=self._retry_after_s)
 

@@ -11,6 +11,7 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError, Varia
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
 from gateway.domain.lifecycle import State
 from gateway.domain.manifest import ModelManifest
+from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
@@ -23,6 +24,8 @@ from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 
 ScanModel = Callable[[str], Sequence[Release]]
+TrialKey = tuple[str, str, str | None]
+"""Release digest, variant, accelerator."""
 
 
 class ModelRepository:
@@ -57,7 +60,8 @@ class ModelRepository:
     async def load(self, model: str) -> None:
         """Repository.load: UNAVAILABLE with the reason where a version found on disk does not pass."""
         self._check_control("load")
-        releases = await asyncio.to_thread(self._scan_model, model)
+        named = NAME_PATTERN.fullmatch(model)
+        releases = await asyncio.to_thread(self._scan_model, model) if named else ()
         if not releases:
             raise RequestError(Fault.NOT_FOUND, f"failed to load '{model:.200}': the model directory does not hold it")
         await self.synchronise(releases, only=model)
@@ -87,10 +91,12 @@ class ModelRepository:
     async def refine(self) -> None:
         """Measure what was never tried while the device is idle; swap where the objective then says so.
 
-        Returns when nothing is left to try.
+        Returns when nothing is left to try. Nothing is tried twice, also where its verdict could not be kept.
         """
-        while (job := self._next_trial()) is not None:
+        tried: set[TrialKey] = set()
+        while (job := self._next_trial(tried)) is not None:
             release, manifest, candidate = job
+            tried.add(_trial_key(release, candidate))
             await self._wait_for_quiet()
             await self._loader.prove(release, manifest, candidate)
             async with self._changing:
@@ -190,12 +196,12 @@ class ModelRepository:
             await self._retire(servable)
         self._registry.forget(model, version)
 
-    def _next_trial(self) -> tuple[Release, ModelManifest, Candidate] | None:
+    def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
         for release in self._releases.values():
             servable = self._registry.entry(release.name).serving.get(release.version)
-            left = untried(self._loader.candidates(servable.manifest)) if servable else ()
-            if servable and left:
-                return release, servable.manifest, left[0]
+            for candidate in untried(self._loader.candidates(servable.manifest)) if servable else ():
+                if servable and _trial_key(release, candidate) not in tried:
+                    return release, servable.manifest, candidate
         return None
 
     async def _wait_for_quiet(self) -> None:
@@ -214,6 +220,10 @@ class ModelRepository:
             await self._swap(await self._loader.open(release, best, manifest))
         except VariantError as error:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
+
+
+def _trial_key(release: Release, candidate: Candidate) -> TrialKey:
+    return release.digest, candidate.variant.name, candidate.accelerator
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:

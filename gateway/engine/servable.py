@@ -45,7 +45,9 @@ class Servable:
         self.state = State.START
         self._settings, self._decoders, self._publish = settings, decoders, publish
         self._loop = asyncio.get_running_loop()
-        self._decoding = 0
+        self._preparing = 0
+        self._prepared = asyncio.Event()
+        self._prepared.set()
         self._worker = Worker(session, manifest, joined_rows, self._deliver, self._loop)
         self.move(State.LOADING)
 
@@ -57,7 +59,7 @@ class Servable:
     @property
     def pending(self) -> int:
         """Requests admitted and not yet taken into a run."""
-        return self._worker.waiting + self._decoding
+        return self._worker.waiting + self._preparing
 
     async def answer(self, request: InferRequest) -> InferResponse:
         """Admit, queue, await the run. Raises RequestError; cancelling abandons the ticket."""
@@ -81,12 +83,24 @@ class Servable:
     async def close(self, drain_s: float) -> None:
         """Finish the queue (longer than `drain_s`: refuse the rest), then free the session."""
         self.move(State.UNLOADING)
-        closing = asyncio.ensure_future(self._worker.close())
+        closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
-            self._worker.abandon(RequestError(Fault.UNAVAILABLE, f"model '{self.manifest.name}' was unloaded"))
+            self._worker.abandon(self._unloaded())
             await closing
         self.move(State.END)
+
+    async def _drain(self) -> None:
+        """Images still being decoded join the queue before it closes."""
+        await self._prepared.wait()
+        await self._worker.close()
+
+    def _unloaded(self) -> RequestError:
+        return RequestError(
+            Fault.UNAVAILABLE,
+            f"model '{self.manifest.name}' was unloaded",
+            retry_after_s=self._settings.retry_after_s,
+        )
 
     def _check_room(self, request: InferRequest) -> None:
         if request.deadline_ns is not None and request.deadline_ns <= time.monotonic_ns():
@@ -101,35 +115,40 @@ class Servable:
             )
 
     async def _tensors(self, admitted: Admitted) -> Tensors:
-        arrays: dict[str, Array] = {}
-        for spec in self.manifest.inputs:
-            tensor = admitted.tensors[spec.name]
-            arrays[spec.name] = await self._decoded(spec, tensor) if encoded_images(spec, tensor) else tensor.array
-        return arrays
-
-    async def _decoded(self, spec: TensorSpec, tensor: Tensor) -> Array:
-        self._decoding += 1
+        self._preparing += 1
+        self._prepared.clear()
         try:
-            return await self._loop.run_in_executor(self._decoders, decode_images, tensor.array, spec, self._settings)
+            return {spec.name: await self._array(spec, admitted.tensors[spec.name]) for spec in self.manifest.inputs}
         finally:
-            self._decoding -= 1
+            self._preparing -= 1
+            if not self._preparing:
+                self._prepared.set()
+
+    async def _array(self, spec: TensorSpec, tensor: Tensor) -> Array:
+        if not encoded_images(spec, tensor):
+            return tensor.array
+        return await self._loop.run_in_executor(self._decoders, decode_images, tensor.array, spec, self._settings)
 
     async def _run(self, inputs: Tensors, rows: int, deadline_ns: int | None) -> Answer:
         future: asyncio.Future[Answer] = self._loop.create_future()
         ticket = Ticket(inputs, rows, future, time.monotonic_ns(), deadline_ns, row_signature(inputs))
-        self._worker.put(ticket)
-        if deadline_ns is None:
-            return await future
-        timer = self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
+        if not self._worker.put(ticket):
+            raise self._unloaded()
+        timer = None if deadline_ns is None else self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
         try:
             return await future
+        except asyncio.CancelledError:
+            self._worker.withdraw(ticket)
+            raise
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _expire(self, ticket: Ticket) -> None:
         if not ticket.future.done():
             self.statistics.drop("expired")
             ticket.future.set_exception(_expired(self.manifest.name))
+            self._worker.withdraw(ticket)
 
     def _deliver(self, outcome: Outcome) -> None:
         for ticket in outcome.plan.expired:
@@ -143,13 +162,13 @@ class Servable:
 
     def _fail(self, outcome: Outcome) -> None:
         manifest = self.manifest
-        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, outcome.failure))
         error = RequestError(
             Fault.INTERNAL, f"model '{manifest.name}' failed in variant {self.placement.variant}; see the gateway's log"
         )
         for ticket in outcome.plan.batch:
             if not ticket.future.done():
                 ticket.future.set_exception(error)
+        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, outcome.failure))
 
     def _count(self, answer: Answer, rows: int) -> None:
         counted = self.statistics
@@ -177,8 +196,6 @@ class Servable:
         datatype = spec.datatype if spec else Datatype.FP32
         if not wanted.classification:
             return Tensor(datatype, array)
-        if array.dtype.kind not in "fiu":
-            raise RequestError(Fault.INVALID, f"output '{wanted.name}' is {datatype.label}: no scores to classify")
         named = classify(array, wanted.classification, self.manifest.labels, batched=self.manifest.batched)
         return Tensor(Datatype.BYTES, named)
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.domain.errors import RequestError
@@ -49,11 +50,18 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, ticket: Ticket) -> None:
-        """Queue a ticket; the caller has checked the bound with `waiting`."""
+    def put(self, ticket: Ticket) -> bool:
+        """Queue a ticket; the caller has checked the bound with `waiting`. False where the worker is closing."""
         with self._changed:
-            self._waiting.append(ticket)
-            self._changed.notify()
+            if not self._closing:
+                self._waiting.append(ticket)
+                self._changed.notify()
+            return not self._closing
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take back a ticket that nobody waits for, so that it holds no place in the queue."""
+        with self._changed, suppress(ValueError):
+            self._waiting.remove(ticket)
 
     @property
     def waiting(self) -> int:
@@ -70,8 +78,10 @@ class Worker:
     def abandon(self, error: RequestError) -> None:
         """Refuse what still waits, so that closing need not run it. Called on the loop."""
         with self._changed:
+            self._closing = True
             left = list(self._waiting)
             self._waiting.clear()
+            self._changed.notify()
         for ticket in left:
             if not ticket.future.done():
                 ticket.future.set_exception(error)
@@ -79,11 +89,14 @@ class Worker:
     def _work(self) -> None:
         while (decided := self._next()) is not None:
             self._post(self._deliver, self._carry_out(decided))
-        self._session.close()
+        try:
+            self._session.close()
+        except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
+            self._post(self._deliver, Outcome(Plan([], [], []), failure=f"close: {type(error).__name__}: {error}"))
         self._post(self._finished.set)
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
             self._loop.call_soon_threadsafe(callback, *values)
 
     def _next(self) -> Plan | None:

@@ -28,17 +28,37 @@ def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, 
 
 
 def scan_model(folder: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """The versions in one model's folder; a bare model file right inside it is version 1."""
+    """The versions in one model's folder; a bare model file right inside it is version 1. None of an absent folder.
+
+    A folder that cannot be looked through is one refused release without a version.
+    """
     settings = settings or LibrarySettings()
-    versions = [(sub.name, sub) for sub in _folders(folder, settings.versions_limit) if _is_version(sub)]
-    if any((folder / bare).is_file() for bare in BARE_RUNTIMES):
-        versions.append(("1", folder))
-    return tuple(_read(folder.name, version, place, settings) for version, place in versions)
+    try:
+        return tuple(_versions(folder, settings))
+    except FileNotFoundError:
+        return ()
+    except (ConfigurationError, OSError) as error:
+        return (_refused(folder.name, "", folder, f"{error}"),)
 
 
 def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Release:
     """One version's folder (…/<name>/<version>), whatever it holds."""
     return _read(folder.parent.name, folder.name, folder, settings or LibrarySettings())
+
+
+def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
+    versions = [sub for sub in _folders(folder, settings.versions_limit) if _is_version(sub)]
+    if (folder / MANIFEST).is_file():
+        problem = f"{MANIFEST} lies in the model's own folder; move it and its files into {folder.name}/<version>"
+        raise ConfigurationError(problem, file=str(folder))
+    bare = any((folder / name).is_file() for name in BARE_RUNTIMES)
+    if bare and any(sub.name == "1" for sub in versions):
+        problem = "holds a bare model, which is version 1, beside a folder 1; remove one of them"
+        raise ConfigurationError(problem, file=str(folder))
+    if bare:
+        yield _read(folder.name, "1", folder, settings)
+    for sub in versions:
+        yield _read(folder.name, sub.name, sub, settings)
 
 
 def _folders(root: Path, limit: int) -> Iterator[Path]:
@@ -57,9 +77,15 @@ def _read(name: str, version: str, folder: Path, settings: LibrarySettings) -> R
     try:
         return _read_checked(name, version, folder, settings)
     except ConfigurationError as error:
-        return Release(name, version, folder, problem=str(error))
+        return _refused(name, version, folder, str(error))
     except OSError as error:
-        return Release(name, version, folder, problem=f"{folder}: cannot be read: {error}")
+        return _refused(name, version, folder, f"{folder}: cannot be read: {error}")
+
+
+def _refused(name: str, version: str, folder: Path, problem: str) -> Release:
+    """Names come from the disk, where they need not be Unicode: what cannot travel is escaped."""
+    name, version, problem = (s.encode("utf-8", "backslashreplace").decode() for s in (name, version, problem))
+    return Release(name, version, folder, problem=problem)
 
 
 def _read_checked(name: str, version: str, folder: Path, settings: LibrarySettings) -> Release:

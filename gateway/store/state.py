@@ -1,6 +1,7 @@
 """Verdicts and bare models' signatures between restarts: one SQLite file that several processes may share.
 
-It is a cache: a file that SQLite cannot read is set aside under another name and begun anew.
+It is a cache: a file that SQLite cannot read is set aside under another name and begun anew, a row that cannot be
+read counts as absent, and what cannot be written (a full disk) is remembered until the process ends.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import TensorSpec
@@ -18,6 +21,7 @@ from gateway.domain.tensor import DATATYPES
 from gateway.domain.verdict import Measurement, Signature, Verdict
 from gateway.store.settings import StateSettings
 
+Kept = TypeVar("Kept")
 SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdict (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
@@ -31,6 +35,9 @@ class State:
     def __init__(self, connection: sqlite3.Connection, settings: StateSettings) -> None:
         self._connection = connection
         self._settings = settings
+        self._unwritten: dict[tuple[str, str], str] = {}
+        self.write_failures = 0
+        """Rows that SQLite refused to write since this file was opened."""
 
     @classmethod
     def open(cls, folder: Path, settings: StateSettings | None = None) -> State:
@@ -46,11 +53,7 @@ class State:
 
     def verdict(self, key: str) -> Verdict | None:
         """The verdict kept under `key`, or None."""
-        content = self._get("verdict", key)
-        if content is None:
-            return None
-        measured = content.pop("measured")
-        return Verdict(**content, measured=Measurement(**measured) if measured else None)
+        return self._get("verdict", key, _verdict)
 
     def keep_verdict(self, key: str, verdict: Verdict) -> None:
         """Keep `verdict`, replacing what was there."""
@@ -58,40 +61,65 @@ class State:
 
     def signature(self, digest: str) -> Signature | None:
         """The signature kept for a bare model of this digest, or None."""
-        content = self._get("signature", digest)
-        if content is None:
-            return None
-        inputs, outputs = (
-            tuple(TensorSpec(name, DATATYPES[datatype], tuple(shape)) for name, datatype, shape in content[side])
-            for side in ("inputs", "outputs")
-        )
-        return Signature(inputs, outputs)
+        return self._get("signature", digest, _signature)
 
     def keep_signature(self, digest: str, signature: Signature) -> None:
         """Keep what a runtime said of a bare model."""
         sides = {"inputs": signature.inputs, "outputs": signature.outputs}
-        content = {side: [(s.name, s.datatype.label, s.shape) for s in specs] for side, specs in sides.items()}
+        content = {side: [_spec_row(spec) for spec in specs] for side, specs in sides.items()}
         self._put("signature", digest, content)
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""
         self._connection.close()
 
-    def _get(self, table: str, key: str) -> dict[str, Any] | None:
-        row = self._connection.execute(f"SELECT content FROM {table} WHERE key = ?", (key,)).fetchone()  # noqa: S608
-        return json.loads(row[0]) if row else None
+    def _get(self, table: str, key: str, read: Callable[[Any], Kept]) -> Kept | None:
+        content = self._unwritten.get((table, key)) or self._row(table, key)
+        try:
+            return None if content is None else read(json.loads(content))
+        except (ValueError, TypeError, KeyError):  # damaged, or written by another version of this program
+            return None
+
+    def _row(self, table: str, key: str) -> str | None:
+        query = f"SELECT content FROM {table} WHERE key = ?"  # noqa: S608  a name of this file
+        try:
+            row = self._connection.execute(query, (key,)).fetchone()
+        except sqlite3.DatabaseError:
+            return None
+        return row[0] if row else None
 
     def _put(self, table: str, key: str, content: object) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        with self._connection:
-            self._connection.execute(
-                f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",  # noqa: S608
-                (key, json.dumps(content), now_ms),
-            )
-            self._connection.execute(
-                f"DELETE FROM {table} WHERE key NOT IN (SELECT key FROM {table} ORDER BY at_ms DESC LIMIT ?)",  # noqa: S608
-                (self._settings.verdicts_limit,),
-            )
+        text, now_ms = json.dumps(content), time.time_ns() // 1_000_000
+        try:
+            with self._connection:
+                self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", (key, text, now_ms))  # noqa: S608
+                self._connection.execute(
+                    # by rowid, which only grows: many boards start without knowing the time
+                    f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608
+                    (self._settings.verdicts_limit,),
+                )
+        except sqlite3.DatabaseError:
+            self.write_failures += 1
+            self._unwritten[table, key] = text
+        else:
+            self._unwritten.pop((table, key), None)
+
+
+def _verdict(content: dict[str, Any]) -> Verdict:
+    measured = content.pop("measured")
+    return Verdict(**content, measured=Measurement(**measured) if measured else None)
+
+
+def _spec_row(spec: TensorSpec) -> tuple[object, ...]:
+    return spec.name, spec.datatype.label, spec.shape, spec.layout
+
+
+def _signature(content: dict[str, Any]) -> Signature:
+    inputs, outputs = (
+        tuple(TensorSpec(name, DATATYPES[label], tuple(shape), layout) for name, label, shape, layout in content[side])
+        for side in ("inputs", "outputs")
+    )
+    return Signature(inputs, outputs)
 
 
 def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection:
@@ -100,8 +128,17 @@ def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
-        file.replace(file.with_name(f"{file.name}.unreadable-{time.time_ns()}"))
+        _set_aside(file)
         return _connect(file, settings)
+
+
+def _set_aside(file: Path) -> None:
+    """With its log: SQLite would play a log left behind into the new file (sqlite.org/howtocorrupt.html, 1.4)."""
+    mark = f"unreadable-{time.time_ns()}"
+    for suffix in ("-wal", "-shm", ""):
+        part = file.with_name(file.name + suffix)
+        with suppress(FileNotFoundError):
+            part.replace(part.with_name(f"{part.name}.{mark}"))
 
 
 def _connect(file: Path, settings: StateSettings) -> sqlite3.Connection:
