@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.ports import IndexEntry
+from gateway.domain.postprocess import classify
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype, Tensor
 
@@ -19,6 +21,10 @@ def identity(datatype: Datatype, *, name: str = "") -> ModelManifest:
     """A model `identity_<datatype>` that answers its input `x` as its output `y`."""
     x, y = (TensorSpec(tensor, datatype, (-1, -1)) for tensor in "xy")
     return ModelManifest(name or f"identity_{datatype.label.lower()}", "1", (x,), (y,), (VARIANT,))
+
+
+def _remaining_s(request: InferRequest) -> float | None:
+    return None if request.deadline_ns is None else (request.deadline_ns - time.monotonic_ns()) / 1e9
 
 
 class SimulatedInference:
@@ -39,7 +45,9 @@ class SimulatedInference:
         manifest = self.describe(request.model, request.version)
         self.requests.append(request)
         try:
-            await self.gate.wait()
+            await asyncio.wait_for(self.gate.wait(), _remaining_s(request))
+        except TimeoutError:
+            raise RequestError(Fault.EXPIRED, f"the deadline passed before model '{request.model}' ran") from None
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -48,6 +56,10 @@ class SimulatedInference:
         given = next(iter(request.inputs.values()))
         spec = manifest.outputs[0]
         outputs = {spec.name: Tensor(spec.datatype, given.array)}
+        for wanted in request.outputs:
+            if wanted.classification:
+                classes = classify(given.array, wanted.classification, manifest.labels, batched=manifest.batched)
+                outputs[wanted.name] = Tensor(Datatype.BYTES, classes)
         return InferResponse(manifest.name, manifest.version, request.id, outputs, "reference")
 
     def describe(self, model: str, version: str = "") -> ModelManifest:

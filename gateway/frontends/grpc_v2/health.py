@@ -63,11 +63,12 @@ class HealthService:
             wake.clear()
             status = self._status(service)
             if status != said:
-                yield status
                 said = status
-            if self._stopping:
+                yield status
+            elif self._stopping:
                 return
-            await wake.wait()
+            else:
+                await wake.wait()
 
     def _status(self, service: str) -> str:
         model = "" if service in SERVER_NAMES else service

@@ -1,0 +1,93 @@
+"""Health of the server and of each model, as it changes."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.grpc_v2.health import HealthService
+from gateway.frontends.grpc_v2.protocol import message
+from tests.simulators.inference import SimulatedInference
+
+pytestmark = pytest.mark.asyncio
+UNKNOWN, SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(4)
+MODEL = "identity_fp32"
+
+
+@pytest.fixture
+def inference():
+    return SimulatedInference()
+
+
+@pytest.fixture
+def health(inference):
+    return HealthService(inference, 2, 0.1)
+
+
+def asked(service=""):
+    return message("grpc.health.v1.HealthCheckRequest")(service=service)
+
+
+@pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", MODEL])
+async def test_serving(health, service):
+    assert (await health.check(asked(service), CallInfo())).status == SERVING
+
+
+async def test_a_model_that_is_not_ready(health, inference):
+    inference.unready.add(MODEL)
+    assert (await health.check(asked(MODEL), CallInfo())).status == NOT_SERVING
+    assert (await health.check(asked(), CallInfo())).status == SERVING
+
+
+async def test_an_unknown_name_is_not_found(health):
+    with pytest.raises(RequestError, match="unknown service 'no'") as caught:
+        await health.check(asked("no"), CallInfo())
+    assert caught.value.fault is Fault.NOT_FOUND
+
+
+async def test_watch_says_each_change_once(health, inference):
+    async with aclosing(health.watch(asked(MODEL), CallInfo())) as watch:
+        assert (await anext(watch)).status == SERVING
+        following = asyncio.ensure_future(anext(watch))
+        health.changed()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not following.done()
+        inference.unready.add(MODEL)
+        health.changed()
+        assert (await following).status == NOT_SERVING
+        del inference.manifests[MODEL]
+        health.changed()
+        assert (await anext(watch)).status == SERVICE_UNKNOWN
+
+
+async def test_a_change_while_nobody_waits_is_not_lost(health, inference):
+    async with aclosing(health.watch(asked(MODEL), CallInfo())) as watch:
+        await anext(watch)
+        inference.unready.add(MODEL)
+        health.changed()
+        assert (await anext(watch)).status == NOT_SERVING
+
+
+async def test_draining_ends_watches_and_fails_checks(health):
+    watch = health.watch(asked(), CallInfo())
+    assert (await anext(watch)).status == SERVING
+    health.drain()
+    assert [reply.status async for reply in watch] == [NOT_SERVING]
+    assert (await health.check(asked(MODEL), CallInfo())).status == NOT_SERVING
+
+
+async def test_watches_are_bounded_and_give_their_place_back(health):
+    first, second = (health.watch(asked(), CallInfo()) for _ in range(2))
+    await anext(first)
+    await anext(second)
+    with pytest.raises(RequestError, match="2 health watches are open") as caught:
+        await anext(health.watch(asked(), CallInfo()))
+    assert caught.value.fault is Fault.OVERLOADED
+    await first.aclose()
+    third = health.watch(asked(), CallInfo())
+    assert (await anext(third)).status == SERVING
+    await second.aclose()
+    await third.aclose()
