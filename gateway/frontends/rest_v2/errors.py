@@ -1,0 +1,42 @@
+"""Refusals as HTTP: one table of status codes, one JSON form `{"error": "…"}` for everything."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.rest_v2.body import SlowBody
+from gateway.frontends.status import STATUS
+
+REQUEST_TIMEOUT = 408
+RETRY = (Fault.OVERLOADED, Fault.UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Status code, body and headers of a refused request."""
+
+    status: int
+    message: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def body(self) -> bytes:
+        """The JSON body."""
+        return json.dumps({"error": self.message}, ensure_ascii=False).encode(errors="replace")
+
+
+def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
+    """What the client is told; `retry_after_s` is the hint where the error has none of its own."""
+    if isinstance(error, SlowBody):
+        return Refusal(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
+    status = STATUS[error.fault].http
+    if error.fault is Fault.UNAUTHENTICATED:
+        return Refusal(status, error.message, (("www-authenticate", "Bearer"),))
+    if error.fault in RETRY:
+        hint_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
+        # Whole seconds, and never 0: "at once" is no help to a server that is full (RFC 9110, 10.2.3).
+        return Refusal(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))
+    return Refusal(status, error.message)

@@ -1,0 +1,240 @@
+"""The endpoints. Litestar reads the annotations when it builds the application: import this only to build one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import msgspec
+from litestar import Request, Response, get, post
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferResponse
+from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.rest_v2 import documents
+from gateway.frontends.rest_v2.body import BodyReader, ClientGone, accepted_encoding, compress
+from gateway.frontends.rest_v2.openapi import InferOperation
+from gateway.frontends.rest_v2.settings import RestSettings
+
+HEADER_LENGTH = "inference-header-content-length"
+MODEL = "/v2/models/{model:str}"
+VERSION = MODEL + "/versions/{version:str}"
+UNAVAILABLE = 503
+
+Document = dict[str, Any]
+Call = Request[Any, Any, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the endpoints reach; `metrics_text` gives the metrics page and its content type."""
+
+    inference: Inference
+    repository: Repository
+    statistics: Statistics
+    settings: RestSettings
+    metrics_text: Callable[[], tuple[bytes, str]]
+    bodies: BodyReader
+
+
+class _IndexBody(msgspec.Struct):
+    ready: bool = False
+
+
+class _LoadBody(msgspec.Struct):
+    parameters: dict[str, bool | int | float | str] | None = None
+
+
+@get("/v2", summary="Server metadata")
+async def server_metadata() -> Document:
+    """Name, version and the extensions that work here."""
+    return documents.server_metadata()
+
+
+@get("/v2/health/live", summary="Liveness")
+async def live() -> Document:
+    """Whether the process answers."""
+    return {"live": True}
+
+
+@get("/v2/health/ready", summary="Readiness")
+async def ready(request: Call) -> Response[Document]:
+    """Whether the server answers inference requests; 503 where not."""
+    is_ready = _ports(request).inference.ready()
+    return Response({"ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness")
+async def model_ready(request: Call) -> Response[Document]:
+    """Whether a model version answers; 503 where it does not, or is unknown."""
+    model, version = _names(request)
+    is_ready = _ports(request).inference.ready(model, version)
+    return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
+
+
+@get([MODEL, VERSION], summary="Model metadata")
+async def model_metadata(request: Call) -> Document:
+    """Inputs and outputs with the batch dimension, and the versions that are ready."""
+    model, version = _names(request)
+    ports = _ports(request)
+    manifest, placement = ports.inference.describe(model, version), ports.inference.placement(model, version)
+    return documents.model_metadata(manifest, placement, ports.repository.versions(model))
+
+
+@get([MODEL + "/config", VERSION + "/config"], summary="Model configuration")
+async def model_config(request: Call) -> Document:
+    """Triton's model configuration: dims without the batch dimension."""
+    model, version = _names(request)
+    ports = _ports(request)
+    manifest, placement = ports.inference.describe(model, version), ports.inference.placement(model, version)
+    return documents.model_config(manifest, placement, ports.repository.versions(model))
+
+
+@get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics")
+async def model_statistics(request: Call) -> Document:
+    """Triton's counters of one version, of all versions of a model, or of all models."""
+    model, version = _names(request)
+    return documents.model_statistics(_ports(request).statistics.statistics(model, version))
+
+
+@post("/v2/repository/index", status_code=200, summary="Repository index")
+async def repository_index(request: Call) -> list[Document]:
+    """Every known model version and its state; body `{"ready": true}` leaves out what is not ready."""
+    asked = await _optional_body(request, _IndexBody)
+    return documents.repository_index(_ports(request).repository.index(), only_ready=asked.ready)
+
+
+@post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model")
+async def load(request: Call) -> Document:
+    """Read the model's folder again and serve what passes its gate."""
+    body = await _optional_body(request, _LoadBody)
+    for name in body.parameters or {}:
+        if name == "config" or name.startswith("file:"):
+            raise RequestError(
+                Fault.UNSUPPORTED, f"parameter '{name}' is not offered; put the model's files into the model directory"
+            )
+    await _ports(request).repository.load(_names(request)[0])
+    return {}
+
+
+@post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model")
+async def unload(request: Call) -> Document:
+    """Drain and unload all versions of the model."""
+    await _optional_body(request, _LoadBody)
+    await _ports(request).repository.unload(_names(request)[0])
+    return {}
+
+
+@post([MODEL + "/infer", VERSION + "/infer"], status_code=200, summary="Inference", operation_class=InferOperation)
+async def infer(request: Call) -> Response[bytes]:
+    """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
+    model, version = _names(request)
+    ports = _ports(request)
+    ports.inference.describe(model, version)  # an unknown model is refused before its body is read
+    headers = dict(request.headers)
+    with ports.bodies.lease() as lease:
+        body = await ports.bodies.read(request.receive, headers, lease)
+        asked = _decode(memoryview(body).toreadonly(), headers.get(HEADER_LENGTH), model, version, ports.settings)
+        asked.request.caller = request.scope["state"]["caller"]
+        answer = encode_response(await _unless_gone(ports.inference.infer(asked.request), request.receive), asked)
+    return await _response(answer, headers.get("accept-encoding", ""), ports.settings)
+
+
+@get("/metrics", summary="Metrics", media_type="text/plain")
+async def metrics(request: Call) -> Response[bytes]:
+    """Counters and gauges in Prometheus' text format."""
+    text, content_type = _ports(request).metrics_text()
+    return Response(text, media_type=content_type)
+
+
+HANDLERS = (
+    server_metadata,
+    live,
+    ready,
+    model_ready,
+    model_metadata,
+    model_config,
+    model_statistics,
+    repository_index,
+    load,
+    unload,
+    infer,
+    metrics,
+)
+
+
+def _ports(request: Call) -> Ports:
+    return cast("Ports", request.app.state.ports)
+
+
+def _names(request: Call) -> tuple[str, str]:
+    """Model and version of the path, "" where it has none.
+
+    Not as parameters of the handlers: where one has two paths litestar reads an absent version from the query.
+    """
+    return request.path_params.get("model", ""), request.path_params.get("version", "")
+
+
+async def _optional_body(request: Call, kind: type[T]) -> T:
+    ports = _ports(request)
+    with ports.bodies.lease() as lease:
+        body = await ports.bodies.read(request.receive, dict(request.headers), lease)
+        try:
+            return msgspec.json.decode(body.strip() or b"{}", type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(Fault.INVALID, f"the request body: {error}") from None
+
+
+def _decode(body: memoryview, length: str | None, model: str, version: str, settings: RestSettings) -> JsonRequest:
+    """Split the body where Inference-Header-Content-Length says and decode both parts."""
+    end = len(body)
+    if length is not None:
+        end = int(length) if length.isdecimal() and len(length) < 12 else 0
+        if not 0 < end <= len(body):
+            raise RequestError(
+                Fault.INVALID,
+                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {len(body)}, not {length:.20}",
+            )
+    if end > settings.max_json_bytes:
+        raise RequestError(
+            Fault.TOO_LARGE,
+            f"the JSON part is larger than {settings.max_json_bytes} bytes; send large tensors as binary data",
+        )
+    binary = None if length is None else body[end:]
+    return decode_request(body[:end], model, version, binary=binary, now_ns=time.monotonic_ns())
+
+
+async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
+    """The answer, unless the client disconnects first: then the inference is cancelled. Raises ClientGone."""
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientGone
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+        await asyncio.wait({answer, gone})
+
+
+async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _response(answer: JsonAnswer, accept: str, settings: RestSettings) -> Response[bytes]:
+    content = bytes(answer)
+    headers: dict[str, str] = {}
+    if answer.tensors:
+        headers[HEADER_LENGTH] = str(len(answer.header))
+    encoding = accepted_encoding(accept) if len(content) >= settings.compress_from_bytes else "identity"
+    if encoding != "identity":
+        headers["content-encoding"], headers["vary"] = encoding, "accept-encoding"
+        content = await asyncio.to_thread(compress, content, encoding, settings.compression_level)
+    media_type = "application/octet-stream" if answer.tensors else "application/json"
+    return Response(content, media_type=media_type, headers=headers)

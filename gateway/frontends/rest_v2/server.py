@@ -1,0 +1,134 @@
+"""The listeners: sockets, TLS and uvicorn's HTTP protocol, without uvicorn's own loop, ticks and signal handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import TYPE_CHECKING, cast
+
+from gateway.domain.access import Address, Security
+from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.rest_v2.sockets import bound_address, listen
+from gateway.frontends.rest_v2.tls import server_context
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from gateway.frontends.rest_v2.connection import Connection
+
+CLOSING_S = 1.0
+"""How long connections get to send what is already written, once their requests have ended."""
+
+
+class RestFrontend:
+    """REST on any number of addresses. `start` once, `stop` once."""
+
+    def __init__(  # noqa: PLR0917  the daemon wires ports, settings and guards in this order
+        self,
+        inference: Inference,
+        repository: Repository,
+        statistics: Statistics,
+        settings: RestSettings,
+        security: Security,
+        metrics_text: Callable[[], tuple[bytes, str]],
+    ) -> None:
+        self._ports = (inference, repository, statistics)
+        self._settings, self._security, self._metrics_text = settings, security, metrics_text
+        self._servers: list[asyncio.Server] = []
+        self._paths: list[Path] = []
+        self._state: ServerState | None = None
+
+    async def start(self, addresses: Sequence[Address]) -> tuple[Address, ...]:
+        """Listen on `addresses` and answer; where that is, port 0 resolved. Raises ConfigurationError.
+
+        TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
+        """
+        context = server_context(self._security)
+        with ExitStack() as opened:
+            listeners = [opened.enter_context(self._listen(address)) for address in addresses]
+            bound = tuple(bound_address(listener) for listener in listeners)
+            # litestar takes 0.2 s to import and build: not on the loop, which serves gRPC already.
+            config = await asyncio.to_thread(self._build)
+            for listener in listeners:
+                await self._serve(listener, config, None if listener.family == AF_UNIX else context)
+            opened.pop_all()
+        self._paths = [Path(address.path) for address in bound if address.path]
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
+        for server in self._servers:
+            server.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        if self._state is not None:
+            await self._drain(self._state, grace_s)
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _listen(self, address: Address) -> socket:
+        return listen(address, backlog=self._settings.backlog, unix_mode=self._settings.unix_socket_mode)
+
+    def _build(self) -> Config:
+        from uvicorn.config import Config
+
+        from gateway.frontends.rest_v2.app import create_app
+
+        app = create_app(*self._ports, self._settings, self._security, self._metrics_text)
+        config = Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=self._settings.keep_alive_s,
+            h11_max_incomplete_event_size=self._settings.max_header_bytes,
+        )
+        config.load()
+        return config
+
+    async def _serve(self, listener: socket, config: Config, context: ssl.SSLContext | None) -> None:
+        from uvicorn.server import ServerState
+
+        from gateway.frontends.rest_v2.connection import Connection
+
+        self._state = state = self._state or ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(config, state, self._settings),
+            sock=listener,
+            ssl=context,
+            ssl_handshake_timeout=self._settings.header_timeout_s if context else None,
+        )
+        self._servers.append(server)
+
+    async def _drain(self, state: ServerState, grace_s: float) -> None:
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            _, late = await asyncio.wait(set(state.tasks), timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._close(state)
+
+    async def _close(self, state: ServerState) -> None:
+        """Connections close themselves after their answer; those whose peer does not read it are cut off."""
+        connections = cast("set[Connection]", set(state.connections))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                for connection in connections:
+                    await connection.lost.wait()
+        for connection in connections:
+            connection.transport.abort()
