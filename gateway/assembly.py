@@ -24,8 +24,8 @@ from gateway.hardware.library import ask_libraries
 from gateway.hardware.probe import probe
 from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.status import installed_version, runtime_status
-from gateway.runtimes.trial import inspect_file, try_variant
+from gateway.runtimes.installed import installed_version
+from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.store.library import scan, scan_model
 from gateway.store.state import State
 
@@ -38,14 +38,19 @@ class Survey:
     """A machine: its inventory, the profile it matches, what its runtimes say (None: another machine's tree)."""
 
     inventory: Inventory
-    profile: Profile
+    profile: Profile | None
     statuses: Mapping[str, RuntimeStatus] | None
     listings: Mapping[str, RuntimeListing]
+
+    @property
+    def profile_name(self) -> str | None:
+        """The profile's name, None where none matches."""
+        return self.profile.name if self.profile else None
 
 
 async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False) -> Survey:
     """Probe `root` and match a profile. On this machine, vendor libraries and runtimes are asked in child processes:
-    where accelerators were found, or always with `ask_all`. Raises ConfigurationError where no profile matches."""
+    where accelerators were found, or always with `ask_all`. ConfigurationError for a profile that does not exist."""
     inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
     profile = _profile(config, inventory)
     if root != HERE:
@@ -60,10 +65,21 @@ async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False) ->
 
 
 def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
-    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core."""
-    cores = surveyed.inventory.cpu.cores or os.cpu_count() or 1
-    threads = config.selection.threads or min(surveyed.profile.budget.threads or cores, cores)
-    return Site(surveyed.inventory, surveyed.profile, surveyed.statuses, threads, cache_dir)
+    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core.
+
+    Raises ConfigurationError where no profile matches.
+    """
+    profile, inventory = surveyed.profile, surveyed.inventory
+    if profile is None:
+        raise ConfigurationError(
+            f"no device profile matches this machine (arch {inventory.arch or 'unknown'}); name one",
+            file=config.file,
+            table="gateway",
+            key="profile",
+        )
+    cores = inventory.cpu.cores or os.cpu_count() or 1
+    threads = config.selection.threads or min(profile.budget.threads or cores, cores)
+    return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
 
 
 def loader(config: Config, where: Site, state: State, publish: Publish) -> Loader:
@@ -94,7 +110,7 @@ def releases_of(config: Config, model: str) -> tuple[Release, ...]:
     return scan_model(folder, config.library)
 
 
-def _profile(config: Config, inventory: Inventory) -> Profile:
+def _profile(config: Config, inventory: Inventory) -> Profile | None:
     profiles = load_profiles(profiles_folder())
     if config.gateway.profile:
         named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
@@ -107,12 +123,7 @@ def _profile(config: Config, inventory: Inventory) -> Profile:
                 key="profile",
             )
         return named
-    chosen = choose_profile(profiles, inventory)
-    if chosen is None:
-        raise ConfigurationError(
-            f"no device profile matches this machine (arch {inventory.arch}); name one with [gateway] profile"
-        )
-    return chosen
+    return choose_profile(profiles, inventory)
 
 
 async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[str, RuntimeListing]]:

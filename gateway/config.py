@@ -20,7 +20,7 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings, broker_of
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
@@ -71,11 +71,13 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a daemon. `file` is where they came from ("" for the defaults)."""
+    """All settings of a daemon. `file` is where they came from ("": the defaults); no `mqtt_url`, no MQTT."""
 
     file: str = ""
     grpc_listen: tuple[Address, ...] = ()
     http_listen: tuple[Address, ...] = ()
+    mqtt_url: str = ""
+    mqtt_routes: tuple[MqttRoute, ...] = ()
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
@@ -118,15 +120,16 @@ def load_config(path: Path | None) -> Config:
 def parse_config(text: str, file: str) -> Config:
     """Build a Config from TOML text. Raises ConfigurationError naming file, table, key and line."""
     top = read_document(text, file)
-    listens: dict[str, tuple[Address, ...]] = {}
-    sections: dict[str, Any] = {}
-    for name, settings in SECTIONS.items():
-        table = top.table(name) or Table({}, file=file, name=name)
-        if name in {"grpc", "http"}:
-            listens[name] = _listen(table, DEFAULT_GRPC if name == "grpc" else DEFAULT_HTTP)
-        sections[name] = _build(typing.cast("type[Any]", settings), table)
+    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
     top.finish()
-    return Config(file=file, grpc_listen=listens["grpc"], http_listen=listens["http"], **sections)
+    return Config(
+        file=file,
+        grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
+        http_listen=_listen(tables["http"], DEFAULT_HTTP),
+        mqtt_url=_broker(tables["mqtt"]),
+        mqtt_routes=tuple(_build(MqttRoute, route) for route in tables["mqtt"].tables("route")),
+        **{name: _build(typing.cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()},
+    )
 
 
 def read_addresses(texts: typing.Iterable[str], table: str) -> tuple[Address, ...]:
@@ -198,6 +201,17 @@ def _listen(table: Table, default: tuple[str, ...]) -> tuple[Address, ...]:
         table.refuse("listen", error.problem)
 
 
+def _broker(table: Table) -> str:
+    url = table.text("url", "off")
+    if url == "off":
+        return ""
+    try:
+        broker_of(url)
+    except ConfigurationError as error:
+        table.refuse("url", error.problem)
+    return url
+
+
 S = TypeVar("S")
 
 
@@ -212,8 +226,8 @@ def _build(settings: type[S], table: Table) -> S:
     table.finish()
     try:
         return settings(**values)
-    except ValueError as error:
-        raise ConfigurationError(str(error), file=table.file, table=table.name) from error
+    except ConfigurationError as error:
+        table.refuse(error.key, error.problem)
 
 
 def _value(kind: Any, key: str, table: Table) -> Any:

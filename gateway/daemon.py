@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,11 @@ from gateway.store.state import State
 
 if TYPE_CHECKING:
     from gateway.domain.access import Address, Security
+    from gateway.domain.statistics import Sample
     from gateway.frontends.mqtt.frontend import MqttFrontend
+
+LIVE = frozenset({"models", "log", "file"})
+"""Settings that SIGHUP applies at once; the others wait for a restart."""
 
 Overrides = Callable[[Config], Config]
 """What the command line lays over a configuration, also when SIGHUP reads it again."""
@@ -39,9 +44,12 @@ class Daemon:
         self._stop = asyncio.Event()
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
+        self._mqtt: MqttFrontend | None = None
 
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError where it cannot start."""
+        configure_logging(self._config.log)
         self._catch_signals()
         async with AsyncExitStack() as stack:
             await self._start(stack)
@@ -119,11 +127,95 @@ class Daemon:
         self._announce("http", bound)
 
     async def _start_mqtt(self, stack: AsyncExitStack) -> None:
-        self._mqtt: MqttFrontend | None = None
-        if not self._config.mqtt.url:
+        if not self._config.mqtt_url:
             return
         from gateway.frontends.mqtt.frontend import MqttFrontend
 
-        self._mqtt = MqttFrontend(self._engine, self._config.mqtt, gateway_id(self._config))
-        await self._mqtt.start()
-        stack.push_async_callback(self._mqtt.stop, self._config.limits.drain_s)
+        settings = dataclasses.replace(self._config.mqtt, url=self._config.mqtt_url)
+        mqtt = MqttFrontend(self._engine, settings, self._config.mqtt_routes, gateway_id(self._config))
+        await mqtt.start()
+        stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
+        self._mqtt = mqtt
+
+    def _mqtt_samples(self) -> Iterable[Sample]:
+        return self._mqtt.samples() if self._mqtt else ()
+
+    def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
+        for address in bound:
+            self._log.info("listening", protocol=protocol, address=str(address))
+
+    def _publish(self, event: Event) -> None:
+        log_event(event)
+
+    def _summary(self) -> str:
+        """One line for people: what is ready, what is refused."""
+        index = self._repository.index()
+        refused = [f"{line.name} {line.version}" for line in index if line.state == "UNAVAILABLE"]
+        ready = sum(line.state == "READY" for line in index)
+        return f"{ready} model versions ready" + (f"; refused: {', '.join(refused)}" if refused else "")
+
+    # ---- signals ---------------------------------------------------------------------------------------------------
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
+
+    def _begin_reloading(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload(), name="reload")
+        else:
+            self._reload_again = True
+
+    async def _reload(self) -> None:
+        """Read configuration and model directory again. What cannot be used is said; what was in force stays."""
+        self._reload_again = True
+        while self._reload_again:
+            self._reload_again = False
+            self._notify.reloading()
+            try:
+                path = Path(self._config.file) if self._config.file else None
+                self._apply(self._overrides(load_config(path)))
+                await self._synchronise()
+            except ConfigurationError as error:
+                self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+            self._notify.ready(self._summary())
+        self._begin_refining()
+
+    def _apply(self, config: Config) -> None:
+        """Take over what may change while running: [models] and [log]; say what waits for a restart."""
+        waiting = [
+            spec.name
+            for spec in dataclasses.fields(Config)
+            if spec.name not in LIVE and getattr(config, spec.name) != getattr(self._config, spec.name)
+        ]
+        if waiting:
+            self._log.warning("these settings wait for a restart", settings=waiting)
+        self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
+        configure_logging(config.log)
+
+    # ---- background -------------------------------------------------------------------------------------------------
+    def _begin_refining(self) -> None:
+        if self._refining is None or self._refining.done():
+            self._refining = asyncio.create_task(self._repository.refine(), name="refine")
+
+    async def _end_background(self) -> None:
+        tasks = [task for task in (self._refining, self._reloading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _start_watchdog(self, stack: AsyncExitStack) -> None:
+        period_s = watchdog_period_s(os.environ)
+        if period_s is None:
+            return
+        task = asyncio.create_task(self._feed_watchdog(period_s), name="watchdog")
+        stack.callback(task.cancel)
+
+    async def _feed_watchdog(self, period_s: float) -> None:
+        """The loop is alive as long as it runs this."""
+        while True:
+            self._notify.watchdog()
+            await asyncio.sleep(period_s)

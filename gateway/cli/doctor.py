@@ -1,4 +1,4 @@
-"""`edge-gateway doctor`: what keeps this device from its best: the first broken rung of each accelerator, the remedy."""
+"""`edge-gateway doctor`: what keeps this device from its best; each accelerator's first broken rung, and the remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     if root == HERE:
         findings += [*_models(config), *_listeners(config)]
     if arguments.json:
-        print_json({"profile": surveyed.profile.name, "findings": [asdict(finding) for finding in findings]})
+        print_json({"profile": surveyed.profile_name, "findings": [asdict(finding) for finding in findings]})
     else:
         _print(surveyed, findings)
     return 1 if findings else 0
@@ -65,7 +65,7 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
 
 def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
     """What earlier trials on this device found, without trying anything now."""
-    if not (folder / "state.sqlite").is_file():
+    if surveyed.profile is None or not (folder / "state.sqlite").is_file():
         return []
     state = State.open(folder, config.state)
     try:
@@ -99,7 +99,7 @@ def _listeners(config: Config) -> list[Finding]:
 
 
 def _print(surveyed: Survey, findings: list[Finding]) -> None:
-    print(f"profile {surveyed.profile.name}")
+    print(f"profile {surveyed.profile_name or 'none matches'}")
     for name, status in (surveyed.statuses or {}).items():
         listed = ", ".join(surveyed.listings[name].devices) if name in surveyed.listings else ""
         what = f"{status.version} lists {listed}" if status.version else status.problem

@@ -38,9 +38,9 @@ async def _explain(arguments: argparse.Namespace) -> int:
         state.close()
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     if arguments.json:
-        print_json(explanation(release.name, surveyed.profile.name, candidates, chosen))
+        print_json(explanation(release.name, loader.site.profile.name, candidates, chosen))
     else:
-        _print(release, surveyed.profile.name, candidates, chosen, config.selection.objective)
+        _print(release, loader.site.profile.name, candidates, chosen, config.selection.objective)
     return 0 if chosen else 1
 
 

@@ -33,8 +33,9 @@ FILE_LIMIT_BYTES = 64 * 1_048_576
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the answer."""
+    labels: tuple[str, ...] = ()
     if arguments.url:
-        answer, labels = ask(arguments), ()
+        answer = ask(arguments)
     else:
         response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
         answer = json.loads(encode_response(response).header)

@@ -15,16 +15,16 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the inventory."""
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
-        print_json(inventory_json(surveyed.inventory, surveyed.profile.name))
+        print_json(inventory_json(surveyed.inventory, surveyed.profile_name))
     else:
-        _print(surveyed.inventory, surveyed.profile.name)
+        _print(surveyed.inventory, surveyed.profile_name)
     return 0
 
 
-def _print(inventory: Inventory, profile: str) -> None:
+def _print(inventory: Inventory, profile: str | None) -> None:
     cpu, memory = inventory.cpu, inventory.memory_bytes
     facts = (
-        ("profile", profile),
+        ("profile", profile or "none matches"),
         ("architecture", inventory.arch or "unknown"),
         ("board", inventory.board.model or "unknown"),
         ("processor", f"{cpu.model or 'unknown'} ({cpu.cores or '?'} cores)"),

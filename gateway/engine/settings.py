@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.selection import OBJECTIVES
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -27,3 +30,11 @@ class SelectionSettings:
     objective: str = "latency"  # latency, throughput or energy (CPU time)
     idle_before_trial_s: float = 2.0  # quiet time before a variant is measured in the background
     threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown objective. Raises ConfigurationError (table selection)."""
+        if self.objective not in OBJECTIVES:
+            known = ", ".join(OBJECTIVES)
+            raise ConfigurationError(
+                f"must be one of {known}, not {self.objective!r:.40}", table="selection", key="objective"
+            )
