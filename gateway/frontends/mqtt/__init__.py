@@ -1,0 +1,1 @@
+"""MQTT: request/response inference and sensor routes, acknowledged by hand (contracts.md, "MQTT")."""

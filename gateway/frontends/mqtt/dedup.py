@@ -1,0 +1,95 @@
+"""Which messages were seen before, so that a repetition is neither run nor judged twice. Pure; bounded in all ways."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from gateway.frontends.mqtt.messages import Message
+
+
+@dataclass(slots=True)
+class Seen:
+    """A message under way or answered. `waiting` are its repetitions that came meanwhile; `answer` is what was
+    published, None while it is under way."""
+
+    epoch: int
+    expires_ns: int
+    answer: bytes | None = None
+    waiting: list[Message] = field(default_factory=list)
+
+
+def key_of(message: Message) -> Hashable | None:
+    """What makes two messages the same; None for QoS 0 without an id, where nothing can.
+
+    Correlation data or the user property `id` names a message, together with its payload: clients do count from 0
+    again after a restart. Without them a repetition is the broker's own: the same packet id, topic and payload.
+    """
+    name = message.correlation if message.correlation is not None else message.user_property("id")
+    if name:
+        return (name, message.response_topic, message.topic, hash(message.payload))
+    return (message.mid, message.topic, hash(message.payload)) if message.qos else None
+
+
+class Dedup:
+    """The messages of the last `ttl_ns`, at most `max_entries`, with at most `max_bytes` of answers."""
+
+    def __init__(self, ttl_ns: int, max_entries: int, max_bytes: int) -> None:
+        self._ttl_ns, self._max_entries, self._max_bytes = ttl_ns, max_entries, max_bytes
+        self._seen: OrderedDict[Hashable, Seen] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def begin(self, key: Hashable | None, message: Message) -> Seen | None:
+        """The record of an earlier copy of `message`, or None where it is new (and from now on recorded)."""
+        if key is None:
+            return None
+        self._expire(message.arrived_ns)
+        seen = self._seen.get(key)
+        if seen is not None and _repeats(message, seen):
+            return seen
+        if seen is not None:
+            self._remove(key)
+        self._seen[key] = Seen(message.epoch, message.arrived_ns + self._ttl_ns)
+        self._shrink()
+        return None
+
+    def answered(self, key: Hashable | None, answer: bytes) -> list[Message]:
+        """Record what `key` was answered; the repetitions that waited for it."""
+        seen = self._seen.get(key) if key is not None else None
+        if seen is None:
+            return []
+        seen.answer = answer
+        self._bytes += len(answer)
+        waiting, seen.waiting = seen.waiting, []
+        self._shrink()
+        return waiting
+
+    def forget(self, key: Hashable | None) -> None:
+        """Nothing came of it: the next copy is new."""
+        if key is not None and key in self._seen:
+            self._remove(key)
+
+    def _expire(self, now_ns: int) -> None:
+        while self._seen:
+            key, seen = next(iter(self._seen.items()))
+            if seen.expires_ns > now_ns:
+                return
+            self._remove(key)
+
+    def _shrink(self) -> None:
+        while len(self._seen) > self._max_entries or self._bytes > self._max_bytes:
+            self._remove(next(iter(self._seen)))
+
+    def _remove(self, key: Hashable) -> None:
+        seen = self._seen.pop(key)
+        self._bytes -= len(seen.answer or b"")
+
+
+def _repeats(message: Message, seen: Seen) -> bool:
+    """A named message repeats whenever it comes again; an unnamed one if the broker says so on a later connection."""
+    named = message.correlation is not None or bool(message.user_property("id"))
+    return named or (message.dup and message.epoch > seen.epoch)

@@ -1,0 +1,148 @@
+"""One route at work: a message becomes what its model takes, at once or when a sensor's window is full.
+
+The model is asked for anew with every message: it may be loaded later, replaced, or go away for a while.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Tensor
+from gateway.frontends.mqtt import decode
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.routing import sensor_of
+from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.frontends.mqtt.windows import Rows, Windows, WindowShape
+
+Describe = Callable[[str, str], ModelManifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the model is to judge: its input's tensor, whose it is, and when its first and last sample came
+    (nanoseconds since the epoch)."""
+
+    sensor: str
+    manifest: ModelManifest
+    tensor: Tensor
+    started_ns: int
+    ended_ns: int
+
+
+class Feed:
+    """Decodes a route's messages and keeps its sensors' windows."""
+
+    def __init__(self, route: MqttRoute, describe: Describe, counters: Counter[str]) -> None:
+        self.route = route
+        self._describe = describe
+        self._counters = counters
+        self._manifest: ModelManifest | None = None
+        self._windows: Windows | None = None
+
+    @property
+    def windowed(self) -> bool:
+        """Whether messages are samples that only together make an input; known once the model was."""
+        return self._windows is not None or bool(self.route.size_rows or self.route.hop_rows)
+
+    @property
+    def sensors(self) -> int:
+        """How many sensors have a window."""
+        return 0 if self._windows is None else len(self._windows)
+
+    def take(self, message: Message) -> list[Ready]:
+        """What `message` gives the model: one input, or the windows it completes (often none).
+
+        Raises RequestError: INVALID for the payload, what `describe` raises for the model.
+        """
+        manifest = self._current()
+        spec = manifest.inputs[0]
+        content = decode.read_content_type(message.content_type or self.route.content_type)
+        document = decode.read_document(content.media, message.payload) if content.media in decode.DOCUMENTS else None
+        sensor = sensor_of(self.route.sensor, message, document)
+        if self._windows is None:
+            tensor = self._tensor(content, message.payload, document, spec)
+            return [Ready(sensor, manifest, tensor, message.wall_ns, message.wall_ns)]
+        rows = self._rows(content, message.payload, document, manifest, self._windows.shape.channels)
+        self._counters["samples"] += len(rows)
+        complete = self._windows.append(sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns)
+        return [
+            Ready(sensor, manifest, decode.window_tensor(window.rows, spec), window.started_ns, window.ended_ns)
+            for window in complete
+        ]
+
+    def _current(self) -> ModelManifest:
+        """The model's manifest now. While it is away, samples go on filling the windows it had."""
+        try:
+            manifest = self._describe(self.route.model, self.route.version)
+        except RequestError as error:
+            if error.fault is Fault.UNAVAILABLE and self._manifest is not None and self._windows is not None:
+                return self._manifest
+            raise
+        if manifest is not self._manifest:
+            self._adopt(manifest)
+        return manifest
+
+    def _adopt(self, manifest: ModelManifest) -> None:
+        """Windows that fit another shape of input are given up."""
+        shape = window_shape(self.route, manifest)
+        if shape is None:
+            self._windows = None
+        elif self._windows is None or self._windows.shape != shape:
+            self._counters["windows_discarded"] += self.sensors
+            idle_ns = int(self.route.idle_expiry_s * 1e9)
+            self._windows = Windows(shape, self.route.max_sensors, idle_ns, self._counters)
+        self._manifest = manifest
+
+    def _tensor(self, content: decode.ContentType, payload: bytes, document: Any, spec: TensorSpec) -> Tensor:
+        if content.media in decode.DOCUMENTS:
+            return decode.document_tensor(document, spec)
+        if content.media == decode.RAW:
+            layout = decode.read_layout(content, self.route.dtype, self.route.shape, spec)
+            return decode.raw_tensor(payload, layout, spec)
+        if content.media in decode.IMAGES:
+            return decode.image_tensor(payload, content.media, spec)
+        raise _unreadable(content)
+
+    def _rows(
+        self, content: decode.ContentType, payload: bytes, document: Any, manifest: ModelManifest, count: int
+    ) -> Rows:
+        if content.media in decode.DOCUMENTS:
+            return decode.samples(document, manifest.window.channels if manifest.window else (), count)
+        if content.media == decode.RAW:
+            layout = decode.read_layout(content, self.route.dtype, self.route.shape, manifest.inputs[0])
+            return decode.raw_samples(payload, layout, count)
+        raise _unreadable(content)
+
+
+def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
+    """The route's windows: its own sizes before the manifest's; None where each message is an input of its own.
+
+    Raises RequestError UNAVAILABLE where route and model do not fit.
+    """
+    window, spec = manifest.window, manifest.inputs[0]
+    size_rows = route.size_rows or (window.size_rows if window else 0)
+    if not size_rows:
+        if route.hop_rows:
+            raise _unfit(route, "has no [window]; set size_rows beside hop_rows, or remove it")
+        return None
+    channels = len(window.channels) if window else spec.shape[-2 if spec.layout == "NCL" else -1]
+    if channels < 1:
+        raise _unfit(route, "does not say how many channels a sample has; give its manifest a [window]")
+    return WindowShape(size_rows, channels, route.hop_rows or (window.hop_rows if window else size_rows))
+
+
+def _unfit(route: MqttRoute, problem: str) -> RequestError:
+    return RequestError(Fault.UNAVAILABLE, f"route '{route.name}': model '{route.model}' {problem}")
+
+
+def _unreadable(content: decode.ContentType) -> RequestError:
+    return RequestError(
+        Fault.INVALID,
+        f"content type '{content.media:.80}' is not taken here; send application/json, application/cbor, "
+        "application/x-msgpack, application/octet-stream or, for models that take images, image/jpeg or image/png",
+    )

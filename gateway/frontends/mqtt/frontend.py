@@ -1,0 +1,92 @@
+"""MQTT as the daemon starts and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.ports import Inference
+from gateway.frontends.mqtt.link import Link
+from gateway.frontends.mqtt.messages import Message, Publication, Subscription
+from gateway.frontends.mqtt.pipeline import Pipeline
+from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.session import Identity, read_password, tls_context
+from gateway.frontends.mqtt.settings import MqttSettings
+
+_LOG = logging.getLogger(__name__)
+GOODBYE_S = 2.0
+"""What is left for `offline` and the disconnect when the grace has run out."""
+
+
+class MqttFrontend:
+    """Answers requests and sensors over MQTT. Construct, `start`, `stop`; all on one event loop."""
+
+    def __init__(self, inference: Inference, settings: MqttSettings, gateway_id: str) -> None:
+        """Raises ConfigurationError for routes that cannot work; `settings.url` must be set."""
+        if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
+            problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
+            raise ConfigurationError(problem, table="gateway", key="id")
+        self._inference, self._settings, self._id = inference, settings, gateway_id
+        self._router = Router(settings.route, gateway_id)
+        self._counters: Counter[str] = Counter()
+        self._link: Link | None = None
+        self._pipeline: Pipeline | None = None
+        self.online = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once, also while the broker is away. Raises ConfigurationError where the
+        password, certificate or key cannot be read."""
+        settings = self._settings
+        identity = Identity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
+        asked = Subscription(f"edge/{self._id}/infer/#", 1)
+        self._link = Link(
+            settings,
+            identity,
+            (asked, *self._router.subscriptions),
+            receive=self._receive,
+            changed=self._changed,
+            counters=self._counters,
+        )
+        self._pipeline = Pipeline(
+            self._inference, settings, self._id, router=self._router, outlet=self._link, counters=self._counters
+        )
+        self._link.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing more, finish what is under way, say `offline`, disconnect. What is not done after `grace_s`
+        is given up unacknowledged: the broker has it again for the next start."""
+        if self._link is None or self._pipeline is None:
+            return
+        ends_s = asyncio.get_running_loop().time() + grace_s
+        await self._pipeline.drain(grace_s)
+        if self._link.connected:
+            self._link.publish(self._status("offline"), urgent=True)
+        await self._link.drain(max(GOODBYE_S, ends_s - asyncio.get_running_loop().time()))
+        await self._link.stop(GOODBYE_S)
+        self.online.clear()
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted since the start, and gauges: connected (0 or 1), queued, running, sensors, outbox."""
+        gauges = {} if self._pipeline is None else self._pipeline.gauges
+        connected = self._link is not None and self._link.connected
+        waiting = 0 if self._link is None else self._link.waiting
+        return {**self._counters, **gauges, "outbox": waiting, "connected": int(connected)}
+
+    def _receive(self, message: Message) -> None:
+        if self._pipeline is not None:
+            self._pipeline.receive(message)
+
+    def _changed(self, connected: bool, reason: str) -> None:
+        if connected and self._link is not None:
+            _LOG.info("connected to the MQTT broker at %s", self._settings.url)
+            self._link.publish(self._status("online"), urgent=True)
+            self.online.set()
+        else:
+            _LOG.info("no longer connected to the MQTT broker at %s: %s", self._settings.url, reason)
+            self.online.clear()
+
+    def _status(self, word: str) -> Publication:
+        return Publication(f"edge/{self._id}/status", word.encode(), qos=1, retain=True)

@@ -1,0 +1,66 @@
+"""What is to be published: bounded, in order, with no more in flight than the broker takes."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.frontends.mqtt.messages import Publication
+
+
+class Outbox:
+    """Publications that wait, and those sent at QoS 1 and not yet acknowledged, by packet id."""
+
+    def __init__(self, max_waiting: int, max_inflight: int) -> None:
+        self._max_waiting = max_waiting
+        self._max_inflight = max_inflight
+        self._limit = max_inflight
+        self._waiting: deque[Publication] = deque()
+        self._inflight: dict[int, Publication] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._inflight)
+
+    def put(self, publication: Publication, *, urgent: bool = False) -> bool:
+        """Queue `publication`, an urgent one before all others; False where the outbox is full."""
+        if urgent:
+            self._waiting.appendleft(publication)
+            return True
+        if len(self._waiting) >= self._max_waiting:
+            return False
+        self._waiting.append(publication)
+        return True
+
+    def first(self) -> Publication | None:
+        """The next to send, or None where nothing waits or too much is in flight."""
+        if not self._waiting or (self._waiting[0].qos and len(self._inflight) >= self._limit):
+            return None
+        return self._waiting[0]
+
+    def sent(self, mid: int) -> Publication:
+        """The first has gone to the socket as packet `mid`; at QoS 1 it stays until `taken`."""
+        publication = self._waiting.popleft()
+        if publication.qos:
+            self._inflight[mid] = publication
+        return publication
+
+    def drop_first(self) -> Publication:
+        """Give up the first."""
+        return self._waiting.popleft()
+
+    def taken(self, mid: int) -> Publication | None:
+        """The publication that a PUBACK for `mid` acknowledges; None where there is none."""
+        return self._inflight.pop(mid, None)
+
+    def reconnected(self, receive_maximum: int, *, resumed: bool) -> bool:
+        """A new connection stands. False where what was in flight must be sent anew under new packet ids, because the
+        broker has forgotten the session or takes fewer at a time than were in flight."""
+        self._limit = min(self._max_inflight, receive_maximum)
+        if resumed and len(self._inflight) <= self._limit:
+            return True
+        self.rewind()
+        return False
+
+    def rewind(self) -> None:
+        """Put what was in flight back to the front, in order."""
+        self._waiting.extendleft(reversed(self._inflight.values()))
+        self._inflight.clear()

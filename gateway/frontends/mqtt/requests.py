@@ -1,0 +1,77 @@
+"""Request/response: what came on the infer topics, and where its answer may go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.frontends.mqtt.decode import read_content_type
+from gateway.frontends.mqtt.messages import JSON, Message, Publication, Taken
+from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.settings import MqttSettings
+from gateway.frontends.oip_json import decode_request, encode_response
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Where the asker waits, and what it knows its question by."""
+
+    topic: str
+    correlation: bytes | None
+
+    def publication(self, payload: bytes, qos: int, taken: Taken) -> Publication:
+        """An answer, with the question's correlation data."""
+        return Publication(self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken)
+
+
+class Requests:
+    """Reads `edge/<id>/infer/<model>[/<version>]`."""
+
+    def __init__(self, settings: MqttSettings, gateway_id: str, router: Router) -> None:
+        self._home = f"edge/{gateway_id}/"
+        self._asked = f"{self._home}infer/"
+        self._prefixes = tuple(prefix.replace("<id>", gateway_id) for prefix in settings.response_prefixes)
+        self._max_topic_bytes = settings.max_topic_bytes
+        self._router = router
+
+    def asked(self, topic: str) -> bool:
+        """Whether `topic` is one to ask on."""
+        return topic.startswith(self._asked)
+
+    def reply(self, message: Message) -> Reply:
+        """Where the answer goes. RequestError INVALID without a usable response topic, DENIED for one that is not
+        the asker's to name: whoever may publish here could else make us publish anywhere."""
+        topic = message.response_topic
+        if not topic:
+            raise RequestError(Fault.INVALID, "the request has no Response Topic; ask with MQTT 5 and set one")
+        if set(topic) & set("+#\0") or len(topic.encode(errors="replace")) > self._max_topic_bytes:
+            limit = self._max_topic_bytes
+            problem = f"the Response Topic must be a topic without + and #, of at most {limit} bytes"
+            raise RequestError(Fault.INVALID, problem)
+        if not topic.startswith(self._prefixes) or self._ours(topic):
+            allowed = ", ".join(self._prefixes) or "none"
+            problem = f"answers go only to topics that begin with {allowed} (mqtt.response_prefixes)"
+            raise RequestError(Fault.DENIED, problem)
+        return Reply(topic, message.correlation)
+
+    def read(self, message: Message) -> tuple[InferRequest, Callable[[InferResponse], bytes]]:
+        """The request and what writes its answer. RequestError INVALID where topic, content type or body are wrong."""
+        model, _, version = message.topic.removeprefix(self._asked).partition("/")
+        if not model or "/" in version:
+            raise RequestError(Fault.INVALID, f"ask on {self._asked}<model> or {self._asked}<model>/<version>")
+        media = read_content_type(message.content_type or JSON).media
+        if media != JSON:
+            raise RequestError(Fault.INVALID, f"requests are {JSON}, not '{media:.80}'")
+        asked = decode_request(message.payload, model, version, now_ns=message.arrived_ns)
+        request = asked.request
+        ends = [end for end in (request.deadline_ns, message.deadline_ns()) if end is not None]
+        request.deadline_ns = min(ends, default=None)
+        request.caller = "mqtt:infer"
+        return request, lambda response: bytes(encode_response(response))
+
+    def _ours(self, topic: str) -> bool:
+        """Topics that this gateway listens to, or says other things on."""
+        own = (f"{self._home}{part}" for part in ("infer", "results", "errors", "status"))
+        return topic.startswith(tuple(own)) or self._router.route(topic) is not None

@@ -1,0 +1,157 @@
+"""Which route takes a topic, and whose measurement it is. Filters are checked when the gateway is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.frontends.mqtt.messages import Message, Subscription
+from gateway.frontends.mqtt.settings import MqttRoute
+
+SENSOR_LIMIT_CHARS = 256
+TOPICS_REMEMBERED = 20_000
+_UNSAFE = {ord(character): "_" for character in "+#/\0"} | dict.fromkeys((*range(1, 32), *range(127, 160)), "_")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """A subscription's filter by levels; `group` is set for `$share/<group>/…` (MQTT 5, 4.8.2)."""
+
+    levels: tuple[str, ...]
+    group: str = ""
+
+    def takes(self, topic: Sequence[str]) -> bool:
+        """Whether the filter matches the levels of `topic`. Wildcards in first place leave out `$…` (MQTT 5, 4.7.2)."""
+        if topic[0].startswith("$") and self.levels[0] in {"+", "#"}:
+            return False
+        for index, level in enumerate(self.levels):
+            if level == "#":
+                return True
+            if index >= len(topic) or (level != "+" and level != topic[index]):
+                return False
+        return len(topic) == len(self.levels)
+
+    def overlaps(self, other: TopicFilter) -> bool:
+        """Whether some topic matches both."""
+        for mine, theirs in zip(self.levels, other.levels, strict=False):
+            if "#" in {mine, theirs}:
+                return True
+            if mine != theirs and "+" not in {mine, theirs}:
+                return False
+        longer, length = max(self.levels, other.levels, key=len), min(len(self.levels), len(other.levels))
+        return len(longer) == length or longer[length:] == ("#",)
+
+
+def read_filter(text: str) -> TopicFilter:
+    """Parse a topic filter. Raises ValueError that says what is wrong."""
+    group, filter_ = "", text
+    if text.startswith("$share/"):
+        _, group, filter_ = [*text.split("/", 2), "", ""][:3]
+        if not group or not filter_ or set(group) & {"+", "#"}:
+            raise ValueError("a shared subscription is written $share/<group>/<filter>")
+    if not filter_ or "\0" in filter_ or len(text.encode(errors="replace")) > 65_535:
+        raise ValueError("a topic filter has 1 to 65535 bytes and no NUL")
+    levels = tuple(filter_.split("/"))
+    if any("+" in level and level != "+" for level in levels):
+        raise ValueError("'+' must stand for a whole level")
+    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
+        raise ValueError("'#' must be the whole last level")
+    return TopicFilter(levels, group)
+
+
+class Router:
+    """The routes, checked: each topic belongs to at most one, and none to what the gateway itself publishes."""
+
+    def __init__(self, routes: Sequence[MqttRoute], gateway_id: str) -> None:
+        """Raises ConfigurationError that names the route and its key."""
+        self._own = read_filter(f"edge/{gateway_id}/#")
+        self._filters: list[tuple[TopicFilter, MqttRoute]] = []
+        self._known: dict[str, MqttRoute | None] = {}
+        names = [route.name for route in routes]
+        for route in routes:
+            if names.count(route.name) > 1:
+                raise _refused(route, "name", f"two routes are called {route.name!r}; names must differ")
+            for text in route.topics:
+                self._add(route, text)
+        self.subscriptions = tuple(Subscription(text, route.qos) for route in routes for text in route.topics)
+
+    def route(self, topic: str) -> MqttRoute | None:
+        """The route that takes `topic`, None where none does. What was decided is remembered, within a bound."""
+        try:
+            return self._known[topic]
+        except KeyError:
+            pass
+        levels = topic.split("/")
+        found = next((route for filter_, route in self._filters if filter_.takes(levels)), None)
+        if len(self._known) >= TOPICS_REMEMBERED:
+            self._known.clear()
+        self._known[topic] = found
+        return found
+
+    def _add(self, route: MqttRoute, text: str) -> None:
+        try:
+            filter_ = read_filter(text)
+        except ValueError as error:
+            raise _refused(route, "topics", f"{text!r:.150}: {error}") from None
+        if filter_.overlaps(self._own):
+            raise _refused(route, "topics", f"{text!r:.150} takes in {'/'.join(self._own.levels)}, which is our own")
+        for other, owner in self._filters:
+            if filter_.overlaps(other):
+                with_ = "/".join(other.levels)
+                problem = f"{text!r:.150} overlaps {with_!r:.150} of route {owner.name!r}; a topic goes to one route"
+                raise _refused(route, "topics", problem)
+        self._filters.append((filter_, route))
+        _check_level(route, filter_)
+
+
+def sensor_of(rule: str, message: Message, document: Any) -> str:
+    """Who measured, by the route's `sensor` rule. RequestError INVALID where the message does not say.
+
+    `document` is the decoded JSON, CBOR or MessagePack payload, None for other payloads.
+    """
+    if rule == "topic":
+        name: Any = message.topic
+    elif rule.startswith("topic["):
+        levels = message.topic.split("/")
+        index = int(rule[6:-1])
+        name = levels[index] if index < len(levels) else None
+    elif rule.startswith("property."):
+        name = message.user_property(rule.removeprefix("property."))
+    else:
+        name = _walk(document, rule.split(".")[1:])
+    if type(name) is int:
+        name = str(name)
+    if not isinstance(name, str) or not 0 < len(name) <= SENSOR_LIMIT_CHARS:
+        message_ = f"the message does not name its sensor: {rule} must be 1 to {SENSOR_LIMIT_CHARS} characters"
+        raise RequestError(Fault.INVALID, message_)
+    return name
+
+
+def topic_level(name: str) -> str:
+    """`name` as one level of a topic: what a topic level may not hold becomes '_'."""
+    return name.translate(_UNSAFE)
+
+
+def _walk(document: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(key)
+    return document
+
+
+def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:
+    """`topic[i]` must exist in every topic the filter takes."""
+    if not route.sensor.startswith("topic["):
+        return
+    index, fixed = int(route.sensor[6:-1]), [level for level in filter_.levels if level != "#"]
+    if index >= len(fixed) and filter_.levels[-1] != "#":
+        topic = "/".join(filter_.levels)
+        problem = f"{route.sensor} is beyond the {len(fixed)} levels of {topic!r}; levels count from 0"
+        raise _refused(route, "sensor", problem)
+
+
+def _refused(route: MqttRoute, key: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(problem, table=route.table, key=key)

@@ -1,0 +1,392 @@
+"""One MQTT client on the event loop: paho-mqtt framed by asyncio, and the only module that imports it.
+
+paho owns framing, packet ids and the resending of unacknowledged publications. Ours: the socket on the loop (a thread
+only for the blocking connect and handshake), one computed timer for the keepalive, and whether the socket is read.
+Everything but the body of `connect` runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.messages import Message, Publication, Subscription
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+    from paho.mqtt.properties import Properties
+
+UNSUPPORTED_PROTOCOL = 0x84
+PACKET_TOO_LARGE = 0x95
+PACKET_OVERHEAD_BYTES = 512
+"""Fixed header, packet id and our properties, generously."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a CONNACK says. `resumed`: the broker kept our session."""
+
+    resumed: bool
+    receive_maximum: int = 65_535
+    maximum_packet_bytes: int = 268_435_455
+    maximum_qos: int = 1
+    retain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who connects, with what password, and what the broker says for us when we are gone."""
+
+    client_id: str
+    will: Publication
+    password: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+class Listener(Protocol):
+    """What a session tells its owner, always on the loop's thread."""
+
+    def welcomed(self, welcome: Welcome) -> None: ...
+    def subscribed(self, codes: Sequence[int]) -> None: ...
+    def received(self, message: Message) -> None: ...
+    def taken(self, mid: int, code: int) -> None: ...
+    def lost(self, reason: str, *, old_protocol: bool) -> None: ...
+
+
+class Session:
+    """A client of one protocol version; it outlives its connections, of which it has one at a time."""
+
+    def __init__(self, settings: MqttSettings, identity: Identity, listener: Listener, *, version_5: bool) -> None:
+        self.version_5 = version_5
+        self.epoch = 0
+        self._settings = settings
+        self._listener = listener
+        self._client = _new_client(settings, identity, version_5=version_5)
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._welcome: Welcome | None = None
+        self._refusal = ""
+        self._old_protocol = False
+        self._reading = True
+        self._writer = False
+        self._last_in_s = self._last_out_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._packed: dict[str, _Packed] = {}
+        self._listen()
+
+    async def connect(self) -> None:
+        """Open a connection and send CONNECT; `welcomed` or `lost` follows. Raises OSError or ValueError.
+
+        paho resolves, connects and shakes hands blockingly, so this alone happens on a thread of the pool.
+        """
+        self._refusal, self._old_protocol, self._welcome = "", False, None
+        await self._loop.run_in_executor(None, self._client.reconnect)
+        self._attach()
+
+    def publish(self, publication: Publication) -> int:
+        """Send now; the packet id under which `taken` will speak of it (QoS 1), 0 where it is beyond the broker's
+        largest packet, and -1 where paho has no packet id free."""
+        from paho.mqtt.enums import MQTTErrorCode
+
+        welcome = self._welcome or Welcome(resumed=False)
+        size = len(publication.payload) + len(publication.topic) * 4 + PACKET_OVERHEAD_BYTES
+        if size + len(publication.correlation or b"") > welcome.maximum_packet_bytes:
+            return 0
+        publication.qos = min(publication.qos, welcome.maximum_qos)
+        information = self._client.publish(
+            publication.topic,
+            publication.payload,
+            publication.qos,
+            publication.retain and welcome.retain,
+            self._properties(publication),
+        )
+        return -1 if information.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE else information.mid
+
+    def forget_inflight(self) -> None:
+        """Make paho forget what it would send again on the next connection."""
+        self._client.drop_out_messages()
+
+    def acknowledge(self, message: Message) -> bool:
+        """Send the PUBACK, if the message came by this connection; an older one's id may mean another message now."""
+        if message.epoch != self.epoch or self._welcome is None:
+            return False
+        self._client.ack(message.mid, message.qos)
+        return True
+
+    def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        """Ask for `subscriptions`; `subscribed` gives the broker's word for each.
+
+        Retained messages are not asked for: they are no news (MQTT 5; an older broker sends them and they are
+        counted).
+        """
+        from paho.mqtt.subscribeoptions import SubscribeOptions
+
+        if self.version_5:
+            options = [
+                (s.filter, SubscribeOptions(s.qos, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND))
+                for s in subscriptions
+            ]
+            self._client.subscribe(options)
+        else:
+            self._client.subscribe([(s.filter, s.qos) for s in subscriptions])
+
+    def read(self, *, on: bool) -> None:
+        """Read the socket, or leave what comes to the kernel and so to the broker."""
+        if on == self._reading:
+            return
+        self._reading = on
+        if self._socket is not None and on:
+            self._loop.add_reader(self._socket, self._readable)
+            if _buffered(self._socket):
+                self._loop.call_soon(self._readable)
+        elif self._socket is not None:
+            self._loop.remove_reader(self._socket)
+
+    def disconnect(self) -> None:
+        """Say goodbye, so that the broker keeps the Will to itself; `lost` follows when the socket is closed."""
+        self._client.disconnect()
+
+    def abandon(self) -> None:
+        """Close the socket without a word."""
+        if self._socket is not None:
+            gone = self._socket
+            self._detach()
+            gone.close()
+
+    def _listen(self) -> None:
+        client = self._client
+        client.on_connect = self._on_connect
+        client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._listener.subscribed([code.value for code in codes])
+        client.on_publish = lambda _c, _u, mid, code, _p: self._listener.taken(mid, code.value)
+        client.on_message = lambda _c, _u, message: self._on_message(message)
+        client.on_disconnect = self._on_disconnect
+        client.on_socket_close = lambda _c, _u, _s: self._detach()
+        client.on_socket_register_write = lambda _c, _u, _s: self._want_write()
+
+    def _attach(self) -> None:
+        connection: Any = self._client.socket()
+        self._socket = connection
+        self.epoch += 1
+        self._last_in_s = self._last_out_s = self._loop.time()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._reading:
+            self._loop.add_reader(connection, self._readable)
+        self._arm()
+        self._writable()
+
+    def _detach(self) -> None:
+        if self._socket is None:
+            return
+        self._loop.remove_reader(self._socket)
+        if self._writer:
+            self._loop.remove_writer(self._socket)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._socket, self._writer, self._welcome = None, False, None
+
+    def _readable(self) -> None:
+        self._last_in_s = self._loop.time()
+        self._client.loop_read()
+        # TLS: what OpenSSL has decrypted already does not make the socket readable again.
+        while self._reading and self._socket is not None and _buffered(self._socket):
+            self._client.loop_read()
+
+    def _want_write(self) -> None:
+        """One flush per loop turn sends all that was queued in it; a writer is registered only if the kernel is full.
+
+        Also called by `connect` on its thread, before there is a socket of ours: `_attach` flushes then.
+        """
+        if self._socket is not None:
+            self._loop.call_soon(self._writable)
+
+    def _writable(self) -> None:
+        if self._socket is None:
+            return
+        self._client.loop_write()
+        self._last_out_s = self._loop.time()
+        pending = self._client.want_write() and self._socket is not None
+        if pending and not self._writer:
+            self._loop.add_writer(self._socket, self._writable)
+        elif self._writer and not pending and self._socket is not None:
+            self._loop.remove_writer(self._socket)
+        self._writer = pending
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = min(self._last_in_s, self._last_out_s) + self._client.keepalive
+        self._timer = self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        """A keepalive of silence one way: let paho ping, or notice that nobody answered the last one."""
+        now_s = self._loop.time()
+        if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
+            self._client.loop_misc()
+            self._last_in_s = self._last_out_s = self._loop.time()
+        if self._socket is not None:
+            self._arm()
+
+    def _on_connect(self, _client: Client, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+        if reason.is_failure:
+            self._refusal = str(reason)
+            self._old_protocol = reason.value == UNSUPPORTED_PROTOCOL
+            return
+        self._welcome = Welcome(
+            resumed=flags.session_present,
+            receive_maximum=getattr(properties, "ReceiveMaximum", 65_535),
+            maximum_packet_bytes=getattr(properties, "MaximumPacketSize", 268_435_455),
+            maximum_qos=min(1, getattr(properties, "MaximumQoS", 1)),
+            retain=bool(getattr(properties, "RetainAvailable", 1)),
+        )
+        self._arm()  # the CONNACK may shorten the keepalive
+        self._listener.welcomed(self._welcome)
+
+    def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._detach()
+        self._listener.lost(self._refusal or str(reason), old_protocol=self._old_protocol)
+
+    def _on_message(self, received: Any) -> None:
+        self._listener.received(_read_message(received, self.epoch))
+
+    def _properties(self, publication: Publication) -> Properties | None:
+        if not self.version_5 or not (publication.content_type or publication.correlation is not None):
+            return None
+        packed: Any = self._packed.get(publication.content_type) if publication.correlation is None else None
+        if packed is None:
+            packed = _pack(publication)
+            if publication.correlation is None:
+                self._packed[publication.content_type] = packed
+        properties: Properties = packed
+        return properties
+
+
+class _Packed:
+    """Properties packed once: paho's own take 20 µs to pack, for each publication anew."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def pack(self) -> bytes:
+        return self._packed
+
+
+def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
+    """The TLS configuration, None for mqtt://. Raises ConfigurationError where a file cannot be used."""
+    if not broker_of(settings.url).secure:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca)
+        if settings.cert and settings.key:
+            context.load_cert_chain(settings.cert, settings.key)
+    except (OSError, ValueError) as error:
+        problem = f"ca, cert or key cannot be used ({error}); give PEM files that the gateway may read"
+        raise ConfigurationError(problem, table="mqtt") from None
+    return context
+
+
+def read_password(settings: MqttSettings) -> str | None:
+    """First line of `password_file`. Raises ConfigurationError where it cannot be read."""
+    if not settings.password_file:
+        return None
+    try:
+        return Path(settings.password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({error}); write the password on its first line"
+        raise ConfigurationError(problem, table="mqtt", key="password_file") from None
+
+
+def _new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -> Client:
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+    client = Client(
+        CallbackAPIVersion.VERSION2,
+        client_id=identity.client_id,
+        clean_session=None if version_5 else False,
+        protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
+        reconnect_on_failure=False,
+        manual_ack=True,
+    )
+    client.max_inflight_messages = 0  # the outbox holds the bound, from the CONNACK
+    client.connect_timeout = settings.connect_timeout_s
+    if settings.username:
+        client.username_pw_set(settings.username, identity.password)
+    if identity.tls is not None:
+        client.tls_set_context(identity.tls)
+    _set_will(client, identity.will, settings.will_delay_s, version_5=version_5)
+    broker = broker_of(settings.url)
+    if version_5:
+        client.connect_async(
+            broker.host, broker.port, settings.keepalive_s, clean_start=False, properties=_connect_properties(settings)
+        )
+    else:
+        client.connect_async(broker.host, broker.port, settings.keepalive_s)
+    return client
+
+
+def _set_will(client: Client, will: Publication, delay_s: int, *, version_5: bool) -> None:
+    properties = None
+    if version_5:
+        properties = _empty("WILLMESSAGE")
+        properties.WillDelayInterval = delay_s
+    client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
+
+
+def _empty(kind: str) -> Any:
+    """paho's property bag for packets of `kind`; its constructor and methods carry no types."""
+    from paho.mqtt import packettypes, properties
+
+    bag: Any = properties.Properties
+    return bag(getattr(packettypes.PacketTypes, kind))
+
+
+def _connect_properties(settings: MqttSettings) -> Properties:
+    properties = _empty("CONNECT")
+    properties.SessionExpiryInterval = settings.session_expiry_s
+    properties.ReceiveMaximum = settings.receive_maximum
+    properties.MaximumPacketSize = settings.max_packet_bytes
+    said: Properties = properties
+    return said
+
+
+def _pack(publication: Publication) -> _Packed:
+    properties = _empty("PUBLISH")
+    if publication.content_type:
+        properties.ContentType = publication.content_type
+    if publication.correlation is not None:
+        properties.CorrelationData = publication.correlation
+    return _Packed(properties.pack())
+
+
+def _read_message(received: Any, epoch: int) -> Message:
+    try:
+        topic = received.topic
+    except UnicodeDecodeError:
+        topic = ""  # no filter of ours matches it: counted as unrouted
+    message = Message(topic, bytes(received.payload), received.qos, received.dup, received.retain, received.mid, epoch)
+    message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
+    said = vars(received.properties) if received.properties is not None else {}
+    if len(said) > len(_PROPERTY_FIELDS):
+        message.content_type = said.get("ContentType", "")
+        message.response_topic = said.get("ResponseTopic", "")
+        message.correlation = said.get("CorrelationData")
+        message.expiry_s = said.get("MessageExpiryInterval")
+        message.user = tuple(said.get("UserProperty", ()))
+    return message
+
+
+_PROPERTY_FIELDS = ("packetType", "types", "names", "properties")
+
+
+def _buffered(connection: Any) -> int:
+    """Bytes that OpenSSL has decrypted and nobody has read; 0 on a plain socket."""
+    pending = getattr(connection, "pending", None)
+    return pending() if pending is not None else 0

@@ -1,0 +1,198 @@
+"""Every bound of the MQTT frontend, and the routes an operator writes. Checked when they are built."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gateway.domain.errors import ConfigurationError
+
+CONTENT_TYPES = (
+    "application/json",
+    "application/cbor",
+    "application/x-msgpack",
+    "application/octet-stream",
+    "image/jpeg",
+    "image/png",
+)
+SENSOR_FORM = re.compile(r"topic(\[\d{1,3}\])?|payload(\.[^.\s]+)+|property\.\S+")
+SECURE_PORT, PLAIN_PORT = 8883, 1883
+
+
+@dataclass(frozen=True, slots=True)
+class MqttRoute:
+    """One `[[mqtt.route]]`: which topics go to which model, and how their payloads are read."""
+
+    name: str
+    """Word in the result topic `edge/<id>/results/<name>/<sensor>`."""
+    topics: tuple[str, ...]
+    """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways."""
+    model: str
+    """Model that judges; it may be loaded later."""
+    version: str = ""
+    """Its version; empty: the one the policy serves."""
+    sensor: str = "topic"
+    """Who measured: topic[i] (a level, from 0), topic (all of it), payload.a.b (JSON, CBOR) or property.x (MQTT 5)."""
+    content_type: str = "application/json"
+    """How payloads are read that say no Content Type of their own."""
+    qos: int = 1
+    """Quality of service of the subscription, 0 or 1; results go out with the same."""
+    hop_rows: int = 0
+    """Samples between two windows; 0: as the manifest's [window] says."""
+    size_rows: int = 0
+    """Samples in a window; 0: as the manifest's [window] says."""
+    max_sensors: int = 10_000
+    """Sensors with a window of their own; beyond it the least recently seen is forgotten and counted."""
+    idle_expiry_s: float = 60.0
+    """Silence after which a sensor's window begins anew, since its samples no longer belong together."""
+    dtype: str = ""
+    """Datatype of application/octet-stream (FP32, INT16, …); empty: the model's input's."""
+    shape: tuple[int, ...] = ()
+    """Shape of application/octet-stream; empty: the model's input's."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work. Raises ConfigurationError (table mqtt.route)."""
+        for key, wrong, rule in (
+            ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
+            ("topics", not self.topics, "at least one topic filter"),
+            ("model", not self.model, "the name of a model"),
+            ("sensor", not SENSOR_FORM.fullmatch(self.sensor), "topic[i], topic, payload.<path> or property.<name>"),
+            ("content_type", self.media not in CONTENT_TYPES, f"one of {', '.join(CONTENT_TYPES)}"),
+            ("qos", self.qos not in {0, 1}, "0 or 1"),
+            ("hop_rows", not 0 <= self.hop_rows <= 1_000_000, "0 to 1000000 rows"),
+            ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
+            ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
+            ("idle_expiry_s", not self.idle_expiry_s > 0, "more than 0 seconds"),
+            ("shape", any(side < 1 for side in self.shape), "positive sizes"),
+        ):
+            if wrong:
+                value = getattr(self, key)
+                raise ConfigurationError(f"must be {rule}, not {value!r:.150}", table=self.table, key=key)
+
+    @property
+    def table(self) -> str:
+        """How errors name this route."""
+        return f"mqtt.route[{self.name}]"
+
+    @property
+    def media(self) -> str:
+        """The content type without its parameters, in lower case."""
+        return self.content_type.partition(";")[0].strip().lower()
+
+
+@dataclass(frozen=True, slots=True)
+class MqttSettings:
+    """How the gateway stands to its broker; `<id>` in `response_prefixes` is the gateway's id."""
+
+    url: str = ""
+    """mqtt://host[:port] or mqtts://host[:port]; empty: no MQTT. The password never stands here."""
+    username: str | None = None
+    """User name at the broker; none: anonymous."""
+    password_file: str | None = None
+    """File whose first line is the password."""
+    ca: str | None = None
+    """PEM file of the authorities that may sign the broker's certificate; none: the system's."""
+    cert: str | None = None
+    """PEM file of our client certificate."""
+    key: str | None = None
+    """PEM file of its key."""
+    keepalive_s: int = 30
+    """Silence after which we ping; also how long a broker may take to answer a connection or a ping."""
+    session_expiry_s: int = 86_400
+    """How long the broker keeps our subscriptions and unacknowledged messages while we are away (MQTT 5)."""
+    will_delay_s: int = 5
+    """How long after a lost connection the broker says `offline` (MQTT 5): short gaps are not told."""
+    connect_timeout_s: float = 5.0
+    """How long a TCP connection and its TLS handshake may take."""
+    reconnect_min_s: float = 1.0
+    """Upper end of the first random delay before a reconnect; it doubles with every failure."""
+    reconnect_max_s: float = 60.0
+    """Upper end of every later one; a connection that held this long resets the doubling."""
+    receive_maximum: int = 64
+    """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
+    max_inflight: int = 20
+    """Our own unacknowledged QoS 1 publications, less where the broker's Receive Maximum is less."""
+    max_outbox: int = 1_000
+    """Publications that wait for the broker; beyond it they are dropped and counted."""
+    max_queued: int = 256
+    """QoS 1 work at which the socket is no longer read; QoS 0 work that may wait before the oldest is dropped."""
+    max_running: int = 32
+    """Inferences under way at a time."""
+    max_payload_bytes: int = 4 * 2**20
+    """Largest payload that is decoded; more is refused as TOO_LARGE."""
+    max_packet_bytes: int = 16 * 2**20
+    """Largest packet a broker may send us (MQTT 5, where it discards larger ones)."""
+    max_topic_bytes: int = 1_024
+    """Longest topic or response topic that is dealt with."""
+    response_prefixes: tuple[str, ...] = (
+        "edge/<id>/reply/",
+        "reply/",
+        "replies/",
+        "response/",
+        "responses/",
+        "clients/",
+    )
+    """Where answers may go: a Response Topic must begin with one of them."""
+    dedup_ttl_s: float = 120.0
+    """How long an answered message is remembered, so that a repetition is not run again."""
+    dedup_entries: int = 4_096
+    """How many messages are remembered."""
+    dedup_bytes: int = 8 * 2**20
+    """How many bytes of answers are remembered."""
+    max_attempts: int = 3
+    """Runs after which a message that fails INTERNAL, or whose answer the broker refuses, counts as poison."""
+    retry_min_s: float = 0.05
+    """Upper end of the first random delay before an overloaded or failed inference is tried again; it doubles."""
+    retry_max_s: float = 5.0
+    """Upper end of every later one."""
+    error_repeat_s: float = 10.0
+    """A window route whose model is away says so on the error topic once in this time; every sample is counted."""
+    route: tuple[MqttRoute, ...] = ()
+    """Which sensors' messages go to which model."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work. Raises ConfigurationError (table mqtt)."""
+        if self.url:
+            broker_of(self.url)
+        for key in ("keepalive_s", "receive_maximum", "max_inflight", "max_outbox", "max_queued", "max_running"):
+            if not 1 <= getattr(self, key) <= 65_535:
+                raise _refused(key, f"must be between 1 and 65535, not {getattr(self, key)}")
+        for key in ("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "retry_min_s", "retry_max_s"):
+            if not 0 < getattr(self, key) <= 3600:
+                raise _refused(key, f"must be more than 0 and at most 3600 seconds, not {getattr(self, key)}")
+        if bool(self.cert) != bool(self.key):
+            raise _refused("cert" if self.key else "key", "missing; a client certificate needs both cert and key")
+        if self.password_file and not self.username:
+            raise _refused("username", "missing; a password without a user name is never asked for")
+        for prefix in self.response_prefixes:
+            if not prefix or set(prefix) & set("+#\0"):
+                raise _refused("response_prefixes", f"{prefix!r} must be the beginning of a topic, without + and #")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the broker listens."""
+
+    host: str
+    port: int
+    secure: bool
+
+
+def broker_of(url: str) -> Broker:
+    """Host and port of `mqtt://…` or `mqtts://…`. Raises ConfigurationError (table mqtt, key url)."""
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise _refused("url", "must hold no user and password; set username and password_file")
+    try:
+        port = parts.port
+    except ValueError:
+        raise _refused("url", f"{url!r:.150} has no valid port") from None
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise _refused("url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883")
+    secure = parts.scheme == "mqtts"
+    return Broker(parts.hostname, port or (SECURE_PORT if secure else PLAIN_PORT), secure)
+
+
+def _refused(key: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(problem, table="mqtt", key=key)

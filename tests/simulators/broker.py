@@ -1,0 +1,157 @@
+"""Real MQTT brokers for tests: mosquitto on a free loopback port, and one that knows nothing newer than MQTT 3.1.1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+BASE = """
+listener {port} 127.0.0.1
+allow_anonymous {anonymous}
+persistence true
+persistence_location {folder}/
+autosave_interval 1
+autosave_on_changes true
+user {user}
+{extra}
+"""
+START_S = 10.0
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Mosquitto:
+    """Debian's mosquitto in a process of its own. `extra` are further lines of its configuration."""
+
+    def __init__(self, folder: Path, extra: str = "", *, anonymous: bool = True) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self._config = folder / "mosquitto.conf"
+        user = subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
+        anonymous_word = str(anonymous).lower()
+        self._config.write_text(
+            BASE.format(port=self.port, folder=folder, extra=extra, anonymous=anonymous_word, user=user)
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start, or start again with what was persisted; returns when it accepts connections."""
+        environment = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
+        program = shutil.which("mosquitto", path=environment["PATH"])
+        if program is None:
+            raise FileNotFoundError("mosquitto is not installed: apt-get install mosquitto mosquitto-clients")
+        with (self.folder / "mosquitto.log").open("ab") as log:
+            self._process = subprocess.Popen([program, "-c", str(self._config)], stdout=log, stderr=log)
+        async with asyncio.timeout(START_S):
+            while not await _answers(self.port):
+                if self._process.poll() is not None:
+                    raise ChildProcessError((self.folder / "mosquitto.log").read_text())
+                await asyncio.sleep(0.02)
+
+    async def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    async def stop(self) -> None:
+        """SIGTERM, which persists everything."""
+        if self._process is not None:
+            self._process.terminate()
+            await asyncio.to_thread(self._process.wait)
+
+
+@asynccontextmanager
+async def mosquitto(folder: Path, extra: str = "", *, anonymous: bool = True) -> AsyncIterator[Mosquitto]:
+    """A running mosquitto, killed at the end."""
+    broker = Mosquitto(folder, extra, anonymous=anonymous)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.kill()
+
+
+@asynccontextmanager
+async def only_version_311(broker: Mosquitto, *, hang_up: bool = False) -> AsyncIterator[int]:
+    """The port of `broker` as one of before 2019: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2), or
+    just hangs up, as some do."""
+    sessions: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        sessions.add(task)
+        try:
+            await _relay(reader, writer, broker.port, hang_up=hang_up)
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            sessions.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tuple(sessions):
+            task.cancel()
+        if sessions:
+            await asyncio.wait(tuple(sessions))
+        await server.wait_closed()
+
+
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, *, hang_up: bool) -> None:
+    opening = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
+    if opening[-1] != 4:
+        if not hang_up:
+            writer.write(b"\x20\x02\x00\x01")
+            await writer.drain()
+        return
+    upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
+    upstream_writer.write(opening)
+    try:
+        pumps = [
+            asyncio.ensure_future(_pump(reader, upstream_writer)),
+            asyncio.ensure_future(_pump(upstream_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+    finally:
+        upstream_writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while content := await reader.read(65_536):
+        writer.write(content)
+        await writer.drain()
+
+
+async def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+        return True
+    return False
