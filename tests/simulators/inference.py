@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
@@ -40,16 +40,19 @@ class SimulatedInference:
         self.cancelled = 0
         self.loaded: list[str] = []
         self.unready: set[str] = set()
+        self._moved = asyncio.Event()
 
     async def infer(self, request: InferRequest) -> InferResponse:
         manifest = self.describe(request.model, request.version)
         self.requests.append(request)
+        self._moved.set()
         try:
             await asyncio.wait_for(self.gate.wait(), _remaining_s(request))
         except TimeoutError:
             raise RequestError(Fault.EXPIRED, f"the deadline passed before model '{request.model}' ran") from None
         except asyncio.CancelledError:
             self.cancelled += 1
+            self._moved.set()
             raise
         if self.fault is not None:
             raise self.fault
@@ -61,6 +64,12 @@ class SimulatedInference:
                 classes = classify(given.array, wanted.classification, manifest.labels, batched=manifest.batched)
                 outputs[wanted.name] = Tensor(Datatype.BYTES, classes)
         return InferResponse(manifest.name, manifest.version, request.id, outputs, "reference")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; it is asked again whenever a request arrives or is cancelled."""
+        while not condition():
+            self._moved.clear()
+            await self._moved.wait()
 
     def describe(self, model: str, version: str = "") -> ModelManifest:
         manifest = self.manifests.get(model)

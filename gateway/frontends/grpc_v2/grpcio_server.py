@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -24,6 +26,8 @@ WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
 PUSHBACK = "grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailing metadata."""
 
+log = logging.getLogger(__name__)
+
 
 class GrpcFrontend:
     """Starts and stops the listeners."""
@@ -31,6 +35,7 @@ class GrpcFrontend:
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self._service, self._settings, self._security = service, settings, security
         self._server: Any = None
+        self._calls: _Calls | None = None
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
         """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
@@ -41,7 +46,8 @@ class GrpcFrontend:
 
         credentials = _credentials(self._security)
         server = grpc.aio.server(options=_options(self._settings))
-        server.add_generic_rpc_handlers((_Calls(self._service, self._settings, self._security),))
+        calls = _Calls(self._service, self._settings, self._security)
+        server.add_generic_rpc_handlers((calls,))
         try:
             bound = [_bind(server, address, credentials, self._settings.unix_socket_mode) for address in addresses]
         except ConfigurationError:
@@ -50,16 +56,18 @@ class GrpcFrontend:
             await server.stop(None)
             raise
         await server.start()
-        self._server = server
+        self._server, self._calls = server, calls
         return bound
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then cancel them."""
-        if self._server is None:
+        if self._server is None or self._calls is None:
             return
         server, self._server = self._server, None
         self._service.drain()
         await server.stop(grace_s)
+        # grpcio returns when its connections are gone, which is before the cancelled calls have heard of it.
+        await self._calls.ended(self._settings.cancel_limit_s)
 
 
 class _Calls:
@@ -73,6 +81,8 @@ class _Calls:
         self._certificates = security.client_ca is not None
         self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
         self._in_progress = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
         self._transport_error = grpc.aio.BaseError
         self._refusing = grpc.stream_stream_rpc_method_handler
@@ -88,6 +98,13 @@ class _Calls:
         except RequestError as error:
             return self._refusal(error)
         return method
+
+    async def ended(self, limit_s: float) -> None:
+        """Wait until no call is in progress; one that withstands its cancellation longer than `limit_s` is logged."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+        except TimeoutError:
+            log.warning("%d gRPC calls did not end within %s s of being cancelled", self._in_progress, limit_s)
 
     def _admit(self, metadata: Any) -> None:
         if self._tokens is not None:
@@ -161,10 +178,13 @@ class _Calls:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         self._in_progress += 1
+        self._idle.clear()
         try:
             yield
         finally:
             self._in_progress -= 1
+            if not self._in_progress:
+                self._idle.set()
 
     def _info(self, context: Any) -> CallInfo:
         now_ns = time.monotonic_ns()

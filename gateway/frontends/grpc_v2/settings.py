@@ -12,10 +12,11 @@ class GrpcSettings:
     max_message_bytes: int = 64 * 1024 * 1024  # largest request, before and after decompression; RESOURCE_EXHAUSTED
     max_metadata_bytes: int = 16 * 1024  # all headers of one call together
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
-    max_streams_per_connection: int = 256  # HTTP/2 streams open at once on one connection; clients queue the rest
+    max_streams_per_connection: int = 1024  # HTTP/2 streams of one connection; a burst beyond them is UNAVAILABLE
     max_health_watches: int = 64  # Health.Watch streams open at once; they count among the calls
     stream_in_flight: int = 16  # requests of one ModelStreamInfer stream answered at the same time
     retry_after_s: float = 0.1  # hint with UNAVAILABLE where the engine gives none
+    cancel_limit_s: float = 2.0  # how long a stop waits for calls to notice that they were cancelled
     keepalive_ms: int = 7_200_000  # an idle connection is pinged after this long (gRPC's own default: two hours)
     keepalive_timeout_ms: int = 20_000  # ... and closed when the answer takes longer than this
     min_ping_interval_ms: int = 10_000  # clients that ping more often collect strikes

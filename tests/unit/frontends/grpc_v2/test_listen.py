@@ -1,0 +1,65 @@
+"""What is decided about sockets, certificates and peers without a listener."""
+
+import pytest
+
+from gateway.domain.access import Address
+from gateway.domain.errors import ConfigurationError
+from gateway.frontends.grpc_v2.grpcio_server import certificate_name, peer_address
+from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
+from tests.simulators.grpc_gateway import Authority
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:127.0.0.1:50123", "127.0.0.1"),
+        ("ipv6:%5B::1%5D:50123", "::1"),
+        ("ipv6:[fe80::1%25eth0]:1", "fe80::1%eth0"),
+        ("unix:", "unix"),
+        ("unix:/run/x.sock", "unix"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_peers_are_named_by_address_without_port(peer, address):
+    assert peer_address(peer) == address
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"x509_common_name": [b"cam"], "x509_subject_alternative_name": [b"cam.local"]}, "cam"),
+        ({"x509_common_name": [b""], "x509_subject_alternative_name": [b"cam.local"]}, "cam.local"),
+        ({"x509_common_name": [b"\xff"]}, "�"),
+        ({}, ""),
+    ],
+)
+def test_certificates_name_their_caller(facts, name):
+    assert certificate_name(facts) == name
+
+
+def test_a_good_pair_and_authority():
+    authority = Authority()
+    check_certificates(*authority.issue("localhost"), authority.pem)
+
+
+@pytest.mark.parametrize("broken", range(3))
+def test_anything_that_is_not_pem(broken):
+    authority = Authority()
+    parts = [*authority.issue("localhost"), authority.pem]
+    parts[broken] = b"nonsense"
+    with pytest.raises(ConfigurationError, match="cannot be read as PEM"):
+        check_certificates(*parts)
+
+
+def test_a_path_that_is_free(tmp_path):
+    claim_unix_path(Address(path=str(tmp_path / "s")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_address_of_another_machine():
+    text = str(cannot_listen(Address("192.0.2.1", 0)))
+    assert "cannot listen on 192.0.2.1:0: Cannot assign requested address" in text
+
+
+def test_a_unix_path_that_cannot_be_created():
+    assert "check the folder's permissions" in str(cannot_listen(Address(path="/s")))
