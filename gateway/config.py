@@ -20,7 +20,7 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings, broker_of
+from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
@@ -71,13 +71,11 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a daemon. `file` is where they came from ("": the defaults); no `mqtt_url`, no MQTT."""
+    """All settings of a daemon. `file` is where they came from ("": the defaults)."""
 
     file: str = ""
     grpc_listen: tuple[Address, ...] = ()
     http_listen: tuple[Address, ...] = ()
-    mqtt_url: str = ""
-    mqtt_routes: tuple[MqttRoute, ...] = ()
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
@@ -126,8 +124,6 @@ def parse_config(text: str, file: str) -> Config:
         file=file,
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
-        mqtt_url=_broker(tables["mqtt"]),
-        mqtt_routes=tuple(_build(MqttRoute, route) for route in tables["mqtt"].tables("route")),
         **{name: _build(typing.cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()},
     )
 
@@ -199,17 +195,6 @@ def _listen(table: Table, default: tuple[str, ...]) -> tuple[Address, ...]:
         return read_addresses(texts, table.name)
     except ConfigurationError as error:
         table.refuse("listen", error.problem)
-
-
-def _broker(table: Table) -> str:
-    url = table.text("url", "off")
-    if url == "off":
-        return ""
-    try:
-        broker_of(url)
-    except ConfigurationError as error:
-        table.refuse("url", error.problem)
-    return url
 
 
 S = TypeVar("S")

@@ -25,6 +25,7 @@ from gateway.store.state import State
 if TYPE_CHECKING:
     from gateway.domain.access import Address, Security
     from gateway.domain.statistics import Sample
+    from gateway.domain.vitals import Vitals
     from gateway.frontends.mqtt.frontend import MqttFrontend
 
 LIVE = frozenset({"models", "log", "file"})
@@ -118,7 +119,7 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        metrics = Metrics(self._engine, self._engine, sources=[self._mqtt_samples])
+        metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=[self._mqtt_samples])
         frontend = RestFrontend(
             self._engine, self._repository, self._engine, self._config.http, security, metrics.render
         )
@@ -127,18 +128,27 @@ class Daemon:
         self._announce("http", bound)
 
     async def _start_mqtt(self, stack: AsyncExitStack) -> None:
-        if not self._config.mqtt_url:
+        if not self._config.mqtt.url:
             return
         from gateway.frontends.mqtt.frontend import MqttFrontend
 
-        settings = dataclasses.replace(self._config.mqtt, url=self._config.mqtt_url)
-        mqtt = MqttFrontend(self._engine, settings, self._config.mqtt_routes, gateway_id(self._config))
+        mqtt = MqttFrontend(self._engine, self._config.mqtt, gateway_id(self._config))
         await mqtt.start()
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
 
+    def _vitals(self) -> Vitals:
+        from gateway.hardware.tree import Tree
+        from gateway.hardware.vitals import read_vitals
+
+        return read_vitals(Tree(assembly.HERE, self._config.hardware))
+
     def _mqtt_samples(self) -> Iterable[Sample]:
-        return self._mqtt.samples() if self._mqtt else ()
+        if self._mqtt is None:
+            return ()
+        from gateway.frontends.mqtt.samples import samples
+
+        return samples(self._mqtt.counters())
 
     def _announce(self, protocol: str, bound: Sequence[Address]) -> None:
         for address in bound:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.config import Config, load_config, read_addresses
 from gateway.domain.errors import ConfigurationError
-from gateway.frontends.mqtt.settings import broker_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,16 +37,10 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         if models:
             laid["models"] = dataclasses.replace(config.models, dir=models)
         if mqtt:
-            laid["mqtt_url"] = "" if mqtt == "off" else checked_broker(mqtt)
+            laid["mqtt"] = dataclasses.replace(config.mqtt, url="" if mqtt == "off" else mqtt)
         return dataclasses.replace(config, **laid)
 
     return apply
-
-
-def checked_broker(url: str) -> str:
-    """`url`, if it names a broker. Raises ConfigurationError."""
-    broker_of(url)
-    return url
 
 
 def root_folder(arguments: argparse.Namespace) -> Path:

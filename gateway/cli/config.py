@@ -31,20 +31,11 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
     """Every setting by table and key, as plain values."""
     tables = dataclasses.asdict(config)
     tables.pop("file")
-    tables["mqtt"] = {
-        "url": tables.pop("mqtt_url") or "off",
-        "route": tables.pop("mqtt_routes"),
-        **_without_url(config),
-    }
     listens = {name: [str(address) for address in getattr(config, f"{name}_listen")] for name in ("grpc", "http")}
     for name, listen in listens.items():
         tables[name] = {"listen": listen, **tables[name]}
         tables.pop(f"{name}_listen")
     return tables
-
-
-def _without_url(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in dataclasses.asdict(config.mqtt).items() if key != "url"}
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -76,7 +76,9 @@ class Servable:
             self.statistics.drop("cancelled")
             raise
         self.statistics.ignored_parameters += request.ignored_parameters
-        self.statistics.success.add(time.monotonic_ns() - began_ns)
+        took_ns = time.monotonic_ns() - began_ns
+        self.statistics.success.add(took_ns)
+        self.statistics.latency.add(took_ns)
         manifest = self.manifest
         return InferResponse(manifest.name, manifest.version, request.id, outputs, self.placement.variant)
 

@@ -51,6 +51,7 @@ DATATYPES: Mapping[str, Datatype] = {
     "f64": Datatype.FP64,
     "bf16": Datatype.BF16,
 }
+COMPUTED_IN: Mapping[str, str] = {"bf16": "f32", "f64": "f32", "i64": "i32", "u64": "i32"}
 ERRORS = (RuntimeError, ValueError, TypeError)
 
 
@@ -79,7 +80,8 @@ class OpenVinoRuntime:
         if device == "NPU":
             _fix_rows(model, variant)
         try:
-            compiled = core.compile_model(_widened(ov, model), device, configuration)
+            model = _exchangeable(ov, model)
+            compiled = core.compile_model(model, device, configuration)
         except ERRORS as error:
             raise VariantError(f"OpenVINO cannot compile {file.name} for {device}: {_words(error)}") from error
         return bind(OpenVinoEngine(ov, compiled, _ports(model.inputs), _ports(model.outputs)), manifest, variant)
@@ -185,19 +187,20 @@ def _fix_rows(model: Any, variant: Variant) -> None:
     model.reshape(shapes)
 
 
-def _widened(ov: ModuleType, model: Any) -> Any:
-    """numpy has no bfloat16: such tensors are taken and given as float32, converted inside the graph."""
-    halves = [(role, index) for role in ("inputs", "outputs") for index in _bfloat16(getattr(model, role))]
-    if not halves:
-        return model
-    steps = ov.preprocess.PrePostProcessor(model)
-    for role, index in halves:
-        (steps.input(index) if role == "inputs" else steps.output(index)).tensor().set_element_type(ov.Type.f32)
-    return steps.build()
+def _exchangeable(ov: ModuleType, model: Any) -> Any:
+    """Tensors that the plugins or numpy do not hold are exchanged in the type computed in, converted inside the graph.
 
-
-def _bfloat16(nodes: Sequence[Any]) -> list[int]:
-    return [index for index, node in enumerate(nodes) if node.get_element_type().get_type_name() == "bf16"]
+    Measured on 2026.4: a 64-bit integer beyond 32 bits comes out of the CPU plugin wrapped, an infinite double as
+    3.4e38, both without a word. Exchanged as i32, an integer that does not fit is refused by the binding.
+    """
+    steps, changed = ov.preprocess.PrePostProcessor(model), False
+    for place, nodes in ((steps.input, model.inputs), (steps.output, model.outputs)):
+        for index, node in enumerate(nodes):
+            target = COMPUTED_IN.get(node.get_element_type().get_type_name())
+            if target is not None:
+                place(index).tensor().set_element_type(getattr(ov.Type, target))
+                changed = True
+    return steps.build() if changed else model
 
 
 def _ports(nodes: Sequence[Any]) -> tuple[Port, ...]:

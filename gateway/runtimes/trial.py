@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
@@ -37,5 +38,5 @@ async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeSta
     try:
         said = await ask_child(Listing(name), settings.listing_deadline_s, settings)
     except VariantError as error:
-        return RuntimeStatus(name, status.version, error.reason, error.remedy), ()
-    return RuntimeStatus(name, said["version"]), tuple(said["devices"])
+        return replace(status, problem=error.reason, remedy=error.remedy), ()
+    return status, tuple(said["devices"])

@@ -102,8 +102,7 @@ def _golden(trial: Trial) -> GoldenSet | None:
 
 def _list(listing: Listing, enter: Callable[[str], None]) -> dict[str, Any]:
     enter("listing its devices")
-    runtime = get_runtime(listing.runtime)
-    return {"version": runtime.version(), "devices": list(runtime.devices())}
+    return {"devices": list(get_runtime(listing.runtime).devices())}
 
 
 def _die_with_parent() -> None:

@@ -87,9 +87,9 @@ def _steps(folder: Path, models: Path, chosen: dict[str, str], seconds: int) -> 
 def _grpc(folder: Path, models: Path, model: str, connections: int, seconds: int) -> Figures:
     with servers.Gateway(folder, models, GATEWAY_CORE) as gateway:
         body = load.request_file(folder, model)
-        load.h2load(gateway.grpc_port, body, connections, 1, LOAD_CORE, folder)
+        load.h2load(gateway.grpc_port, body, connections=connections, seconds=1, core=LOAD_CORE)
         before = gateway.cpu_s()
-        figures = load.h2load(gateway.grpc_port, body, connections, seconds, LOAD_CORE, folder)
+        figures = load.h2load(gateway.grpc_port, body, connections=connections, seconds=seconds, core=LOAD_CORE)
         figures["cpu_us"] = (gateway.cpu_s() - before) * 1e6 / figures["requests"]
         return figures | {"memory_mib": gateway.memory_mib(), "ready_s": gateway.ready_s}
 
@@ -97,7 +97,7 @@ def _grpc(folder: Path, models: Path, model: str, connections: int, seconds: int
 def _mqtt(folder: Path, models: Path, qos: int) -> Figures:
     with (
         servers.Broker(folder) as broker,
-        servers.Gateway(folder, models, GATEWAY_CORE, mqtt_port=broker.port) as gateway,
+        servers.Gateway(folder, models, GATEWAY_CORE, mqtt_port=broker.port, qos=qos) as gateway,
     ):
         before = gateway.cpu_s()
         figures = load.mqtt(broker.port, qos, LOAD_CORE)

@@ -31,9 +31,9 @@ def request_file(folder: Path, model: str) -> Path:
     return file
 
 
-def h2load(port: int, body: Path, connections: int, seconds: int, core: int, folder: Path) -> dict[str, float]:
+def h2load(port: int, body: Path, *, connections: int, seconds: int, core: int) -> dict[str, float]:
     """`connections` connections, one request each at a time, for `seconds`. Fails where an answer is not 200."""
-    log = folder / "h2load.log"
+    log = body.with_suffix(".log")
     log.unlink(missing_ok=True)
     command = ["taskset", "-c", str(core), "h2load", f"-c{connections}", "-m1", "-t1", f"-D{seconds}", f"-d{body}"]
     command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"--log-file={log}"]

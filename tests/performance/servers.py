@@ -34,14 +34,28 @@ qos = {qos}
 
 def model_directory(folder: Path) -> Path:
     """The two shipped models and `tiny`, a bare 16 → 4 dense network."""
-    from tests.simulators.models import dense_onnx
-
     models = folder / "models"
     for name in ("meter-reader", "activity"):
         shutil.copytree(ROOT / "models" / name, models / name)
     (models / "tiny").mkdir()
-    (models / "tiny" / "model.onnx").write_bytes(dense_onnx(16, 4))
+    (models / "tiny" / "model.onnx").write_bytes(_dense(16, 4))
     return models
+
+
+def _dense(width: int, classes: int) -> bytes:
+    """x [rows, width] → y [rows, classes], one Gemm."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = np.linspace(-1, 1, width * classes, dtype=np.float32).reshape(width, classes)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
+        "dense",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", classes])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.zeros(classes, np.float32), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
 
 
 def chosen_variant(models: Path, state: Path, model: str) -> str:

@@ -122,8 +122,8 @@ class Pipeline:
     def _receive_request(self, message: Message) -> None:
         key, reply = None, None
         try:
-            self._check_size(message)
             reply = self._requests.reply(message)
+            self._check_size(message)
             key = key_of(message)
             if self._repeated(key, message, reply):
                 return

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from litestar import Response, Router
-from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
@@ -18,6 +17,7 @@ from litestar.openapi.spec import (
     RequestBody,
     Schema,
 )
+from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
 from gateway import __version__
@@ -82,8 +82,8 @@ def openapi_config() -> OpenAPIConfig:
     )
 
 
-def _operation_id(_: HTTPRouteHandler, method: HttpMethod, path: list[str | PathParameterDefinition]) -> str:
-    """Such as "get_v2_models_model_ready": unique also for handlers with two paths, which litestar's own names are not."""
+def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
+    """Such as "get_v2_models_model_ready": unique for handlers with two paths too, as litestar's own are not."""
     parts = [part if isinstance(part, str) else part.name for part in path]
     return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")
 

@@ -1,0 +1,204 @@
+"""Logs: structured events, one line each, the standard library's loggers included.
+
+The law of levels: WARNING is what went wrong and was recovered; ERROR is data lost, or an operator must act.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+from gateway.domain.events import (
+    Event,
+    ModelRefused,
+    RunFailed,
+    ServableChanged,
+    TrialFinished,
+    VariantChosen,
+)
+from gateway.observe.settings import LogSettings
+
+EventDict = MutableMapping[str, Any]
+Processor = Callable[[Any, str, EventDict], Any]
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FORMATS = ("auto", "console", "json")
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+"""sd-daemon(3): journald reads the priority from a "<n>" before the line."""
+
+QUIET = {"asyncio": logging.WARNING, "multipart": logging.WARNING, "urllib3": logging.WARNING}
+"""Libraries whose INFO is our DEBUG."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL_BUT_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def configure_logging(
+    settings: LogSettings | None = None, *, stream: TextIO | None = None, environ: Mapping[str, str] | None = None
+) -> None:
+    """Send every log line of the process to `stream` (standard error). Raises KeyError for an unknown level.
+
+    `format = "auto"` means a readable line on a terminal, else one JSON object a line; under systemd (JOURNAL_STREAM)
+    each line begins with its priority.
+    """
+    import structlog
+
+    settings, out = settings or LogSettings(), stream or sys.stderr
+    level = LEVELS[settings.level]
+    console = settings.format == "console" or (settings.format == "auto" and out.isatty())
+    journal = "JOURNAL_STREAM" in (os.environ if environ is None else environ)
+    structlog.configure(
+        processors=_processors(settings, console=console, journal=journal, color=out.isatty()),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    logging.root.handlers = [_Bridge()]
+    logging.root.setLevel(level)
+    for name, at_least in QUIET.items():
+        logging.getLogger(name).setLevel(max(level, at_least))
+
+
+def get_logger(name: str) -> Any:
+    """A logger whose lines carry `component=name`. It may be made before `configure_logging`."""
+    import structlog
+
+    return structlog.get_logger(component=name)
+
+
+def log_event(event: Event) -> None:
+    """Write a domain event as a log line."""
+    level, title, facts = describe_event(event)
+    getattr(get_logger("engine"), level)(title, **facts)
+
+
+def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
+    """Level, title and facts of an event, after the law of levels."""
+    facts = {key: value for key in event.__slots__ if (value := getattr(event, key)) != ""}
+    match event:
+        case ServableChanged():
+            return ("warning" if event.reason else "info"), "servable changed", facts
+        case VariantChosen():
+            return "info", "variant chosen", facts
+        case TrialFinished():
+            # Another variant serves, or the engine publishes ModelRefused.
+            return ("info" if event.passed else "warning"), "trial finished", facts
+        case ModelRefused():
+            return "error", "model refused", facts
+        case RunFailed():
+            return "error", "run failed", facts
+
+
+class RepeatLimit:
+    """Lets `repeats` equal warnings or errors pass per period; the last says that more are left out, the next how many.
+
+    Remembers at most `REMEMBERED` different lines: beyond that the oldest are forgotten, and written again.
+    """
+
+    REMEMBERED = 1024
+
+    def __init__(self, repeats: int, period_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._repeats, self._period_s, self._clock = repeats, period_s, clock
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, _: Any, method: str, line: EventDict) -> EventDict:
+        """structlog processor. Raises DropEvent."""
+        from structlog import DropEvent
+
+        if method not in {"warning", "error"}:
+            return line
+        # exc_info holds a new traceback object each time; the line is the same for all that.
+        same = sorted((str(key), repr(value)) for key, value in line.items() if key != "exc_info")
+        key, now_s = f"{method} {same}", self._clock()
+        began_s, count = self._seen.pop(key, (now_s, 0))
+        left_out = 0
+        if now_s - began_s >= self._period_s:
+            began_s, left_out, count = now_s, max(0, count - self._repeats), 0
+        self._remember(key, (began_s, count + 1))
+        if count >= self._repeats:
+            raise DropEvent
+        if left_out:
+            line["left_out"] = left_out
+        if count + 1 == self._repeats:
+            line["repeats"] = f"left out for {self._period_s:g} s"
+        return line
+
+    def _remember(self, key: str, seen: tuple[float, int]) -> None:
+        self._seen[key] = seen
+        if len(self._seen) > self.REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+
+
+def escape(line: EventDict, limit_chars: int) -> EventDict:
+    """No control characters in any key or value, and no text beyond the limit: a peer cannot forge a log line."""
+    return {_plain(str(key), limit_chars): _value(key, value, limit_chars) for key, value in line.items()}
+
+
+def _processors(settings: LogSettings, *, console: bool, journal: bool, color: bool) -> list[Processor]:
+    import structlog
+
+    def escaped(_: Any, __: str, line: EventDict) -> EventDict:
+        return escape(line, settings.max_value_chars)
+
+    chain: list[Processor] = [
+        RepeatLimit(settings.repeats, settings.repeat_period_s),
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        escaped,
+    ]
+    if not journal:  # journald stamps each line itself
+        chain.insert(2, structlog.processors.TimeStamper(fmt="iso", utc=True))
+    if console:
+        traceback = structlog.dev.plain_traceback
+        return [*chain, structlog.dev.ConsoleRenderer(colors=color, exception_formatter=traceback)]
+    return [*chain, _render_json, _journal_prefix] if journal else [*chain, _render_json]
+
+
+def _render_json(_: Any, __: str, line: EventDict) -> str:
+    return json.dumps({"event": line.pop("event", ""), **line}, default=str)
+
+
+def _journal_prefix(_: Any, method: str, text: Any) -> str:
+    return f"<{PRIORITIES.get(method, 6)}>{text}"
+
+
+def _value(key: object, value: object, limit_chars: int) -> object:
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if key == "exception":
+        # Tracebacks keep their lines on a terminal; JSON writes them as \n.
+        return _CONTROL_BUT_LINES.sub(_escaped, str(value))
+    return _plain(str(value), limit_chars)
+
+
+def _plain(text: str, limit_chars: int) -> str:
+    cut = text if len(text) <= limit_chars else f"{text[:limit_chars]}… ({len(text)} characters)"
+    return _CONTROL.sub(_escaped, cut)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode()
+
+
+class _Bridge(logging.Handler):
+    """Lines of the standard library's loggers (grpc, uvicorn, litestar, paho) go the same way as ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        name = record.levelname.lower()
+        method = name if name in PRIORITIES else "info"
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):
+            message = str(record.msg)  # a library's format string does not fit its arguments
+        getattr(get_logger(record.name), method)(message, **_cause(record))
+
+
+def _cause(record: logging.LogRecord) -> dict[str, Any]:
+    return {"exc_info": record.exc_info} if record.exc_info and record.exc_info[0] else {}

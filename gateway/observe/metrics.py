@@ -1,0 +1,182 @@
+"""The metrics page: read from counters that exist anyway, at the moment of the scrape. Each is told in METRICS.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway import __version__
+from gateway.domain.errors import RequestError
+from gateway.domain.ports import Inference, Statistics
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, Latency, Placement, Sample, ServableStatistics
+from gateway.domain.vitals import Vitals
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+PREFIX = "edge_gateway_"
+MODEL_LABELS = ("model", "version")
+NS = 1e-9
+STAGES = ("compute_input", "compute_infer", "compute_output")
+
+Source = Callable[[], Iterable[Sample]]
+
+
+class Metrics:
+    """A registry of its own with one collector; `render` answers a scrape."""
+
+    def __init__(
+        self,
+        inference: Inference,
+        statistics: Statistics,
+        *,
+        sources: Sequence[Source] = (),
+        vitals: Callable[[], Vitals] = Vitals,
+    ) -> None:
+        import psutil
+        from prometheus_client import CollectorRegistry
+
+        self._inference, self._statistics = inference, statistics
+        self._sources, self._vitals = sources, vitals
+        self._process = psutil.Process(os.getpid())
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self) -> tuple[bytes, str]:
+        """The page in Prometheus' text format, and its content type."""
+        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    def collect(self) -> Iterable[Metric]:
+        """All metric families, as prometheus_client asks for them."""
+        counted = self._statistics.statistics()
+        yield from _traffic(counted)
+        yield from _time(counted)
+        yield from self._models(counted)
+        yield from _device(self._vitals())
+        yield from self._itself()
+        yield from _samples(sample for source in self._sources for sample in source())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing ahead of the first scrape."""
+        return ()
+
+    def _models(self, counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
+        ready = _gauge("model_ready", "Whether the model version answers: 1 or 0.", MODEL_LABELS)
+        labels = (*MODEL_LABELS, "variant", "runtime", "precision", "accelerator")
+        variant = _gauge("variant_info", "The variant in use; always 1.", labels)
+        for servable in counted:
+            of = [servable.model, servable.version]
+            ready.add_metric(of, float(self._inference.ready(*of)))
+            placement = self._placement(servable)
+            if placement is not None:
+                where = [placement.variant, placement.runtime, placement.precision, placement.accelerator]
+                variant.add_metric([*of, *where], 1)
+        return ready, variant
+
+    def _placement(self, servable: ServableStatistics) -> Placement | None:
+        """None while nothing serves the version: its counters are still shown."""
+        try:
+            return self._inference.placement(servable.model, servable.version)
+        except RequestError:
+            return None
+
+    def _itself(self) -> Iterable[Metric]:
+        with self._process.oneshot():
+            used, cpu = self._process.memory_info(), self._process.cpu_times()
+        memory = _gauge("process_resident_memory_bytes", "Resident memory of the daemon.")
+        memory.add_metric([], used.rss)
+        seconds = _counter("process_cpu_seconds", "Processor time of the daemon, by mode.", ("mode",))
+        seconds.add_metric(["user"], cpu.user)
+        seconds.add_metric(["system"], cpu.system)
+        build = _gauge("build_info", "The gateway's version; always 1.", ("gateway_version",))
+        build.add_metric([__version__], 1)
+        return memory, seconds, build
+
+
+def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
+    requests = _counter("requests", "Requests answered, by outcome: success or fail.", (*MODEL_LABELS, "outcome"))
+    rows = _counter("rows", "Batch rows inferred.", MODEL_LABELS)
+    executions = _counter("executions", "Runs of a session; rows per run is the batch size reached.", MODEL_LABELS)
+    drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
+    ignored = _counter("ignored_parameters", "Request parameters that nobody here knows.", MODEL_LABELS)
+    queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)
+    for servable in counted:
+        of = [servable.model, servable.version]
+        requests.add_metric([*of, "success"], servable.success.count)
+        requests.add_metric([*of, "fail"], servable.fail.count)
+        rows.add_metric(of, servable.inferences)
+        executions.add_metric(of, servable.executions)
+        for reason, count in sorted(servable.drops.items()):
+            drops.add_metric([*of, reason], count)
+        ignored.add_metric(of, servable.ignored_parameters)
+        queued.add_metric(of, servable.queued)
+    return requests, rows, executions, drops, ignored, queued
+
+
+def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+    queue = _counter("queue_seconds", "Time that requests waited for their run.", MODEL_LABELS)
+    compute = _counter("compute_seconds", "Time of runs, by stage.", (*MODEL_LABELS, "stage"))
+    help_text = "Time from admission to answer of answered requests."
+    latency = HistogramMetricFamily(f"{PREFIX}request_latency_seconds", help_text, labels=MODEL_LABELS)
+    for servable in counted:
+        of = [servable.model, servable.version]
+        queue.add_metric(of, servable.queue.ns * NS)
+        for stage in STAGES:
+            compute.add_metric([*of, stage.removeprefix("compute_")], getattr(servable, stage).ns * NS)
+        latency.add_metric(of, _buckets(servable.latency), servable.latency.ns * NS)
+    return queue, compute, latency
+
+
+def _buckets(latency: Latency) -> list[tuple[str, float]]:
+    """Upper bound in seconds and cumulative count; the last bound is +Inf."""
+    bounds = [str(bound / 1e9) for bound in LATENCY_BOUNDS_NS]
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip([*bounds, "+Inf"], latency.counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets
+
+
+def _device(vitals: Vitals) -> Iterable[Metric]:
+    heat = _gauge("temperature_celsius", "Temperature, by zone.", ("zone",))
+    for zone, celsius in sorted(vitals.temperatures_c.items()):
+        heat.add_metric([zone], celsius)
+    power = _gauge("power_watts", "Power drawn, by rail.", ("rail",))
+    for rail, watts in sorted(vitals.power_watts.items()):
+        power.add_metric([rail], watts)
+    memory = _gauge("memory_available_bytes", "Memory that the device has left.")
+    if vitals.memory_available_bytes is not None:
+        memory.add_metric([], vitals.memory_available_bytes)
+    throttled = _gauge("throttled", "Whether the firmware slows the processor now: 1 or 0.")
+    if vitals.throttled is not None:
+        throttled.add_metric([], float(vitals.throttled))
+    return heat, power, memory, throttled
+
+
+def _samples(samples: Iterable[Sample]) -> Iterable[Metric]:
+    families: dict[str, Any] = {}
+    for sample in samples:
+        if sample.name not in families:
+            make = _counter if sample.counter else _gauge
+            families[sample.name] = make(sample.name.removesuffix("_total"), sample.help, tuple(sample.labels))
+        families[sample.name].add_metric(list(sample.labels.values()), sample.value)
+    return families.values()
+
+
+def _counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Any:
+    """A counter family; the format appends `_total` to its name."""
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    return CounterMetricFamily(PREFIX + name.removeprefix(PREFIX), help_text, labels=labels)
+
+
+def _gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Any:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    return GaugeMetricFamily(PREFIX + name.removeprefix(PREFIX), help_text, labels=labels)

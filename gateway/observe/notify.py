@@ -1,0 +1,74 @@
+"""What the service manager is told: sd_notify(3) datagrams, without libsystemd."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Speaks to NOTIFY_SOCKET; where there is none, every call does nothing.
+
+    Each call returns whether the manager was told: a lost notification must not end the daemon.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
+        """For the socket that `environ` names: a path, or "@name" in the abstract namespace."""
+        given = environ.get("NOTIFY_SOCKET", "")
+        if given.startswith("@"):
+            return cls("\0" + given[1:])
+        return cls(given if given.startswith("/") else None)
+
+    def ready(self, status: str = "") -> bool:
+        """Serving now, or again after `reloading`."""
+        return self._send(["READY=1", *_status(status)])
+
+    def stopping(self, status: str = "") -> bool:
+        """On the way down."""
+        return self._send(["STOPPING=1", *_status(status)])
+
+    def reloading(self, status: str = "") -> bool:
+        """Reading the configuration again; `ready` must follow."""
+        # systemd compares the stamp with the signal it sent (Type=notify-reload).
+        stamp_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        return self._send(["RELOADING=1", f"MONOTONIC_USEC={stamp_us}", *_status(status)])
+
+    def status(self, status: str) -> bool:
+        """One line for `systemctl status`."""
+        return self._send(_status(status))
+
+    def watchdog(self) -> bool:
+        """Still alive."""
+        return self._send(["WATCHDOG=1"])
+
+    def _send(self, assignments: list[str]) -> bool:
+        if self._address is None or not assignments:
+            return False
+        message = "\n".join(assignments).encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._address)
+        except OSError:
+            return False
+        return True
+
+
+def watchdog_period_s(environ: Mapping[str, str]) -> float | None:
+    """Half of the manager's WATCHDOG_USEC, as sd_watchdog_enabled(3) advises; None where no watchdog waits for us."""
+    pid, limit_us = environ.get("WATCHDOG_PID", ""), environ.get("WATCHDOG_USEC", "")
+    if pid and pid != str(os.getpid()):
+        return None
+    if not limit_us.isdecimal() or int(limit_us) == 0:
+        return None
+    return int(limit_us) / 2e6
+
+
+def _status(text: str) -> list[str]:
+    """One STATUS assignment; a line break in `text` would begin another one."""
+    return [f"STATUS={' '.join(text.split())}"] if text.strip() else []
