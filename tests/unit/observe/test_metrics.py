@@ -1,0 +1,147 @@
+"""The metrics page: parsed as Prometheus parses it, and every metric documented."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+import gateway.observe.metrics as observed
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, Sample, ServableStatistics
+from gateway.domain.tensor import Datatype
+from gateway.domain.vitals import Vitals
+from gateway.observe.metrics import Metrics
+from tests.simulators.inference import SimulatedInference, identity
+
+DOCUMENT = Path(observed.__file__).with_name("METRICS.md")
+VITALS = Vitals({"cpu-thermal": 51.5}, {"VDD_IN": 4.25}, memory_available_bytes=1024, throttled=False)
+
+
+class Counted(SimulatedInference):
+    """One model with numbers of its own in every counter."""
+
+    def __init__(self) -> None:
+        super().__init__([identity(Datatype.FP32, name='m"\n')])
+        self.counted = ServableStatistics('m"\n', "1", inferences=30, executions=20, queued=4, ignored_parameters=5)
+        self.counted.success.add(ns=2_000_000_000, count=7)
+        self.counted.fail.add(ns=1, count=2)
+        self.counted.queue.add(ns=3_500_000_000)
+        self.counted.compute_infer.add(ns=250_000_000)
+        self.counted.drop("queue_full")
+        for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
+            self.counted.latency.add(ns)
+
+    def statistics(self, model: str = "", version: str = "") -> list[ServableStatistics]:
+        return [self.counted]
+
+
+def families(metrics: Metrics) -> dict[str, Metric]:
+    text, content_type = metrics.render()
+    assert content_type.startswith("text/plain; version=0.0.4")
+    return {family.name: family for family in text_string_to_metric_families(text.decode())}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    found = [
+        sample.value
+        for family in families(metrics).values()
+        for sample in family.samples
+        if sample.name == f"edge_gateway_{name}" and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def metrics_of(engine: SimulatedInference, *samples: Sample) -> Metrics:
+    return Metrics(engine, engine, sources=[lambda: samples], vitals=lambda: VITALS)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("requests_total", {"outcome": "success"}, 7),
+        ("requests_total", {"outcome": "fail"}, 2),
+        ("rows_total", {}, 30),
+        ("executions_total", {}, 20),
+        ("drops_total", {"reason": "queue_full"}, 1),
+        ("ignored_parameters_total", {}, 5),
+        ("queued", {}, 4),
+        ("queue_seconds_total", {}, 3.5),
+        ("compute_seconds_total", {"stage": "infer"}, 0.25),
+        ("compute_seconds_total", {"stage": "input"}, 0),
+        ("model_ready", {"model": 'm"\n', "version": "1"}, 1),
+        (
+            "variant_info",
+            {"variant": "reference", "runtime": "reference", "precision": "fp32", "accelerator": "cpu"},
+            1,
+        ),
+        ("request_latency_seconds_bucket", {"le": "0.0001"}, 2),
+        ("request_latency_seconds_bucket", {"le": "10.0"}, 3),
+        ("request_latency_seconds_bucket", {"le": "+Inf"}, 4),
+        ("request_latency_seconds_count", {}, 4),
+        ("temperature_celsius", {"zone": "cpu-thermal"}, 51.5),
+        ("power_watts", {"rail": "VDD_IN"}, 4.25),
+        ("memory_available_bytes", {}, 1024),
+        ("throttled", {}, 0),
+    ],
+)
+def test_the_page_says_what_was_counted(name: str, labels: dict[str, str], expected: float) -> None:
+    assert value(metrics_of(Counted()), name, **labels) == expected
+
+
+def test_the_process_is_measured() -> None:
+    metrics = metrics_of(Counted())
+    assert value(metrics, "process_resident_memory_bytes") > 10_000_000
+    assert value(metrics, "process_cpu_seconds_total", mode="user") > 0
+
+
+def test_a_model_that_does_not_serve_keeps_its_counters() -> None:
+    engine = Counted()
+    engine.unready = set(engine.manifests)
+    metrics = metrics_of(engine)
+    assert value(metrics, "model_ready") == 0
+    assert value(metrics, "rows_total") == 30
+    assert not families(metrics)["edge_gateway_variant_info"].samples
+
+
+def test_frontends_add_samples() -> None:
+    samples = [
+        Sample("mqtt_messages_total", "Messages received.", 3, {"route": "a"}),
+        Sample("mqtt_messages_total", "Messages received.", 4, {"route": "b"}),
+        Sample("edge_gateway_mqtt_sensors", "Sensors with a window.", 2, counter=False),
+    ]
+    metrics = metrics_of(Counted(), *samples)
+    assert value(metrics, "mqtt_messages_total", route="b") == 4
+    assert value(metrics, "mqtt_sensors") == 2
+    assert families(metrics)["edge_gateway_mqtt_sensors"].type == "gauge"
+
+
+def test_every_metric_is_documented() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {
+        name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
+    }
+    shown = {
+        name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
+        for name, family in families(metrics_of(Counted())).items()
+    }
+    assert shown == documented
+
+
+def test_a_latency_falls_into_the_bucket_of_its_upper_bound() -> None:
+    counted = ServableStatistics("m", "1").latency
+    for bound in LATENCY_BOUNDS_NS:
+        counted.add(bound)
+    assert counted.counts == [1] * len(LATENCY_BOUNDS_NS) + [0]
+    assert counted.ns == sum(LATENCY_BOUNDS_NS)
+
+
+def test_a_scrape_works_beside_a_running_loop() -> None:
+    async def scrape() -> bytes:
+        return metrics_of(Counted()).render()[0]
+
+    assert b"edge_gateway_build_info" in asyncio.run(scrape())
