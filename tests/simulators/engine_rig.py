@@ -1,0 +1,174 @@
+"""A whole engine on simulated sessions: registry, door, loader and repository, without disk or child processes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.events import Event
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.inventory import Board, Cpu, Inventory
+from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.profile import Budget as ProfileBudget
+from gateway.domain.profile import Match, Profile, Step
+from gateway.domain.release import Release, bare_variant
+from gateway.domain.selection import Site
+from gateway.domain.tensor import Datatype, Tensor
+from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Signature, Verdict
+from gateway.engine.engine import Engine
+from gateway.engine.loader import Loader
+from gateway.engine.registry import Registry
+from gateway.engine.repository import ModelRepository
+from gateway.engine.settings import EngineSettings, SelectionSettings
+from tests.simulators.session import SimulatedRuntime, SimulatedSession
+
+X = TensorSpec("x", Datatype.FP32, (-1, 1))
+Y = TensorSpec("y", Datatype.FP32, (-1, 1))
+PASSED = Verdict(True, "passed")
+
+
+def variant(name: str, **changes: object) -> Variant:
+    """A reference variant; its artifact's digest is its own, so that verdicts do not mix."""
+    digest = name.encode().hex().ljust(64, "0")[:64]
+    values: dict[str, object] = {"runtime": "reference", "precision": "fp32"}
+    return Variant(name=name, artifacts=(Artifact("m", digest, 1),), **{**values, **changes})  # type: ignore[arg-type]
+
+
+def manifest(
+    name: str = "m", version: str = "1", variants: tuple[str, ...] = ("a",), **changes: object
+) -> ModelManifest:
+    """x [-1, 1] → y [-1, 1], FP32."""
+    values: dict[str, object] = {"inputs": (X,), "outputs": (Y,)}
+    return ModelManifest(
+        name,
+        version,
+        variants=tuple(variant(v) for v in variants),
+        **{**values, **changes},  # type: ignore[arg-type]
+    )
+
+
+def release(of: ModelManifest, digest: str = "d1") -> Release:
+    """As the library would have found it."""
+    return Release(of.name, of.version, Path("/models"), digest, manifest=of)
+
+
+def refused(name: str, version: str = "1", problem: str = "manifest.toml:3: broken") -> Release:
+    """As the library reports what it cannot read."""
+    return Release(name, version, Path("/models"), problem=problem)
+
+
+def measured(p50_us: float, row_us: float = 0.0) -> Verdict:
+    """A passed trial that took this long."""
+    return Verdict(True, f"{p50_us} us", Measurement(p50_us, 2 * p50_us, p50_us, 0, row_us))
+
+
+def request(value: float = 1.0, rows: int = 1, model: str = "m", **changes: object) -> InferRequest:
+    """`rows` rows of `value`."""
+    tensor = Tensor(Datatype.FP32, np.full((rows, 1), value, np.float32))
+    return InferRequest(model, {"x": tensor}, **changes)  # type: ignore[arg-type]
+
+
+def values(response: InferResponse) -> list[float]:
+    """What the answer's `y` holds."""
+    return [float(value) for value in response.outputs["y"].array.ravel()]
+
+
+class MemoryVerdicts:
+    """Verdicts of one process; `broken` forgets everything, as a full disk without memory would."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.signatures: dict[str, Signature] = {}
+        self.broken = False
+
+    def verdict(self, key: str) -> Verdict | None:
+        return None if self.broken else self.verdicts.get(key)
+
+    def keep_verdict(self, key: str, verdict: Verdict) -> None:
+        self.verdicts[key] = verdict
+
+    def signature(self, digest: str) -> Signature | None:
+        return self.signatures.get(digest)
+
+    def keep_signature(self, digest: str, signature: Signature) -> None:
+        self.signatures[digest] = signature
+
+
+@dataclass
+class Rig:
+    """Build it inside the running loop. `trials` are verdicts by variant name, `tried` the order they were asked in."""
+
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    control: bool = True
+    objective: str = "latency"
+    trials: dict[str, Verdict] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    inspected: list[str] = field(default_factory=list)
+    signature: Signature = field(default_factory=lambda: Signature((X,), (Y,)))
+    disk: dict[str, tuple[Release, ...]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    idle_before_trial_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
+        self.trial_gate = asyncio.Event()
+        self.trial_gate.set()
+        self.registry = Registry(self.settings.retry_after_s)
+        self.engine = Engine(self.registry)
+        self.engine.serving = True
+        steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
+        profile = Profile("rig", "", 0, Match(), ProfileBudget(), steps)
+        inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
+        runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
+        loader = Loader(
+            Site(inventory, profile, runtimes), self.objective, self._trial, self._inspect, self.runtime.open,
+            self.verdicts, self.events.append,
+        )  # fmt: skip
+        self.repository = ModelRepository(
+            self.registry,
+            self.engine,
+            loader,
+            lambda model: self.disk.get(model, ()),
+            settings=self.settings,
+            selection=SelectionSettings(self.objective, self.idle_before_trial_s),
+            control=lambda: self.control,
+            publish=self.events.append,
+        )
+
+    @property
+    def session(self) -> SimulatedSession:
+        """The session opened last."""
+        return self.runtime.sessions[-1]
+
+    async def serve(self, *manifests: ModelManifest, digest: str = "d1") -> None:
+        """Bring these up, and nothing else."""
+        await self.repository.synchronise([release(one, digest) for one in manifests])
+
+    async def begun(self, session: SimulatedSession | None = None) -> None:
+        """Wait until a run has begun."""
+        await asyncio.to_thread((session or self.session).started.acquire)
+
+    def told(self, kind: type) -> list[Event]:
+        """Events of one kind, in order."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def _trial(self, of: ModelManifest, which: Variant, files: Path, budget: Budget) -> Verdict:
+        del of, files, budget
+        self.tried.append(which.name)
+        await self.trial_gate.wait()
+        return self.trials.get(which.name, PASSED)
+
+    async def _inspect(self, runtime: str, file: Path) -> Signature:
+        self.inspected.append(f"{runtime}:{file.name}")
+        if file.name == "model.tflite":
+            raise VariantError("model.tflite is no model")
+        return self.signature
+
+
+def bare(name: str, file: str) -> Release:
+    """A bare model file as the library finds it."""
+    return Release(name, "1", Path("/models"), f"bare {file}", bare=bare_variant(file, (Artifact(file, "0" * 64, 1),)))

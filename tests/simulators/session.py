@@ -1,0 +1,129 @@
+"""A stand-in for an inference engine: sessions that lend their outputs, wait at a gate, fail on demand, and count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.tensor import Array, Tensors
+from gateway.domain.verdict import Budget, Signature
+
+LENT_ROWS = 64
+SESSION_BYTES = 1_000_000
+
+
+class Gate:
+    """Open, closed, or open for the next few who come."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._permits: int | None = None
+
+    def set(self) -> None:
+        """Open for everybody."""
+        self._admit(None)
+
+    def clear(self) -> None:
+        """Closed."""
+        self._admit(0)
+
+    def let(self, count: int = 1) -> None:
+        """Open for `count`, then closed again."""
+        self._admit(count)
+
+    def wait(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._permits != 0)
+            if self._permits is not None:
+                self._permits -= 1
+
+    def _admit(self, permits: int | None) -> None:
+        with self._changed:
+            self._permits = permits
+            self._changed.notify_all()
+
+
+class SimulatedSession:
+    """Answers `y = factor · x`, row by row. Outputs lie in one buffer that the next run and `close` overwrite.
+
+    `gate` cleared holds runs back; `started` is released once a run has begun; `failure` is raised by the next runs.
+    """
+
+    def __init__(self, factor: float, output: str = "y") -> None:
+        self.factor, self.output = factor, output
+        self.gate = Gate()
+        self.started = threading.Semaphore(0)
+        self.failure: Exception | None = None
+        self.close_failure: Exception | None = None
+        self.runs: list[list[float]] = []
+        self.threads: set[int] = set()
+        self.closed = 0
+        self.extra_rows = 0
+        self._lent = np.zeros((LENT_ROWS, 1), np.float32)
+
+    def run(self, inputs: Tensors) -> Tensors:
+        self._lent.fill(np.nan)
+        self.threads.add(threading.get_ident())
+        assert not self.closed, "a closed session was run"
+        rows: Array = inputs["x"]
+        if self._lent.shape[1:] != rows.shape[1:]:
+            self._lent = np.full((LENT_ROWS, *rows.shape[1:]), np.nan, np.float32)
+        self.runs.append([float(value) for value in rows.ravel()])
+        self.started.release()
+        self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        answer = self._lent[: len(rows) + self.extra_rows]
+        answer[: len(rows)] = rows * self.factor
+        return {self.output: answer}
+
+    def close(self) -> None:
+        self.threads.add(threading.get_ident())
+        self._lent.fill(np.nan)
+        self.closed += 1
+        if self.close_failure is not None:
+            raise self.close_failure
+
+
+class SimulatedRuntime:
+    """Opens sessions; `factors` by variant name, `refuses` names variants that cannot be opened (and why)."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        self.factors: dict[str, float] = {}
+        self.refuses: dict[str, Exception] = {}
+        self.sessions: list[SimulatedSession] = []
+        self.opened: list[str] = []
+        self.gate = Gate()
+        self.opening = threading.Semaphore(0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What open sessions hold."""
+        return SESSION_BYTES * sum(not session.closed for session in self.sessions)
+
+    def version(self) -> str:
+        return "1.0"
+
+    def devices(self) -> Sequence[str]:
+        return ("CPU",)
+
+    def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> SimulatedSession:
+        del files, budget
+        self.opening.release()
+        self.gate.wait()
+        if variant.name in self.refuses:
+            raise self.refuses[variant.name]
+        self.opened.append(variant.name)
+        session = SimulatedSession(self.factors.get(variant.name, 1.0), manifest.outputs[0].name)
+        self.sessions.append(session)
+        return session
+
+    def inspect(self, file: Path) -> Signature:
+        raise VariantError(f"{file} is no model that a simulation could read")

@@ -1,0 +1,124 @@
+"""Admission: what fits passes untouched, everything else is INVALID and names tensor, sent and wanted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferRequest, RequestedOutput
+from gateway.domain.manifest import Preprocess, TensorSpec
+from gateway.domain.tensor import Datatype, Tensor
+from gateway.engine.admission import Admitted, admit
+from tests.simulators.engine_rig import manifest
+from tests.simulators.images_made import elements
+
+IMAGE = TensorSpec("image", Datatype.FP32, (-1, 1, 2, 2), finite=True, preprocess=Preprocess(("png",)))
+SIZE = TensorSpec("size", Datatype.INT64, (-1, 2))
+OUTPUTS = (
+    TensorSpec("scores", Datatype.FP32, (-1, 3)),
+    TensorSpec("text", Datatype.BYTES, (-1, 1)),
+    TensorSpec("flag", Datatype.BOOL, (-1, 1)),
+)
+MODEL = manifest(inputs=(IMAGE, SIZE), outputs=OUTPUTS)
+
+
+def tensors(rows: int = 2) -> dict[str, Tensor]:
+    return {
+        "image": Tensor(Datatype.FP32, np.zeros((rows, 1, 2, 2), np.float32)),
+        "size": Tensor(Datatype.INT64, np.zeros((rows, 2), np.int64)),
+    }
+
+
+def admitted(changes: dict[str, Tensor | None], rows: int = 2, **more: object) -> Admitted:
+    inputs = {name: tensor for name, tensor in {**tensors(rows), **changes}.items() if tensor is not None}
+    return admit(InferRequest("m", inputs, **more), MODEL, 4)  # type: ignore[arg-type]
+
+
+def test_what_fits_is_admitted_with_its_rows_and_all_outputs() -> None:
+    got = admitted({})
+    assert got.rows == 2
+    assert [output.name for output in got.outputs] == ["scores", "text", "flag"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"image": None}, "input 'image' is missing"),
+        ({"other": Tensor(Datatype.FP32, np.zeros(1, np.float32))}, "unexpected inference input 'other'"),
+        ({"size": Tensor(Datatype.INT32, np.zeros((2, 2), np.int32))}, "datatype INT32, expected INT64"),
+        ({"size": Tensor(Datatype.INT64, np.zeros((2, 3), np.int64))}, "shape [2, 3], expected [-1, 2]"),
+        ({"size": Tensor(Datatype.INT64, np.zeros((2, 2, 1), np.int64))}, "shape [2, 2, 1]"),
+        ({"size": Tensor(Datatype.INT64, np.zeros((), np.int64))}, "shape []"),
+        (
+            {"size": Tensor(Datatype.INT64, np.zeros((3, 2), np.int64))},
+            "differ in their first dimension (rows): [2, 3]",
+        ),
+        ({"image": Tensor(Datatype.FP32, np.full((2, 1, 2, 2), np.nan, np.float32))}, "holds NaN or infinity"),
+        ({"image": Tensor(Datatype.FP32, np.full((2, 1, 2, 2), -np.inf, np.float32))}, "holds NaN or infinity"),
+        ({"image": Tensor(Datatype.BYTES, elements(b"", b"").reshape(1, 2))}, "need the shape [n] or [n,1]"),
+        ({"image": Tensor(Datatype.BYTES, elements(b"", b"").reshape(2, 1, 1))}, "need the shape [n] or [n,1]"),
+        ({"image": Tensor(Datatype.BYTES, elements(b"").reshape(()))}, "need the shape [n] or [n,1]"),
+        ({"size": Tensor(Datatype.BYTES, elements(b"", b""))}, "datatype BYTES, expected INT64"),
+    ],
+)
+def test_refusals_name_what_is_wrong(changes: dict[str, Tensor | None], words: str) -> None:
+    with pytest.raises(RequestError) as error:
+        admitted(changes)
+    assert error.value.fault is Fault.INVALID
+    assert words in error.value.message
+    assert "model 'm' version 1" in error.value.message
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_encoded_images_stand_for_their_rows(shape: tuple[int, ...]) -> None:
+    assert admitted({"image": Tensor(Datatype.BYTES, elements(b"a", b"b").reshape(shape))}).rows == 2
+
+
+@pytest.mark.parametrize("rows", [0, 5])
+def test_rows_are_bounded(rows: int) -> None:
+    with pytest.raises(RequestError, match=f"batch of {rows} rows; between 1 and 4"):
+        admitted({}, rows)
+
+
+def test_nan_passes_where_the_input_does_not_say_finite() -> None:
+    loose = manifest(inputs=(TensorSpec("x", Datatype.FP32, (-1, 1)),))
+    sent = {"x": Tensor(Datatype.FP32, np.full((1, 1), np.nan, np.float32))}
+    assert admit(InferRequest("m", sent), loose, 1).rows == 1
+
+
+def test_a_model_without_rows_counts_one_whatever_its_inputs() -> None:
+    fixed = manifest(
+        inputs=(TensorSpec("a", Datatype.FP32, (3,)), TensorSpec("b", Datatype.FP32, ())),
+        outputs=(TensorSpec("y", Datatype.FP32, (5,)),),
+    )
+    sent = {name: Tensor(Datatype.FP32, np.zeros(shape, np.float32)) for name, shape in (("a", (3,)), ("b", ()))}
+    assert admit(InferRequest("m", sent), fixed, 1).rows == 1
+
+
+def test_a_fixed_number_of_images_is_held_to() -> None:
+    one = TensorSpec("x", Datatype.FP32, (1, 1, 2, 2), preprocess=Preprocess(("png",)))
+    fixed = manifest(inputs=(one,), outputs=(TensorSpec("y", Datatype.FP32, (1, 3)),))
+    with pytest.raises(RequestError, match="takes 1 encoded images, not 2"):
+        admit(InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(b"a", b"b"))}), fixed, 4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ((RequestedOutput("nothing"),), "unexpected inference output 'nothing'"),
+        ((RequestedOutput("scores"), RequestedOutput("scores")), "output 'scores' already exists in request"),
+        ((RequestedOutput("text", 1),), "output 'text' is BYTES: no scores to classify"),
+        ((RequestedOutput("flag", 1),), "output 'flag' is BOOL: no scores to classify"),
+    ],
+)
+def test_requested_outputs_are_checked(outputs: tuple[RequestedOutput, ...], words: str) -> None:
+    with pytest.raises(RequestError) as error:
+        admitted({}, outputs=outputs)
+    assert error.value.fault is Fault.INVALID
+    assert words in error.value.message
+
+
+def test_requested_outputs_keep_the_callers_order() -> None:
+    wanted = (RequestedOutput("text"), RequestedOutput("scores", 2))
+    assert admitted({}, outputs=wanted).outputs == wanted

@@ -1,0 +1,186 @@
+"""From releases to sessions: trials, kept verdicts, fallbacks, bare models, and refinement while the device is idle."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.events import ModelRefused, TrialFinished
+from gateway.domain.verdict import Verdict
+from gateway.engine.settings import EngineSettings
+from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, request
+
+
+@pytest.mark.asyncio
+async def test_the_first_variant_that_passes_serves_and_the_rest_stay_untried() -> None:
+    rig = Rig(trials={"a": Verdict(False, "died by SIGSEGV"), "b": Verdict(False, "golden set"), "c": PASSED})
+    await rig.serve(manifest(variants=("a", "b", "c", "d")))
+    assert rig.tried == ["a", "b", "c"]
+    assert rig.engine.placement("m").variant == "c"
+    passed = [(event.variant, event.passed) for event in rig.told(TrialFinished)]  # type: ignore[union-attr]
+    assert passed == [("a", False), ("b", False), ("c", True)]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_release_of_which_nothing_passes_says_why_for_each_variant() -> None:
+    rig = Rig(trials={"a": Verdict(False, "died by SIGSEGV"), "b": Verdict(False, "golden set failed")})
+    await rig.serve(manifest(variants=("a", "b")))
+    with pytest.raises(RequestError) as error:
+        await rig.engine.infer(request())
+    assert error.value.fault is Fault.UNAVAILABLE
+    assert "a: died by SIGSEGV" in error.value.message
+    assert "b: golden set failed" in error.value.message
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_kept_verdict_opens_without_a_trial() -> None:
+    rig = Rig()
+    await rig.serve(manifest())
+    await rig.serve(manifest(), digest="d2")
+    assert rig.tried == ["a"]
+    assert rig.runtime.opened == ["a", "a"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_an_unchanged_release_is_not_opened_again() -> None:
+    rig = Rig()
+    await rig.serve(manifest())
+    await rig.serve(manifest())
+    assert rig.runtime.opened == ["a"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_proven_variant_that_will_not_open_gives_way_to_the_next() -> None:
+    rig = Rig()
+    rig.runtime.refuses["a"] = RuntimeError("no device left")
+    await rig.serve(manifest(variants=("a", "b")))
+    assert rig.engine.placement("m").variant == "b"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_refining_tries_the_rest_and_swaps_to_the_best() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": measured(95.0), "c": measured(50.0)})
+    await rig.serve(manifest(variants=("a", "b", "c")))
+    assert rig.engine.placement("m").variant == "a"
+    await rig.repository.refine()
+    assert rig.tried == ["a", "b", "c"]
+    assert rig.engine.placement("m").variant == "c"
+    assert rig.engine.placement("m").reason == "50.0 us"
+    assert [session.closed for session in rig.runtime.sessions] == [1, 0]
+    await rig.repository.refine()
+    assert rig.tried == ["a", "b", "c"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_refining_keeps_what_leads_by_less_than_a_tenth() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": measured(95.0)})
+    await rig.serve(manifest(variants=("a", "b")))
+    await rig.repository.refine()
+    assert rig.runtime.opened == ["a"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_the_objective_decides() -> None:
+    trials = {"a": measured(100.0, row_us=10.0), "b": measured(50.0, row_us=40.0)}
+    chosen = {}
+    for objective in ("latency", "throughput"):
+        rig = Rig(objective=objective, trials=trials)
+        await rig.serve(manifest(variants=("a", "b")))
+        await rig.repository.refine()
+        chosen[objective] = rig.engine.placement("m").variant
+        await rig.repository.close()
+    assert chosen == {"latency": "b", "throughput": "a"}
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_measured_while_a_request_is_under_way() -> None:
+    rig = Rig(idle_before_trial_s=0.02)
+    await rig.serve(manifest(variants=("a", "b")))
+    rig.session.gate.clear()
+    asked = asyncio.ensure_future(rig.engine.infer(request()))
+    await rig.begun()
+    refining = asyncio.ensure_future(rig.repository.refine())
+    done, _ = await asyncio.wait({refining}, timeout=0.1)
+    assert (done, rig.tried) == (set(), ["a"])
+    rig.session.gate.set()
+    await asked
+    await refining
+    assert rig.tried == ["a", "b"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_refining_ends_even_where_no_verdict_can_be_kept() -> None:
+    rig = Rig()
+    rig.verdicts.broken = True
+    await rig.serve(manifest(variants=("a", "b")))
+    await rig.repository.refine()
+    assert rig.tried == ["a", "a", "b"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_better_variant_that_will_not_open_stays_out() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": measured(10.0)})
+    await rig.serve(manifest(variants=("a", "b")))
+    rig.runtime.refuses["b"] = RuntimeError("no device left")
+    await rig.repository.refine()
+    assert rig.engine.placement("m").variant == "a"
+    assert "b stays out" in str(rig.told(ModelRefused))
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_model_unloaded_while_it_is_measured_stays_unloaded() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": measured(10.0)})
+    await rig.serve(manifest(variants=("a", "b")))
+    rig.trial_gate.clear()
+    refining = asyncio.ensure_future(rig.repository.refine())
+    while "b" not in rig.tried:
+        await asyncio.sleep(0)
+    await rig.repository.unload("m")
+    rig.trial_gate.set()
+    await refining
+    assert not rig.engine.ready("m")
+    assert rig.runtime.memory_bytes == 0
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_bare_model_is_completed_by_its_runtime_once() -> None:
+    rig = Rig()
+    release = bare("m", "model.onnx")
+    await rig.repository.synchronise([release])
+    assert rig.engine.describe("m").inputs == rig.signature.inputs
+    assert rig.engine.placement("m").runtime == "onnx"
+    await rig.repository.synchronise([])
+    await rig.repository.synchronise([release])
+    assert rig.inspected == ["onnx:model.onnx"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_bare_file_its_runtime_cannot_read_is_refused() -> None:
+    rig = Rig()
+    await rig.repository.synchronise([bare("m", "model.tflite")])
+    assert rig.repository.index()[0].reason == "model.tflite is no model"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_the_largest_batch_is_announced_only_for_models_with_rows() -> None:
+    rig = Rig(EngineSettings(max_batch_rows=7))
+    fixed = manifest("fixed")
+    single = tuple(type(s)(s.name, s.datatype, (1, 1)) for s in fixed.inputs + fixed.outputs)
+    await rig.serve(manifest(), manifest("fixed", inputs=single[:1], outputs=single[1:]))
+    assert [rig.engine.placement(name).max_batch_rows for name in ("m", "fixed")] == [7, 0]
+    await rig.repository.close()

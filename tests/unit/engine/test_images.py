@@ -1,0 +1,230 @@
+"""Encoded images to input tensors: good, broken, hostile; every fit, colour and layout, pixel by pixel."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import Preprocess, TensorSpec
+from gateway.domain.tensor import Array, Datatype
+from gateway.engine.images import decode_images
+from gateway.engine.settings import EngineSettings
+from tests.simulators.images_made import elements, encoded
+
+SETTINGS = EngineSettings()
+RGB = np.array([[[250, 10, 20], [30, 200, 40]], [[50, 60, 220], [70, 80, 90]]], np.uint8)
+GRAY = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+
+
+def spec(
+    shape: tuple[int, ...] = (-1, -1, -1, -1), layout: str = "", datatype: Datatype = Datatype.FP32, **how: object
+) -> TensorSpec:
+    return TensorSpec("x", datatype, shape, layout, preprocess=Preprocess(("png", "jpeg"), **how))  # type: ignore[arg-type]
+
+
+def decode(content: bytes, wanted: TensorSpec, bounds: EngineSettings = SETTINGS) -> Array:
+    return decode_images(elements(content), wanted, bounds)[0]
+
+
+def fault_of(content: bytes, wanted: TensorSpec, bounds: EngineSettings = SETTINGS) -> RequestError:
+    with pytest.raises(RequestError) as error:
+        decode(content, wanted, bounds)
+    return error.value
+
+
+def png_of(width: int, height: int, data: bytes = b"") -> bytes:
+    """A PNG whose header claims any size."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+def test_rgb_png_is_exact_channels_first() -> None:
+    assert np.array_equal(decode(encoded(RGB), spec()), RGB.transpose(2, 0, 1))
+
+
+def test_channels_last_and_bgr() -> None:
+    assert np.array_equal(decode(encoded(RGB), spec(layout="NHWC", color="bgr")), RGB[:, :, ::-1])
+
+
+def test_gray_and_scale_and_mean() -> None:
+    got = decode(encoded(GRAY), spec(color="gray", scale=0.5, mean=(3.0,)))
+    assert np.array_equal(got, GRAY[np.newaxis] * np.float32(0.5) - 3)
+    assert got.dtype == np.float32
+
+
+def test_mean_per_channel() -> None:
+    got = decode(encoded(RGB), spec(layout="NHWC", mean=(1.0, 2.0, 3.0)))
+    assert np.array_equal(got, RGB.astype(np.float32) - np.array([1, 2, 3], np.float32))
+
+
+def test_a_colour_image_for_a_gray_input_and_the_other_way_round() -> None:
+    gray = decode(encoded(np.full((2, 2, 3), 90, np.uint8)), spec(color="gray"))
+    assert np.array_equal(gray, np.full((1, 2, 2), 90))
+    assert np.array_equal(decode(encoded(GRAY), spec()), np.repeat(GRAY[np.newaxis], 3, axis=0))
+
+
+def test_sixteen_bits_a_pixel_are_scaled_not_clipped() -> None:
+    pixels = np.array([[0, 256, 32768, 65535]], np.uint16)
+    assert decode(encoded(pixels), spec(color="gray")).ravel().tolist() == [0, 1, 128, 255]
+
+
+def test_jpeg_is_near_enough_also_when_scaled_while_decoded() -> None:
+    flat = encoded(np.full((256, 512, 3), (200, 100, 50), np.uint8), "jpeg", quality=95)
+    got = decode(flat, spec(resize=(16, 32)))
+    assert got.shape == (3, 16, 32)
+    assert np.abs(got - np.array([200, 100, 50])[:, None, None]).max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("datatype", "mean", "expected"),
+    [(Datatype.UINT8, 0.0, [0, 128, 255]), (Datatype.INT8, 128.0, [-128, 0, 127]), (Datatype.UINT8, 200.0, [0, 0, 55])],
+)
+def test_integer_inputs_are_rounded_and_kept_in_range(datatype: Datatype, mean: float, expected: list[int]) -> None:
+    pixels = np.array([[0, 128, 255]], np.uint8)
+    got = decode(encoded(pixels), spec(color="gray", mean=(mean,), datatype=datatype))
+    assert (got.dtype, got.ravel().tolist()) == (datatype.dtype, expected)
+
+
+def test_rounding_is_to_the_nearest() -> None:
+    got = decode(encoded(np.array([[3, 7]], np.uint8)), spec(color="gray", scale=0.25, datatype=Datatype.UINT8))
+    assert got.ravel().tolist() == [1, 2]
+
+
+def wide() -> bytes:
+    """8 wide, 4 high: left half 0, right half 200."""
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[:, 4:] = 200
+    return encoded(pixels)
+
+
+def test_letterbox_keeps_the_aspect_and_fills_with_black() -> None:
+    got = decode(wide(), spec(color="gray", resize=(8, 8), fit="letterbox"))[0]
+    assert np.array_equal(got[2:6], np.repeat([[0, 0, 0, 0, 200, 200, 200, 200]], 4, axis=0))
+    assert not got[:2].any()
+    assert not got[6:].any()
+
+
+def test_letterbox_on_the_other_axis() -> None:
+    tall = encoded(np.full((8, 4), 50, np.uint8))
+    got = decode(tall, spec(color="gray", resize=(4, 4), fit="letterbox"))[0]
+    assert got.tolist() == [[0, 50, 50, 0]] * 4
+
+
+def test_crop_takes_the_middle() -> None:
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[:, 2:6] = 100
+    got = decode(encoded(pixels), spec(color="gray", resize=(4, 4), fit="crop"))[0]
+    assert got.tolist() == [[100] * 4] * 4
+
+
+def test_stretch_changes_the_aspect() -> None:
+    got = decode(wide(), spec(color="gray", resize=(4, 4), fit="stretch"))[0]
+    assert got.shape == (4, 4)
+    assert got[:, 0].tolist() == [0] * 4
+    assert got[:, 3].tolist() == [200] * 4
+
+
+SIDES_PX = st.tuples(st.integers(1, 40), st.integers(1, 40))
+
+
+@pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])
+@given(size=SIDES_PX, wanted=SIDES_PX, form=st.sampled_from(["png", "jpeg"]))
+@settings(max_examples=40, deadline=None)
+def test_any_size_becomes_the_wanted_size(fit: str, size: tuple[int, int], wanted: tuple[int, int], form: str) -> None:
+    content = encoded(np.full((*size, 3), 128, np.uint8), form)
+    got = decode(content, spec((-1, 3, *wanted), resize=wanted, fit=fit))
+    assert got.shape == (3, *wanted)
+    assert got.max() <= 131
+
+
+def test_many_images_become_one_batch_in_order() -> None:
+    contents = [encoded(np.full((2, 2), value, np.uint8)) for value in (1, 2, 3)]
+    got = decode_images(elements(*contents).reshape(3, 1), spec(color="gray"), SETTINGS)
+    assert got.shape == (3, 1, 2, 2)
+    assert got[:, 0, 0, 0].tolist() == [1, 2, 3]
+
+
+def test_images_that_differ_in_size_cannot_form_a_batch() -> None:
+    both = elements(encoded(GRAY), encoded(RGB))
+    with pytest.raises(RequestError, match="differ in size") as error:
+        decode_images(both, spec(), SETTINGS)
+    assert error.value.fault is Fault.INVALID
+
+
+def test_a_size_the_model_does_not_take_is_named() -> None:
+    error = fault_of(encoded(RGB), spec((-1, 3, 8, 8)))
+    assert error.fault is Fault.INVALID
+    assert "[3, 2, 2]" in error.message
+    assert "[3, 8, 8]" in error.message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not an image", b"\xff\xd8\xff", encoded(RGB, "gif"), encoded(RGB, "bmp"), png_of(2, 2, b"\0")],
+    ids=["empty", "text", "jpeg start", "gif", "bmp", "png without rows"],
+)
+def test_what_is_no_image_of_a_declared_format_is_invalid(content: bytes) -> None:
+    error = fault_of(content, spec())
+    assert error.fault is Fault.INVALID
+    assert "image 0 of input 'x'" in error.message
+
+
+def test_a_format_that_is_not_declared_is_refused() -> None:
+    wanted = dataclasses.replace(spec(), preprocess=Preprocess(("png",)))
+    assert "is not a png image" in fault_of(encoded(RGB, "jpeg"), wanted).message
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg"])
+def test_truncated_images_are_invalid(form: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    content = encoded(pixels, form)
+    for keep in (0.1, 0.5, 0.9):
+        assert fault_of(content[: int(len(content) * keep)], spec()).fault is Fault.INVALID
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(10_000, 10_000), (13_000, 10_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1)]
+)
+def test_a_bomb_is_refused_by_its_header(width: int, height: int) -> None:
+    assert fault_of(png_of(width, height), spec()).fault is Fault.TOO_LARGE
+
+
+def test_bounds_are_the_settings() -> None:
+    content = encoded(np.zeros((10, 10), np.uint8))
+    assert fault_of(content, spec(), EngineSettings(image_pixels=99)).fault is Fault.TOO_LARGE
+    assert fault_of(content, spec(), EngineSettings(image_bytes=len(content) - 1)).fault is Fault.TOO_LARGE
+    assert decode(content, spec(), EngineSettings(image_pixels=100, image_bytes=len(content))).shape == (3, 10, 10)
+
+
+DAMAGEABLE = {
+    form: encoded(np.random.default_rng(1).integers(0, 255, (24, 24, 3), np.uint8), form) for form in ("png", "jpeg")
+}
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg"])
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_damaged_image_is_answered_or_refused_and_nothing_else(form: str, data: st.DataObject) -> None:
+    content = bytearray(DAMAGEABLE[form])
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=8)):
+        content[place] = data.draw(st.integers(0, 255))
+    assert outcome(bytes(content)) in {(3, 8, 8), Fault.INVALID, Fault.TOO_LARGE}
+
+
+def outcome(content: bytes) -> tuple[int, ...] | Fault:
+    try:
+        return decode(content, spec(resize=(8, 8))).shape
+    except RequestError as error:
+        return error.fault

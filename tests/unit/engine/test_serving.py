@@ -1,0 +1,244 @@
+"""One servable under load: batches, callers who leave, deadlines, bounds, failing runs, lent buffers, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.events import RunFailed
+from gateway.domain.infer import InferRequest, RequestedOutput
+from gateway.domain.manifest import TensorSpec
+from gateway.domain.tensor import Datatype, Tensor
+from gateway.engine.settings import EngineSettings
+from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+
+
+async def joining_rig(**settings: object) -> Rig:
+    """A rig whose trial says that joining rows pays, with a first request held in the session."""
+    rig = Rig(EngineSettings(**settings))  # type: ignore[arg-type]
+    rig.trials["a"] = measured(100.0, row_us=10.0)
+    await rig.serve(manifest())
+    return rig
+
+
+async def hold(rig: Rig) -> asyncio.Task[object]:
+    """Occupy the session; returns the task of the request that does."""
+    rig.session.gate.clear()
+    task = asyncio.ensure_future(rig.engine.infer(request(0.0)))
+    await rig.begun()
+    return task
+
+
+def ask(rig: Rig, value: float, **changes: object) -> asyncio.Task[object]:
+    return asyncio.ensure_future(rig.engine.infer(request(value, **changes)))
+
+
+async def queued(rig: Rig, count: int) -> None:
+    """Let tasks put their tickets: each needs one turn of the loop."""
+    servable = rig.registry.find("m")
+    while servable.pending < count:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_waiting_requests_are_joined_and_each_gets_its_own_rows() -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = [ask(rig, value, rows=rows) for value, rows in ((1.0, 1), (2.0, 3), (3.0, 2))]
+    await queued(rig, 3)
+    rig.session.gate.set()
+    assert [values(answer) for answer in await asyncio.gather(*tasks)] == [[1.0], [2.0] * 3, [3.0] * 2]
+    assert rig.session.runs == [[0.0], [1.0, 2.0, 2.0, 2.0, 3.0, 3.0]]
+    assert values(await first) == [0.0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_caller_cancelled_while_its_batch_runs_disturbs_nobody() -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0, 3.0)]
+    await queued(rig, 3)
+    rig.session.gate.let(1)
+    await first
+    await rig.begun()
+    tasks[1].cancel()
+    await asyncio.wait({tasks[1]})
+    rig.session.gate.set()
+    assert values(await tasks[0]) == [1.0]
+    assert values(await tasks[2]) == [3.0]
+    assert tasks[1].cancelled()
+    assert rig.registry.find("m").statistics.drops == {"cancelled": 1}
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_caller_who_leaves_the_queue_is_never_run_and_frees_its_place() -> None:
+    rig = await joining_rig(queue_requests=2)
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    tasks[0].cancel()
+    await asyncio.wait({tasks[0]})
+    tasks.append(ask(rig, 3.0))
+    await queued(rig, 2)
+    rig.session.gate.set()
+    assert [values(await task) for task in tasks[1:]] == [[2.0], [3.0]]
+    assert rig.session.runs == [[0.0], [2.0, 3.0]]
+    await first
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_deadline_that_passes_in_the_queue_is_answered_at_once_and_never_run() -> None:
+    rig = await joining_rig(queue_requests=1)
+    first = await hold(rig)
+    late = ask(rig, 1.0, deadline_ns=time.monotonic_ns() + 5_000_000)
+    with pytest.raises(RequestError) as error:
+        await late
+    assert error.value.fault is Fault.EXPIRED
+    assert rig.registry.find("m").pending == 0
+    rig.session.gate.set()
+    await first
+    assert rig.session.runs == [[0.0]]
+    assert rig.registry.find("m").statistics.drops == {"expired": 1}
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_deadline_already_over_is_refused_before_it_is_queued() -> None:
+    rig = await joining_rig()
+    with pytest.raises(RequestError) as error:
+        await rig.engine.infer(request(deadline_ns=time.monotonic_ns()))
+    assert error.value.fault is Fault.EXPIRED
+    assert rig.session.runs == []
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_full_queue_answers_overloaded_with_a_time_to_come_back() -> None:
+    rig = await joining_rig(queue_requests=2, retry_after_s=3.5)
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    with pytest.raises(RequestError) as error:
+        await rig.engine.infer(request(9.0))
+    assert (error.value.fault, error.value.retry_after_s) == (Fault.OVERLOADED, 3.5)
+    assert rig.engine.statistics("m")[0].queued == 2
+    rig.session.gate.set()
+    assert [values(answer) for answer in await asyncio.gather(*tasks)] == [[1.0], [2.0]]
+    await first
+    assert rig.registry.find("m").statistics.drops == {"queue_full": 1}
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_raises_fails_its_batch_only() -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    rig.session.failure = MemoryError("device lost")
+    rig.session.gate.set()
+    results = await asyncio.gather(first, *tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [RequestError] * 3
+    assert {result.fault for result in results if isinstance(result, RequestError)} == {Fault.INTERNAL}
+    assert all("device lost" not in str(result) for result in results)
+    assert [event.reason for event in rig.told(RunFailed)] == ["MemoryError: device lost"] * 2  # type: ignore[union-attr]
+    rig.session.failure = None
+    assert values(await rig.engine.infer(request(4.0))) == [4.0]
+    assert rig.registry.find("m").statistics.fail.count == 3
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_answers_are_copies_of_what_the_session_lends() -> None:
+    rig = await joining_rig()
+    single = await rig.engine.infer(request(5.0))
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    rig.session.gate.set()
+    joined = await asyncio.gather(*tasks)
+    await rig.engine.infer(request(7.0))
+    await first
+    await rig.repository.close()
+    assert values(single) == [5.0]
+    assert [values(answer) for answer in joined] == [[1.0], [2.0]]
+
+
+@pytest.mark.asyncio
+async def test_a_joined_run_with_rows_too_many_fails_rather_than_mix_callers() -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    rig.session.extra_rows = 1
+    rig.session.gate.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [getattr(result, "fault", None) for result in results] == [Fault.INTERNAL] * 2
+    await first
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_requests_are_not_joined_where_the_trial_saw_no_gain() -> None:
+    rig = Rig()
+    rig.trials["a"] = measured(100.0, row_us=90.0)
+    await rig.serve(manifest())
+    first = await hold(rig)
+    tasks = [ask(rig, value) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    rig.session.gate.set()
+    await asyncio.gather(first, *tasks)
+    assert rig.session.runs == [[0.0], [1.0], [2.0]]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_the_session_is_touched_by_one_thread_only() -> None:
+    rig = await joining_rig()
+    for value in range(5):
+        await rig.engine.infer(request(float(value)))
+    await rig.repository.close()
+    assert len(rig.session.threads) == 1
+    assert rig.session.closed == 1
+
+
+@pytest.mark.asyncio
+async def test_statistics_count_rows_runs_and_batches() -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = [ask(rig, value, rows=2, ignored_parameters=2) for value in (1.0, 2.0)]
+    await queued(rig, 2)
+    rig.session.gate.set()
+    await asyncio.gather(first, *tasks)
+    with pytest.raises(RequestError):
+        await rig.engine.infer(InferRequest("m", {}))
+    (counted,) = rig.engine.statistics("m", "1")
+    assert (counted.inferences, counted.executions) == (5, 2)
+    assert (counted.success.count, counted.fail.count, counted.queue.count) == (3, 1, 3)
+    assert {size: batch.compute_infer.count for size, batch in counted.batches.items()} == {1: 1, 4: 1}
+    assert counted.ignored_parameters == 4
+    assert counted.compute_infer.ns > 0
+    assert counted.last_inference_ms > 0
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_classification_and_chosen_outputs() -> None:
+    outputs = (TensorSpec("y", Datatype.FP32, (-1, 3)),)
+    inputs = (TensorSpec("x", Datatype.FP32, (-1, 3)),)
+    rig = Rig()
+    await rig.serve(manifest(inputs=inputs, outputs=outputs, labels=("a", "b")))
+    scores = Tensor(Datatype.FP32, np.array([[1.0, 3.0, 2.0]], np.float32))
+    wanted = (RequestedOutput("y", classification=2),)
+    answer = await rig.engine.infer(InferRequest("m", {"x": scores}, id="7", outputs=wanted))
+    assert answer.outputs["y"].datatype is Datatype.BYTES
+    assert answer.outputs["y"].array.tolist() == [[b"3.000000:1:b", b"2.000000:2"]]
+    assert (answer.model, answer.version, answer.id, answer.variant) == ("m", "1", "7", "a")
+    await rig.repository.close()
