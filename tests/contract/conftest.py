@@ -1,0 +1,88 @@
+"""Every variant that the contract of runtimes is held against: the shipped models' and small ones built on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.domain.golden import read_golden
+from gateway.domain.manifest import RUNTIMES, ModelManifest, Tolerance, Variant
+from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.ports import Session
+from gateway.domain.tensor import Tensors
+from gateway.domain.verdict import Budget
+from gateway.runtimes.catalog import get_runtime
+from tests.simulators import models
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))
+ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A variant, where its files lie, rows to feed it, and how near it must be to the oracle."""
+
+    manifest: ModelManifest
+    variant: Variant
+    files: Path
+    inputs: Tensors
+    tolerance: Tolerance
+
+    def open(self, budget: Budget | None = None) -> Session:
+        return get_runtime(self.variant.runtime).open(self.manifest, self.variant, self.files, budget or Budget())
+
+    def oracle(self) -> Session:
+        reference = next(each for each in self.manifest.variants if each.runtime == "reference")
+        return get_runtime("reference").open(self.manifest, reference, self.files, Budget())
+
+
+def shipped(manifest_file: Path, name: str) -> Case:
+    """A variant of a shipped model, fed the first rows of its golden set."""
+    manifest = read_manifest(manifest_file.read_text(), str(manifest_file))
+    variant = manifest.variant(name)
+    golden = read_golden((manifest_file.parent / "golden.npz").read_bytes(), manifest, "golden.npz")
+    tolerance = manifest.golden.tolerance[variant.runtime]
+    # the manifest's tolerance is for softmax's 0..1, these are the raw scores of about ±10, over eight rows only
+    tolerance = replace(tolerance, agreement=1.0, mean_abs=20 * tolerance.mean_abs)
+    inputs = {name: array[:ROWS] for name, array in golden.inputs.items()}
+    return Case(manifest, variant, manifest_file.parent, inputs, tolerance)
+
+
+def built(folder: Path, runtime: str, model: str, rows: int) -> Case:
+    """A model of `tests.simulators.models`, written for `runtime` and for the oracle."""
+    manifest = models.write_variant(folder, getattr(models, model)(), runtime, rows=rows)
+    if runtime != "reference":
+        manifest = models.write_variant(folder, manifest, "reference")
+    random = np.random.default_rng(3)
+    inputs = {
+        spec.name: random.normal(size=(ROWS, *spec.shape[1:])).astype(spec.datatype.dtype) for spec in manifest.inputs
+    }
+    return Case(manifest, manifest.variants[0], folder, inputs, Tolerance(1.0, 1e-5))
+
+
+def _names() -> Iterator[str]:
+    for file in MANIFESTS:
+        for variant in read_manifest(file.read_text(), str(file)).variants:
+            yield f"{file.parent.parent.name}/{file.parent.name}/{variant.name}"
+    for runtime in RUNTIMES:
+        yield from (f"built/{runtime}/{model}/{rows}" for model in ("adder", "dense") for rows in (-1, 1))
+
+
+@pytest.fixture(params=list(_names()))
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """Every shipped variant, and small models of every runtime with open and with fixed row counts."""
+    parts = request.param.split("/")
+    if parts[0] == "built":
+        return built(tmp_path, parts[1], parts[2], int(parts[3]))
+    return shipped(MODELS / parts[0] / parts[1] / "manifest.toml", parts[2])
+
+
+@pytest.fixture(params=RUNTIMES)
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """The dense model of every runtime."""
+    return built(tmp_path, request.param, "dense", -1)

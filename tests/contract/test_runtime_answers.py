@@ -1,0 +1,123 @@
+"""What every runtime promises of an open session, held against the numpy oracle."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.domain.golden import GoldenSet, judge
+from gateway.domain.manifest import RUNTIMES
+from gateway.domain.verdict import Budget
+
+
+def copied(answers):
+    return {name: array.copy() for name, array in answers.items()}
+
+
+def rows(inputs, start, stop):
+    return {name: array[start:stop] for name, array in inputs.items()}
+
+
+def test_every_runtime_is_in_the_suite(request):
+    names = " ".join(item.name for item in request.session.items if "test_answers_as_the_oracle" in item.name)
+    assert not names or request.config.option.keyword or all(f"built/{runtime}/" in names for runtime in RUNTIMES)
+
+
+def test_answers_as_the_oracle_does(case):
+    expected = copied(case.oracle().run(case.inputs))
+    session = case.open()
+    result = judge(GoldenSet(case.inputs, expected), session.run(case.inputs), case.tolerance)
+    assert result.passed, result.reason
+
+
+def test_gives_the_manifests_names_datatypes_and_shapes_for_any_row_count(case):
+    session = case.open()
+    for count in (1, 2, 5, 8, 1):
+        answers = session.run(rows(case.inputs, 0, count))
+        assert set(answers) == {spec.name for spec in case.manifest.outputs}
+        for spec in case.manifest.outputs:
+            assert answers[spec.name].dtype == spec.datatype.dtype
+            assert answers[spec.name].shape == (count, *spec.shape[1:])
+            assert answers[spec.name].flags.c_contiguous
+
+
+def test_a_row_is_answered_alike_alone_and_in_a_batch(case):
+    session = case.open()
+    together = copied(session.run(case.inputs))
+    for row in range(3):
+        for name, answer in session.run(rows(case.inputs, row, row + 1)).items():
+            np.testing.assert_allclose(answer[0], together[name][row], rtol=1e-4, atol=1e-4)
+
+
+def test_outputs_are_lent_until_the_next_run_and_never_alias_the_inputs(case):
+    session = case.open()
+    inputs = copied(case.inputs)
+    answers = session.run(inputs)
+    expected = copied(answers)
+    for array in inputs.values():
+        array.fill(0)
+    for name, answer in answers.items():
+        np.testing.assert_array_equal(answer, expected[name])
+
+
+def test_holding_old_outputs_does_not_disturb_later_runs(case):
+    session = case.open()
+    held = [session.run(rows(case.inputs, 0, count)) for count in (1, 3, 3, 2)]
+    expected = case.open().run(rows(case.inputs, 0, 2))
+    for name, answer in held[-1].items():
+        np.testing.assert_allclose(answer, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_takes_read_only_and_strided_inputs(case):
+    session = case.open()
+    expected = copied(session.run(case.inputs))
+    frozen = {
+        name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape) for name, array in case.inputs.items()
+    }
+    strided = {name: np.repeat(array, 2, axis=-1)[..., ::2] for name, array in case.inputs.items()}
+    for inputs in (frozen, strided):
+        for name, answer in session.run(inputs).items():
+            np.testing.assert_array_equal(answer, expected[name])
+
+
+def test_sessions_in_two_threads_do_not_disturb_each_other(case):
+    expected = copied(case.open().run(case.inputs))
+
+    def work(session):
+        return [copied(session.run(case.inputs)) for _ in range(20)]
+
+    sessions = [case.open(), case.open()]
+    with ThreadPoolExecutor(2) as pool:
+        for answers in pool.map(work, sessions):
+            for answer in answers:
+                for name, array in answer.items():
+                    np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_takes_more_than_one_thread(case):
+    expected = copied(case.open().run(case.inputs))
+    for name, answer in case.open(Budget(threads=2)).run(case.inputs).items():
+        np.testing.assert_allclose(answer, expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_closing_twice_is_harmless_and_a_closed_session_says_so(small):
+    session = small.open()
+    session.run(small.inputs)
+    session.close()
+    session.close()
+    with pytest.raises(VariantError, match="closed"):
+        session.run(small.inputs)
+
+
+def test_a_run_without_an_input_names_it(small):
+    with pytest.raises(VariantError, match="input 'x' is missing"):
+        small.open().run({})
+
+
+def test_a_run_of_a_wrong_shape_fails_and_the_next_one_works(small):
+    session = small.open()
+    expected = copied(session.run(small.inputs))
+    with pytest.raises(VariantError, match="failed"):
+        session.run({"x": np.zeros((2, 7), np.float32)})
+    np.testing.assert_array_equal(session.run(small.inputs)["scores"], expected["scores"])

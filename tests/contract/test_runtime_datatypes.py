@@ -1,0 +1,69 @@
+"""Which datatypes pass through which runtime unchanged, at the ends of their ranges."""
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import RUNTIMES
+from gateway.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
+from gateway.domain.verdict import Budget
+from gateway.runtimes.catalog import get_runtime
+from tests.simulators import models
+
+FLOATS = (Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16)
+NOT_EXCHANGED = {("openvino", Datatype.BYTES), ("litert", Datatype.BF16)}
+NARROWED = {  # OpenVINO's plugins compute in 32 bits whatever the graph says
+    ("openvino", Datatype.INT64): Datatype.INT32,
+    ("openvino", Datatype.UINT64): Datatype.UINT16,
+}
+PAIRS = [
+    (runtime, datatype) for runtime in RUNTIMES for datatype in Datatype if (runtime, datatype) not in NOT_EXCHANGED
+]
+
+
+def extremes(datatype):
+    """Two rows of three values."""
+    if datatype is Datatype.BYTES:
+        return np.array([[b"", "Grüße".encode(), b"a"], [b"b" * 1000, b"c", b"dd"]], object)
+    if datatype is Datatype.BOOL:
+        return np.array([[True, False, True], [False, False, True]])
+    if datatype in FLOATS:
+        values = np.array([[0.0, 1.5, -2.25], [np.inf, -np.inf, np.nan]], datatype.dtype)
+        return bfloat16_to_float32(float32_to_bfloat16(values)) if datatype is Datatype.BF16 else values
+    bounds = np.iinfo(datatype.dtype)
+    return np.array([[bounds.min, 0, 1], [bounds.max, 2, 3]], datatype.dtype)
+
+
+@pytest.mark.parametrize(("runtime", "datatype"), PAIRS, ids=[f"{r}-{d.label}" for r, d in PAIRS])
+def test_identity(runtime, datatype, tmp_path):
+    manifest = models.write_variant(tmp_path, models.identity(datatype), runtime)
+    session = get_runtime(runtime).open(manifest, manifest.variants[0], tmp_path, Budget())
+    values = extremes(NARROWED.get((runtime, datatype), datatype)).astype(datatype.dtype)
+    answer = session.run({"x": values})["y"]
+    assert answer.dtype == datatype.dtype
+    np.testing.assert_array_equal(answer, values)
+
+
+def test_bytes_that_are_no_utf8_are_refused_by_onnx(tmp_path):
+    manifest = models.write_variant(tmp_path, models.identity(Datatype.BYTES), "onnx")
+    session = get_runtime("onnx").open(manifest, manifest.variants[0], tmp_path, Budget())
+    with pytest.raises(VariantError, match="utf-8"):
+        session.run({"x": np.array([[b"\xff", b"", b""]], object)})
+
+
+@pytest.mark.parametrize("datatype", [Datatype.INT64, Datatype.UINT64])
+def test_integers_that_openvino_would_wrap_are_refused(datatype, tmp_path):
+    manifest = models.write_variant(tmp_path, models.identity(datatype), "openvino")
+    session = get_runtime("openvino").open(manifest, manifest.variants[0], tmp_path, Budget())
+    with pytest.raises(VariantError, match="'x' holds integers that do not fit int32"):
+        session.run({"x": np.array([[0, 1, 2**40]], datatype.dtype)})
+
+
+def test_strings_are_refused_by_openvino_when_the_file_is_read(tmp_path):
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    text = ops.parameter([3], ov.Type.string, name="text")
+    ov.save_model(ov.Model([text], [text], "text"), str(tmp_path / "model.xml"))
+    with pytest.raises(VariantError, match="is string, which this runtime cannot exchange"):
+        get_runtime("openvino").inspect(tmp_path / "model.xml")

@@ -1,0 +1,219 @@
+"""Trials in throw-away processes: real crashes, real hangs, real answers."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import RUNTIMES, Artifact, Golden, Tolerance, Variant
+from gateway.domain.postprocess import finish_outputs
+from gateway.domain.verdict import Budget
+from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.settings import TrialSettings
+from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
+from tests.simulators import models, models_litert
+
+QUICK = TrialSettings(nice=0, measure_s=0.02)
+IMPATIENT = replace(QUICK, deadline_s=3.0)
+pytestmark = pytest.mark.usefixtures("no_child_is_left")
+
+
+@pytest.fixture
+def no_child_is_left():
+    """Neither alive nor a zombie."""
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    assert {child.pid for child in psutil.Process().children()} - before == set()
+
+
+def tried(case, settings=QUICK, **changes):
+    variant = replace(case.variant, **changes.pop("variant", {}))
+    return asyncio.run(try_variant(replace(case.manifest, **changes), variant, case.files, Budget(), settings))
+
+
+def with_golden(case, scores=None):
+    """A golden set of the oracle's answers, or of `scores`, beside the model."""
+    expected = finish_outputs(case.manifest, case.oracle().run(case.inputs))["scores"] if scores is None else scores
+    label = expected.argmax(axis=-1)
+    np.savez(case.files / "golden.npz", **{"input.x": case.inputs["x"], "output.scores": expected, "label": label})
+    return Golden("golden.npz", "0" * 64, {case.variant.runtime: Tolerance(1.0, 1e-5)})
+
+
+def test_every_variant_passes_and_is_measured(case):
+    verdict = tried(case)
+    assert verdict.passed, verdict.reason
+    assert verdict.measured.p99_us >= verdict.measured.p50_us > 0
+    assert verdict.measured.cpu_us > 0
+    assert verdict.measured.row_us > 0
+    assert verdict.measured.memory_bytes > 0
+    if case.manifest.golden:
+        assert verdict.reason.startswith("passed its golden set: agreement ")
+        assert verdict.accuracy > 0.9
+    else:
+        assert verdict.reason.startswith("no golden set; two runs finite and equal")
+        assert verdict.accuracy is None
+
+
+def test_a_golden_set_that_agrees(small):
+    verdict = tried(small, golden=with_golden(small))
+    assert verdict.passed, verdict.reason
+    assert verdict.accuracy == 1.0
+
+
+def test_a_golden_set_that_does_not_agree(small):
+    wrong = np.roll(np.eye(3, dtype=np.float32), 1)[np.arange(8) % 3]
+    verdict = tried(small, golden=with_golden(small, wrong))
+    assert not verdict.passed
+    assert verdict.measured is None
+    assert verdict.reason.startswith("failed its golden set: agreement 0.")
+
+
+def test_a_golden_set_that_is_missing(small):
+    verdict = tried(small, golden=Golden("golden.npz", "0" * 64))
+    assert not verdict.passed
+    assert "golden set cannot be read" in verdict.reason
+
+
+def test_answers_that_are_not_finite(tmp_path):
+    graph = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
+        "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, 3]}],
+        "nodes": [{"op": "MatMul", "inputs": ["x", "W"], "outputs": ["scores"], "attributes": {}}],
+    }
+    models.write_reference(tmp_path / "model.npz", graph, W=np.full((4, 3), np.inf, np.float32))
+    variant = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
+    verdict = asyncio.run(try_variant(models.dense(), variant, tmp_path, Budget(), QUICK))
+    assert not verdict.passed
+    assert "'scores' holds NaN or infinity" in verdict.reason
+
+
+def test_a_variant_that_does_not_fit_says_why(small):
+    verdict = tried(small, variant={"artifacts": (Artifact("nothing.here", "0" * 64, 1),)})
+    assert not verdict.passed
+    assert "nothing.here" in verdict.reason
+
+
+def crashing(folder):
+    (folder / "model.tflite").write_bytes(models_litert.crashing())
+    return Variant("recursion", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),))
+
+
+def endless(folder):
+    models.write_onnx_endless(folder / "model.onnx")
+    return Variant("endless", "onnx", "fp32", (Artifact("model.onnx", "0" * 64, 1),))
+
+
+def endless_manifest():
+    manifest = models.dense()
+    x, y = (replace(manifest.inputs[0], name=name, shape=(1,)) for name in "xy")
+    return replace(manifest, inputs=(x,), outputs=(y,))
+
+
+def test_a_model_that_crashes_its_runtime(tmp_path):
+    verdict = asyncio.run(try_variant(models.identity(), crashing(tmp_path), tmp_path, Budget(), QUICK))
+    assert not verdict.passed
+    assert verdict.reason.startswith("died by SIGSEGV (exit -11) while opening it")
+
+
+def test_a_model_that_crashes_while_it_is_inspected(tmp_path):
+    crashing(tmp_path)
+    with pytest.raises(VariantError, match=r"died by SIGSEGV \(exit -11\) while reading the model"):
+        asyncio.run(inspect_file("litert", tmp_path / "model.tflite", QUICK))
+
+
+def test_a_model_that_never_answers(tmp_path):
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), IMPATIENT))
+    assert not verdict.passed
+    assert verdict.reason == "no answer within 3 s while running it twice"
+
+
+def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
+    os.mkfifo(tmp_path / "model.npz")
+    with pytest.raises(VariantError, match=r"no answer within 3 s while reading the model"):
+        asyncio.run(inspect_file("reference", tmp_path / "model.npz", IMPATIENT))
+
+
+async def running_child():
+    """The pid of the child that this process is waiting for."""
+    while not (children := psutil.Process().children()):
+        await asyncio.sleep(0)
+    return children[0]
+
+
+def test_cancelling_a_trial_kills_its_process(tmp_path):
+    async def cancelled():
+        variant = endless(tmp_path)
+        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, Budget(), QUICK))
+        child = await running_child()
+        trial.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await trial
+        assert not child.is_running()
+
+    asyncio.run(cancelled())
+
+
+def test_a_trial_killed_from_outside_says_so(tmp_path):
+    async def killed():
+        variant = endless(tmp_path)
+        trial = asyncio.create_task(try_variant(endless_manifest(), variant, tmp_path, Budget(), QUICK))
+        (await running_child()).send_signal(signal.SIGKILL)
+        return await trial
+
+    verdict = asyncio.run(killed())
+    assert not verdict.passed
+    assert "died by SIGKILL (exit -9, perhaps for lack of memory)" in verdict.reason
+
+
+def test_the_loop_is_free_while_a_trial_runs(small):
+    async def both():
+        trial = asyncio.create_task(try_variant(small.manifest, small.variant, small.files, Budget(), QUICK))
+        turns = 0
+        while not trial.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns, await trial
+
+    turns, verdict = asyncio.run(both())
+    assert verdict.passed
+    assert turns > 10
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_status_of_every_runtime(runtime):
+    status, devices = asyncio.run(runtime_status(runtime, QUICK))
+    assert status.version == get_runtime(runtime).version()
+    assert status.problem == ""
+    assert any(device.startswith("CPU") for device in devices)
+
+
+def test_status_of_an_unknown_runtime():
+    status, devices = asyncio.run(runtime_status("abacus", QUICK))
+    assert "no runtime called 'abacus'" in status.problem
+    assert devices == ()
+
+
+def test_status_of_a_runtime_that_does_not_answer_in_time():
+    status, devices = asyncio.run(runtime_status("openvino", replace(QUICK, listing_deadline_s=0.001)))
+    assert status.problem.startswith("no answer within 0.001 s while starting")
+    assert status.installed
+    assert devices == ()
+
+
+def test_inspecting_garbage(tmp_path):
+    file = Path(tmp_path / "model.onnx")
+    file.write_bytes(b"hello" * 100)
+    with pytest.raises(VariantError, match=r"ONNX Runtime cannot open model.onnx"):
+        asyncio.run(inspect_file("onnx", file, QUICK))
+
+
+def test_an_answer_beyond_the_limit_is_refused(small):
+    file = small.files / small.variant.artifacts[0].path
+    with pytest.raises(VariantError, match="exceeds 64 bytes"):
+        asyncio.run(inspect_file(small.variant.runtime, file, replace(QUICK, answer_limit_bytes=64)))

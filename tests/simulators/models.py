@@ -1,0 +1,197 @@
+"""Small model files for every runtime, written by the same three descriptions, and their manifests.
+
+identity: y = x, [-1, 3] of any datatype · adder: total = left + right, [-1, 3] FP32 · dense: scores = x·W + b, [-1, 4]
+to [-1, 3] FP32, softmax declared as postprocess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.tensor import Datatype
+from tests.simulators import models_litert
+
+ONNX_TYPES = {
+    Datatype.BOOL: "BOOL",
+    Datatype.FP16: "FLOAT16",
+    Datatype.FP32: "FLOAT",
+    Datatype.FP64: "DOUBLE",
+    Datatype.BF16: "BFLOAT16",
+    Datatype.BYTES: "STRING",
+}
+OPENVINO_TYPES = {
+    Datatype.BOOL: "boolean",
+    Datatype.FP16: "f16",
+    Datatype.FP32: "f32",
+    Datatype.FP64: "f64",
+    Datatype.BF16: "bf16",
+}
+FILES = {"onnx": "model.onnx", "openvino": "model.xml", "litert": "model.tflite", "reference": "model.npz"}
+
+WEIGHTS = np.random.default_rng(7).normal(size=(4, 3)).astype(np.float32)
+BIAS = np.array([0.5, -0.25, 0.125], np.float32)
+
+
+def identity(datatype: Datatype = Datatype.FP32) -> ModelManifest:
+    """y = x of any datatype; no variants yet."""
+    x, y = (TensorSpec(name, datatype, (-1, 3)) for name in "xy")
+    return ModelManifest(f"identity-{datatype.label.lower()}", "1", (x,), (y,), ())
+
+
+def adder() -> ModelManifest:
+    """total = left + right; no variants yet."""
+    left, right, total = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in ("left", "right", "total"))
+    return ModelManifest("adder", "1", (left, right), (total,), ())
+
+
+def dense() -> ModelManifest:
+    """scores = softmax(x·WEIGHTS + BIAS); no variants yet."""
+    x = TensorSpec("x", Datatype.FP32, (-1, 4), finite=True)
+    scores = TensorSpec("scores", Datatype.FP32, (-1, 3), postprocess="softmax")
+    return ModelManifest("dense", "1", (x,), (scores,), (), labels=("red", "green", "blue"))
+
+
+def write_variant(folder: Path, manifest: ModelManifest, runtime: str, *, rows: int = -1) -> ModelManifest:
+    """Write the model for `runtime` under `folder`, its graph fixed at `rows` rows (-1: any); the manifest gains it.
+
+    `manifest` is one of this module's (told apart by name).
+    """
+    path = folder / runtime / FILES[runtime]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _WRITERS[runtime](path, manifest, rows)
+    written = sorted(path.parent.iterdir(), key=lambda file: file != path)
+    variant = Variant(runtime, runtime, "fp32", tuple(_artifact(folder, file) for file in written))
+    return replace(manifest, variants=(*manifest.variants, variant))
+
+
+def _artifact(folder: Path, file: Path) -> Artifact:
+    content = file.read_bytes()
+    return Artifact(str(file.relative_to(folder)), hashlib.sha256(content).hexdigest(), len(content))
+
+
+def write_onnx_endless(path: Path) -> None:
+    """A graph whose loop runs 2**62 times: it opens, and its first run never ends."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["state", "state"], ["state_out"]),
+        ],
+        "body",
+        [
+            value("step", TensorProto.INT64, []),
+            value("go", TensorProto.BOOL, []),
+            value("state", TensorProto.FLOAT, [1]),
+        ],
+        [value("go_on", TensorProto.BOOL, []), value("state_out", TensorProto.FLOAT, [1])],
+    )
+    trips = helper.make_tensor("trips", TensorProto.INT64, [], [2**62])
+    go = helper.make_tensor("start", TensorProto.BOOL, [], [True])
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=body)],
+        "endless",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+        [trips, go],
+    )
+    onnx.save(_onnx_model(graph), path)
+
+
+def write_reference(path: Path, graph: dict[str, Any], **weights: np.ndarray[Any, Any]) -> None:
+    """Any graph in the reference runtime's form."""
+    text = np.frombuffer(json.dumps(graph).encode(), np.uint8)
+    np.savez(path, graph=text, **weights)
+
+
+def _write_onnx(path: Path, manifest: ModelManifest, rows: int) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def value(spec: TensorSpec) -> Any:
+        kind = getattr(TensorProto, ONNX_TYPES.get(spec.datatype, spec.datatype.label))
+        return helper.make_tensor_value_info(spec.name, kind, ["rows" if rows < 0 else rows, *spec.shape[1:]])
+
+    op, inputs, outputs, weights = _node(manifest)
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs, outputs)],
+        manifest.name,
+        [value(spec) for spec in manifest.inputs],
+        [value(spec) for spec in manifest.outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    onnx.save(_onnx_model(graph), path)
+
+
+def _onnx_model(graph: Any) -> Any:
+    from onnx import helper
+
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _write_openvino(path: Path, manifest: ModelManifest, rows: int) -> None:
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    parameters = {}
+    for spec in manifest.inputs:
+        label = OPENVINO_TYPES.get(spec.datatype, spec.datatype.label.lower().replace("uint", "u").replace("int", "i"))
+        parameters[spec.name] = ops.parameter(
+            [rows, *spec.shape[1:]],
+            ov.Type(np.dtype("f4")) if label == "f32" else getattr(ov.Type, label),
+            name=spec.name,
+        )
+    nodes = list(parameters.values())
+    build: dict[str, Callable[[], Any]] = {
+        "adder": lambda: ops.add(*nodes),
+        "dense": lambda: ops.add(ops.matmul(nodes[0], ops.constant(WEIGHTS), False, False), ops.constant(BIAS)),
+    }
+    answer = build.get(manifest.name, lambda: ops.reshape(nodes[0], ops.constant(np.array([-1, 3])), False))()
+    for spec, node in parameters.items():
+        node.output(0).get_tensor().set_names({spec})
+    answer.output(0).get_tensor().set_names({manifest.outputs[0].name})
+    ov.save_model(ov.Model([answer], nodes, manifest.name), str(path), compress_to_fp16=False)
+
+
+def _write_reference(path: Path, manifest: ModelManifest, rows: int) -> None:
+    op, inputs, outputs, weights = _node(manifest)
+
+    def described(spec: TensorSpec) -> dict[str, Any]:
+        return {"name": spec.name, "datatype": spec.datatype.label, "shape": [rows, *spec.shape[1:]]}
+
+    graph = {
+        "inputs": [described(spec) for spec in manifest.inputs],
+        "outputs": [described(spec) for spec in manifest.outputs],
+        "nodes": [{"op": op, "inputs": inputs, "outputs": outputs, "attributes": {}}],
+    }
+    write_reference(path, graph, **weights)
+
+
+def _node(manifest: ModelManifest) -> tuple[str, list[str], list[str], dict[str, Any]]:
+    if manifest.name == "adder":
+        return "Add", ["left", "right"], ["total"], {}
+    if manifest.name == "dense":
+        return "Gemm", ["x", "W", "b"], ["scores"], {"W": WEIGHTS, "b": BIAS}
+    return "Identity", ["x"], ["y"], {}
+
+
+def _write_litert(path: Path, manifest: ModelManifest, rows: int) -> None:
+    path.write_bytes(models_litert.build(manifest, rows, WEIGHTS, BIAS))
+
+
+_WRITERS: dict[str, Callable[[Path, ModelManifest, int], None]] = {
+    "onnx": _write_onnx,
+    "openvino": _write_openvino,
+    "litert": _write_litert,
+    "reference": _write_reference,
+}

@@ -1,0 +1,131 @@
+"""LiteRT files by hand, through the schema that ai-edge-litert brings along: no converter, no TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Datatype
+
+TYPES = {
+    Datatype.BOOL: "BOOL",
+    Datatype.FP16: "FLOAT16",
+    Datatype.FP32: "FLOAT32",
+    Datatype.FP64: "FLOAT64",
+    Datatype.BYTES: "STRING",
+}
+
+
+def build(manifest: ModelManifest, rows: int, weights: np.ndarray[Any, Any], bias: np.ndarray[Any, Any]) -> bytes:
+    """The file of `tests.simulators.models`' identity, adder or dense; `rows` -1 leaves the first dimension open."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    tensors = [_tensor(spec, rows) for spec in (*manifest.inputs, *manifest.outputs)]
+    feeds = list(range(len(manifest.inputs)))
+    constants: list[np.ndarray[Any, Any]] = []
+    code, options, kind = schema.BuiltinOperator.ADD, schema.AddOptionsT(), schema.BuiltinOptions.AddOptions
+    if manifest.name == "dense":
+        code = schema.BuiltinOperator.FULLY_CONNECTED
+        options, kind = schema.FullyConnectedOptionsT(), schema.BuiltinOptions.FullyConnectedOptions
+        constants = [np.ascontiguousarray(weights.T), bias]
+    elif manifest.name != "adder":
+        code = schema.BuiltinOperator.RESHAPE
+        options, kind = schema.ReshapeOptionsT(), schema.BuiltinOptions.ReshapeOptions
+        constants = [np.array([-1, 3], np.int32)]
+    for index, constant in enumerate(constants, 1):
+        feeds.append(len(tensors))
+        tensors.append(_constant(f"constant{index}", constant, index))
+    operator = _operator(feeds, [len(manifest.inputs)], options, kind)
+    graph = _graph(tensors, range(len(manifest.inputs)), [len(manifest.inputs)], [operator])
+    return _model([graph], [code], constants)
+
+
+def quantised_adder(scale: float, zero_point: int) -> bytes:
+    """total = left + right in int8 throughout, one scale for all three tensors, [1, 3]."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    tensors = []
+    for name in ("left", "right", "total"):
+        tensor = _tensor(TensorSpec(name, Datatype.INT8, (-1, 3)), -1)
+        tensor.quantization = schema.QuantizationParametersT()
+        tensor.quantization.scale, tensor.quantization.zeroPoint = [scale], [zero_point]
+        tensors.append(tensor)
+    operator = _operator([0, 1], [2], schema.AddOptionsT(), schema.BuiltinOptions.AddOptions)
+    return _model([_graph(tensors, [0, 1], [2], [operator])], [schema.BuiltinOperator.ADD], [])
+
+
+def crashing() -> bytes:
+    """A valid file whose two subgraphs are each other's loop: preparing it recurses until the stack is gone."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    def graph() -> Any:
+        options = schema.WhileOptionsT()
+        options.condSubgraphIndex, options.bodySubgraphIndex = 1, 2
+        operator = _operator([0], [1], options, schema.BuiltinOptions.WhileOptions)
+        tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 3)), 1) for name in "xy"]
+        return _graph(tensors, [0], [1], [operator])
+
+    return _model([graph(), graph(), graph()], [schema.BuiltinOperator.WHILE], [])
+
+
+def _tensor(spec: TensorSpec, rows: int) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    tensor = schema.TensorT()
+    tensor.name = spec.name.encode()
+    tensor.type = getattr(schema.TensorType, TYPES.get(spec.datatype, spec.datatype.label))
+    tensor.shape = [abs(rows), *spec.shape[1:]]
+    tensor.shapeSignature = [rows, *spec.shape[1:]]
+    tensor.buffer = 0
+    return tensor
+
+
+def _constant(name: str, array: np.ndarray[Any, Any], buffer: int) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    tensor = schema.TensorT()
+    tensor.name, tensor.shape, tensor.buffer = name.encode(), list(array.shape), buffer
+    tensor.type = schema.TensorType.INT32 if array.dtype.kind == "i" else schema.TensorType.FLOAT32
+    return tensor
+
+
+def _operator(inputs: Sequence[int], outputs: Sequence[int], options: Any, kind: int) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    operator = schema.OperatorT()
+    operator.opcodeIndex, operator.inputs, operator.outputs = 0, list(inputs), list(outputs)
+    operator.builtinOptions, operator.builtinOptionsType = options, kind
+    return operator
+
+
+def _graph(tensors: list[Any], inputs: Sequence[int], outputs: Sequence[int], operators: list[Any]) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = schema.SubGraphT()
+    graph.name, graph.tensors, graph.operators = b"main", tensors, operators
+    graph.inputs, graph.outputs = list(inputs), list(outputs)
+    return graph
+
+
+def _model(graphs: list[Any], codes: list[int], constants: list[np.ndarray[Any, Any]]) -> bytes:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT()
+    model.version, model.subgraphs = 3, graphs
+    model.operatorCodes = []
+    for code in codes:
+        entry = schema.OperatorCodeT()
+        entry.builtinCode, entry.deprecatedBuiltinCode, entry.version = code, min(code, 127), 1
+        model.operatorCodes.append(entry)
+    model.buffers = [schema.BufferT()]
+    for constant in constants:
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(constant.tobytes(), np.uint8)
+        model.buffers.append(buffer)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
