@@ -6,11 +6,12 @@ read counts as absent, and what cannot be written (a full disk) is remembered un
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +47,8 @@ class State:
         file = folder / "state.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(_connect_or_renew(file, settings), settings)
+            with _alone(folder):
+                return cls(_connect_or_renew(file, settings), settings)
         except (OSError, sqlite3.OperationalError) as error:
             problem = f"the state cannot be kept here: {error}; name a writable folder with --state"
             raise ConfigurationError(problem, file=str(folder)) from error
@@ -120,6 +122,14 @@ def _signature(content: dict[str, Any]) -> Signature:
         for side in ("inputs", "outputs")
     )
     return Signature(inputs, outputs)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time opens the file: two that set it aside at once would take away each other's new one."""
+    with (folder / "state.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection:

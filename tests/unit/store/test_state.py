@@ -1,0 +1,182 @@
+"""Verdicts and signatures on disk: kept, shared between processes, bounded, and never in the way of serving."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import LAYOUTS, TensorSpec
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Measurement, Signature, Verdict
+from gateway.store.settings import StateSettings
+from gateway.store.state import State
+
+PASSED = Verdict(True, "passed", Measurement(1.5, 2.5, 3.5, 4, 0.5), 0.99)
+WRITER = """
+import sys
+from pathlib import Path
+from gateway.domain.verdict import Verdict
+from gateway.store.state import State
+name, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+state = State.open(folder)
+for index in range(count):
+    state.keep_verdict(f"{name}-{index}", Verdict(True, name))
+    if index == 20:
+        print("under way", flush=True)
+print(state.write_failures, flush=True)
+"""
+
+
+def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", WRITER, name, str(folder), str(count)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+
+
+floats = st.floats(allow_nan=False)
+measurements = st.builds(Measurement, floats, floats, floats, st.integers(), floats)
+verdicts = st.builds(Verdict, st.booleans(), st.text(), st.none() | measurements, st.none() | floats)
+specs = st.builds(
+    TensorSpec, st.text(), st.sampled_from(Datatype), st.lists(st.integers(-1, 99)).map(tuple), st.sampled_from(LAYOUTS)
+)
+sides = st.lists(specs, max_size=3).map(tuple)
+
+
+@given(st.lists(verdicts, min_size=1, max_size=3), st.builds(Signature, sides, sides))
+@settings(max_examples=25, deadline=None)
+def test_what_is_kept_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, kept: list[Verdict], signature: Signature
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    state = State.open(folder)
+    for verdict in kept:
+        state.keep_verdict("key", verdict)
+    state.keep_signature("key", signature)
+    state.close()
+    again = State.open(folder)
+    assert again.verdict("key") == kept[-1]
+    assert again.signature("key") == signature
+    assert again.verdict("other") is None
+    assert again.signature("other") is None
+    again.close()
+    again.close()
+
+
+def test_several_processes_share_the_file(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"and find it broken" * 1000)
+    writers = [writer(tmp_path, name, 60) for name in ("one", "two", "three")]
+    assert [process.communicate()[0].split()[-1] for process in writers] == ["0", "0", "0"]
+    state = State.open(tmp_path)
+    for name in ("one", "two", "three"):
+        assert [state.verdict(f"{name}-{index}") for index in range(60)] == [Verdict(True, name)] * 60
+    state.close()
+    assert len(list(tmp_path.glob("state.sqlite.unreadable-*"))) == 1
+
+
+def test_a_writer_killed_on_the_way_leaves_a_file_that_reads(tmp_path: Path) -> None:
+    process = writer(tmp_path, "one", 1_000_000)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    state = State.open(tmp_path)
+    assert state.verdict("one-20") == Verdict(True, "one")
+    state.keep_verdict("after", PASSED)
+    assert state.verdict("after") == PASSED
+    state.close()
+    assert not list(tmp_path.glob("*unreadable*"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"this is no database, but long enough to look at" * 100, b"SQLite format 3\0" + b"\xff" * 5000]
+)
+def test_a_file_that_is_no_database_is_set_aside_with_its_log(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.sqlite").write_bytes(content)
+    (tmp_path / "state.sqlite-wal").write_bytes(b"old log")
+    state = State.open(tmp_path)
+    state.keep_verdict("key", PASSED)
+    assert state.verdict("key") == PASSED
+    state.close()
+    aside = {file.name.partition(".unreadable-")[0]: file.read_bytes() for file in tmp_path.glob("*unreadable*")}
+    assert aside["state.sqlite"] == content
+
+
+def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
+    state = State.open(tmp_path)
+    with sqlite3.connect(tmp_path / "state.sqlite") as other:
+        for key, content in (("a", "{"), ("b", "[]"), ("c", '{"passed": true}'), ("d", '{"inputs": [[1]]}')):
+            other.execute("INSERT INTO verdict VALUES (?, ?, 0)", (key, content))
+            other.execute("INSERT INTO signature VALUES (?, ?, 0)", (key, content))
+    other.close()
+    assert [state.verdict(key) for key in "abcd"] == [None] * 4
+    assert [state.signature(key) for key in "abcd"] == [None] * 4
+    state.keep_verdict("a", PASSED)
+    assert state.verdict("a") == PASSED
+    state.close()
+
+
+def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path) -> None:
+    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    state.keep_verdict("key", PASSED)
+    assert state.write_failures == 1
+    assert state.verdict("key") == PASSED
+    other.execute("ROLLBACK")
+    state.keep_verdict("key", Verdict(False, "later"))
+    assert state.verdict("key") == Verdict(False, "later")
+    assert state.write_failures == 1
+    state.close()
+    other.close()
+
+
+def test_the_oldest_rows_go_first_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10**18, 0, -(10**16)))
+    monkeypatch.setattr("gateway.store.state.time.time_ns", lambda: next(clock))
+    state = State.open(tmp_path, StateSettings(verdicts_limit=3))
+    for key in "abcde":
+        state.keep_verdict(key, PASSED)
+    state.keep_verdict("c", PASSED)
+    state.keep_verdict("f", PASSED)
+    assert [key for key in "abcdef" if state.verdict(key)] == ["c", "e", "f"]
+    state.close()
+
+
+def test_another_schema_is_begun_anew(tmp_path: Path) -> None:
+    state = State.open(tmp_path)
+    state.keep_verdict("key", PASSED)
+    state.close()
+    with sqlite3.connect(tmp_path / "state.sqlite") as other:
+        other.execute("PRAGMA user_version = 99")
+    other.close()
+    again = State.open(tmp_path)
+    assert again.verdict("key") is None
+    again.close()
+
+
+@pytest.mark.parametrize("folder", ["file/state", "file"])
+def test_a_folder_that_cannot_be_is_the_operators_mistake(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigurationError, match="name a writable folder with --state"):
+        State.open(tmp_path / folder)
+
+
+def test_a_folder_that_cannot_be_written_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").mkdir()  # as root, mode bits would stop nobody
+    with pytest.raises(ConfigurationError, match="name a writable folder with --state"):
+        State.open(tmp_path)
+
+
+def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    State.open(tmp_path / "new" / "state").close()
+    os.umask(mask)
+    assert (tmp_path / "new" / "state").stat().st_mode & 0o777 == 0o700
