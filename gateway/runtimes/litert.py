@@ -7,6 +7,7 @@ offered as FP32, where the manifest says the graph's own integer type it passes 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class LiteRtRuntime:
     def devices(self) -> Sequence[str]:
         """ "CPU", and "EDGETPU" where the Coral library finds one."""
         try:
-            _engine().load_delegate(CORAL_LIBRARY)
+            _edge_tpu(_engine(), {})
         except (ValueError, OSError):
             return ("CPU",)
         return ("CPU", "EDGETPU")
@@ -145,7 +146,8 @@ def quantise(array: Array, slot: Slot) -> Array:
     if not slot.scale:
         return array
     bounds = np.iinfo(slot.dtype)
-    scaled = np.rint(array / slot.scale)
+    with np.errstate(over="ignore"):  # what overflows becomes infinite, and is clipped below
+        scaled = np.rint(array / slot.scale)
     scaled += slot.zero_point
     np.fmax(scaled, bounds.min, out=scaled)  # unlike clip, fmax and fmin leave no NaN behind
     np.fmin(scaled, bounds.max, out=scaled)
@@ -195,12 +197,18 @@ def _interpreter_maker(module: ModuleType, file: Path, budget: Budget) -> Callab
 
 def _coral(module: ModuleType, device: str) -> Any:
     try:
-        return module.load_delegate(CORAL_LIBRARY, {"device": device})
+        return _edge_tpu(module, {"device": device})
     except (ValueError, OSError) as error:
         raise VariantError(
             f"the Edge TPU library {CORAL_LIBRARY} cannot be used: {_words(error)}",
             remedy="install libedgetpu1-std, plug the Coral in, and give this user access to it",
         ) from error
+
+
+def _edge_tpu(module: ModuleType, options: Mapping[str, str]) -> Any:
+    """The delegate. Raises OSError without the library, ValueError without a device."""
+    ctypes.CDLL(CORAL_LIBRARY)  # asked first: a delegate without its library complains on stderr when it is deleted
+    return module.load_delegate(CORAL_LIBRARY, options)
 
 
 def _integer_tensors(manifest: ModelManifest, variant: Variant) -> frozenset[str]:

@@ -1,0 +1,160 @@
+"""The throw-away process itself: its privacy, its death with its parent, and what is said to it and by it."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.domain.golden import GoldenSet
+from gateway.domain.manifest import TensorSpec
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Budget, Measurement, Signature, Verdict
+from gateway.runtimes import job, measure
+from gateway.runtimes.settings import TrialSettings
+from tests.simulators import models
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_job_survives_the_pipe(tmp_path):
+    manifest = models.write_variant(tmp_path, models.identity(Datatype.BF16), "reference")
+    sent = job.Job(
+        job.Trial(manifest, manifest.variants[0], tmp_path, Budget(2, "cpu", {"a": "b"})), TrialSettings(), 7
+    )
+    assert job.read_job(io.BytesIO(job.write_job(sent))) == sent
+
+
+@pytest.mark.parametrize("measured", [None, Measurement(1.0, 2.0, 3.0, 4, 5.0)])
+def test_a_verdict_survives_the_pipe(measured):
+    verdict = Verdict(True, "fine", measured, 0.5)
+    line = job.read_line(job.Line(result=job.verdict_to_json(verdict)).encode())
+    assert job.verdict_from_json(line.result) == verdict
+
+
+def test_a_signature_survives_the_pipe():
+    signature = Signature((TensorSpec("x", Datatype.BF16, (-1, 3)),), (TensorSpec("y", Datatype.BYTES, ()),))
+    line = job.read_line(job.Line(result=job.signature_to_json(signature)).encode())
+    assert job.signature_from_json(line.result) == signature
+
+
+@pytest.mark.parametrize("raw", [b"", b"hello\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 100_000])
+def test_nonsense_from_a_child_is_refused(raw):
+    with pytest.raises(VariantError, match="nonsense"):
+        job.read_line(raw)
+
+
+def test_what_an_engine_prints_does_not_reach_the_answers():
+    code = (
+        "import os, ctypes\nfrom gateway.runtimes.trial_child import private_stdout\nanswers = private_stdout()\n"
+        "print('noise', flush=True)\nos.write(1, b'noise')\nctypes.CDLL(None).puts(b'noise')\n"
+        "os.write(answers, b'answer')\nctypes.CDLL(None).fflush(None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=ROOT, timeout=30)
+    assert done.stdout == b"answer"
+    assert done.stderr.count(b"noise") == 3
+
+
+def test_a_child_dies_with_its_parent(tmp_path):
+    os.mkfifo(tmp_path / "model.npz")  # nobody ever writes it: whoever opens it to read waits
+    code = (
+        "import asyncio\nfrom pathlib import Path\nfrom gateway.runtimes.settings import TrialSettings\n"
+        "from gateway.runtimes.trial import inspect_file\n"
+        f"asyncio.run(inspect_file('reference', Path({str(tmp_path / 'model.npz')!r}), TrialSettings()))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL) as parent:
+        while not (children := psutil.Process(parent.pid).children()):
+            assert parent.poll() is None
+        parent.kill()
+        for child in children:
+            child.wait(timeout=30)
+            assert not child.is_running()
+
+
+def test_a_child_that_finds_its_parent_gone_does_nothing(tmp_path):
+    task = job.Inspection("reference", tmp_path / "model.npz")
+    sent = job.write_job(job.Job(task, TrialSettings(), parent_pid=1))
+    command = [sys.executable, "-P", "-m", "gateway.runtimes.trial_child"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, input=sent, capture_output=True, check=True, env=environment, timeout=30)
+    assert done.stdout == b""
+
+
+class Echo:
+    """A session that hands its input back and counts its rows."""
+
+    def __init__(self):
+        self.rows = []
+
+    def run(self, inputs):
+        self.rows.append(inputs["x"].shape)
+        return {"y": inputs["x"]}
+
+    def close(self):
+        pass
+
+
+def test_golden_rows_are_fed_in_bounded_batches():
+    session, x = Echo(), np.arange(30, dtype=np.float32).reshape(10, 3)
+    verdict = measure.judged(models.identity(), session, GoldenSet({"x": x}, {"y": x}), "reference", 4)
+    assert verdict.passed, verdict.reason
+    assert session.rows == [(4, 3), (4, 3), (2, 3)]
+
+
+@pytest.mark.parametrize(("shape", "fed"), [((2, 3), [(2, 3)]), ((3,), [(3,), (3,)])])
+def test_golden_rows_of_a_model_without_batches(shape, fed):
+    manifest = models.identity()
+    x, y = (replace(spec, shape=shape) for spec in (*manifest.inputs, *manifest.outputs))
+    session, values = Echo(), np.ones((2, 3), np.float32)
+    golden = GoldenSet({"x": values}, {"y": values})
+    verdict = measure.judged(replace(manifest, inputs=(x,), outputs=(y,)), session, golden, "reference", 4)
+    assert verdict.passed, verdict.reason
+    assert session.rows == fed
+
+
+def test_an_empty_golden_set_proves_nothing():
+    x = np.zeros((0, 3), np.float32)
+    with pytest.raises(VariantError, match="no rows"):
+        measure.judged(models.identity(), Echo(), GoldenSet({"x": x}, {"y": x}), "reference", 4)
+
+
+def test_an_output_of_another_shape_than_the_manifests_is_refused():
+    manifest = models.identity()
+    wrong = replace(manifest, outputs=(replace(manifest.outputs[0], shape=(-1, 4)),))
+    with pytest.raises(VariantError, match=r"output 'y' has shape \[1, 3\], the manifest says \[-1, 4\]"):
+        measure.repeated(wrong, Echo())
+
+
+def test_runs_that_differ_are_told():
+    class Drifting(Echo):
+        def run(self, inputs):
+            super().run(inputs)
+            return {"y": inputs["x"] + np.float32(len(self.rows))}
+
+    verdict = measure.repeated(models.identity(), Drifting())
+    assert not verdict.passed
+    assert "'y' differs between two runs" in verdict.reason
+
+
+def test_at_least_five_runs_are_measured_however_little_time_there_is():
+    session = Echo()
+    row = measure.generated_inputs(models.identity())
+    measure.measured(models.identity(), session, row, TrialSettings(measure_s=0.0), 0)
+    assert session.rows.count((1, 3)) == measure.WARMUP_RUNS + measure.LEAST_RUNS
+
+
+@pytest.mark.parametrize("datatype", list(Datatype))
+def test_generated_inputs_are_the_same_each_time(datatype):
+    first, second = (
+        measure.generated_inputs(models.identity(datatype)),
+        measure.generated_inputs(models.identity(datatype)),
+    )
+    assert first["x"].shape == (1, 3)
+    assert first["x"].dtype == datatype.dtype
+    np.testing.assert_array_equal(first["x"], second["x"])

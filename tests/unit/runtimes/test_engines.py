@@ -1,0 +1,211 @@
+"""What each engine is told, and what each refuses, below the common contract."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Budget
+from gateway.runtimes import onnx, openvino
+from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.litert import Slot, dequantise, quantise
+from gateway.runtimes.reference import read_graph
+from tests.simulators import models, models_litert
+
+
+def test_onnx_threads_do_not_spin_and_are_the_budgets():
+    options = onnx.session_options(onnxruntime, Budget(threads=3))
+    assert options.intra_op_num_threads == 3
+    assert options.inter_op_num_threads == 1
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
+
+
+def test_onnx_optimisation_is_an_option():
+    options = onnx.session_options(onnxruntime, Budget(options={"graph_optimization": "disable"}))
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with pytest.raises(VariantError, match="must be one of disable, basic, extended, all, not 'most'"):
+        onnx.session_options(onnxruntime, Budget(options={"graph_optimization": "most"}))
+
+
+class Build:
+    """An onnxruntime module as far as its providers go."""
+
+    __version__ = "1.99"
+
+    def __init__(self, *available):
+        self.available = available
+
+    def get_available_providers(self):
+        return list(self.available)
+
+
+def test_onnx_on_nvidia_takes_tensorrt_before_cuda_and_says_the_precision():
+    build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+    first, second, last = onnx.providers(build, Budget(accelerator="nvidia-gpu", cache_dir="/cache"), "int8")
+    assert first[0] == "TensorrtExecutionProvider"
+    assert first[1]["trt_int8_enable"] == "1"
+    assert first[1]["trt_engine_cache_path"] == "/cache"
+    assert second == ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+    assert last == "CPUExecutionProvider"
+
+
+def test_onnx_on_nvidia_takes_what_the_profile_names():
+    build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+    budget = Budget(accelerator="nvidia-jetson-gpu", options={"providers": "CUDAExecutionProvider"})
+    assert [each[0] for each in onnx.providers(build, budget, "fp32")[:-1]] == ["CUDAExecutionProvider"]
+
+
+def test_onnx_on_nvidia_without_its_providers_names_what_is_missing():
+    with pytest.raises(
+        VariantError, match="offers CPUExecutionProvider, but nvidia-gpu needs one of Tensorrt"
+    ) as caught:
+        onnx.providers(Build("CPUExecutionProvider"), Budget(accelerator="nvidia-gpu"), "fp32")
+    assert "[onnx-cuda]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "machine", "hint"),
+    [
+        ("cpu", "fp32", "x86_64", "f32"),
+        ("cpu", "fp16", "x86_64", "f32"),
+        ("cpu", "fp16", "aarch64", "f16"),
+        ("cpu", "int8", "x86_64", "f32"),
+        ("cpu", "bf16", "x86_64", "bf16"),
+        ("intel-gpu", "fp16", "x86_64", "f16"),
+        ("intel-gpu", "fp32", "x86_64", "f32"),
+        ("intel-npu", "int8", "x86_64", "f16"),
+    ],
+)
+def test_openvino_is_always_told_the_precision(accelerator, precision, machine, hint):
+    assert (
+        openvino.compile_options(Budget(accelerator=accelerator), precision, machine)["INFERENCE_PRECISION_HINT"]
+        == hint
+    )
+
+
+def test_openvino_on_the_npu_refuses_to_round_fp32_silently():
+    with pytest.raises(VariantError, match="NPU does not compute in fp32; it does in fp16, int8"):
+        openvino.compile_options(Budget(accelerator="intel-npu"), "fp32", "x86_64")
+
+
+def test_openvino_keeps_blobs_of_gpu_and_npu():
+    options = openvino.compile_options(Budget(accelerator="intel-npu", cache_dir="/cache"), "int8", "x86_64")
+    assert options["CACHE_DIR"] == "/cache"
+    assert options["PERFORMANCE_HINT"] == "LATENCY"
+
+
+def test_openvino_does_what_it_is_told(tmp_path):
+    import openvino as ov
+
+    manifest = models.write_variant(tmp_path, models.dense(), "openvino")
+    options = openvino.compile_options(Budget(threads=2, options={"cores": "any"}), "int8", "x86_64")
+    compiled = ov.Core().compile_model(str(tmp_path / manifest.variants[0].artifacts[0].path), "CPU", options)
+    assert compiled.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 2
+    assert compiled.get_property("NUM_STREAMS") == 1
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+
+
+def test_openvino_reads_no_other_frameworks_files(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(VariantError, match="not an OpenVINO IR file"):
+        get_runtime("openvino").inspect(tmp_path / "model.onnx")
+
+
+@given(
+    dtype=st.sampled_from(["i1", "u1", "i2"]),
+    scale=st.floats(1e-4, 10),
+    values=st.lists(st.floats(width=32), min_size=1, max_size=8),
+    data=st.data(),
+)
+def test_quantisation_rounds_clips_and_survives_nan(dtype, scale, values, data):
+    bounds = np.iinfo(dtype)
+    zero_point = data.draw(st.integers(int(bounds.min), int(bounds.max)))
+    slot = Slot(0, np.dtype(dtype), scale, zero_point)
+    array = np.array(values, np.float32)
+    back = dequantise(quantise(array, slot), slot)
+    least, most = (bounds.min - zero_point) * scale, (bounds.max - zero_point) * scale
+    wanted = np.clip(np.nan_to_num(array.astype(np.float64), nan=least, posinf=most, neginf=least), least, most)
+    np.testing.assert_allclose(back, wanted, atol=scale * 0.51 + 1e-3 * abs(wanted).max())
+
+
+def quantised(folder, datatype):
+    (folder / "model.tflite").write_bytes(models_litert.quantised_adder(0.5, 3))
+    left, right, total = (TensorSpec(name, datatype, (-1, 3)) for name in ("left", "right", "total"))
+    variant = Variant("int8", "litert", "int8", (Artifact("model.tflite", "0" * 64, 1),))
+    manifest = ModelManifest("adder", "1", (left, right), (total,), (variant,))
+    return get_runtime("litert").open(manifest, variant, folder, Budget())
+
+
+def test_litert_quantises_where_the_manifest_speaks_of_floats(tmp_path):
+    session = quantised(tmp_path, Datatype.FP32)
+    answer = session.run({"left": np.array([[1.0, 2.6, 500]], "f4"), "right": np.array([[2.0, -1.0, 0]], "f4")})
+    np.testing.assert_array_equal(answer["total"], [[3.0, 1.5, 62.0]])  # 62 = (127 - 3) * 0.5
+
+
+def test_litert_passes_integers_where_the_manifest_speaks_of_them(tmp_path):
+    session = quantised(tmp_path, Datatype.INT8)
+    answer = session.run({"left": np.array([[5, 3, 3]], "i1"), "right": np.array([[7, 3, 4]], "i1")})
+    np.testing.assert_array_equal(answer["total"], [[9, 3, 4]])  # (2 + 4) + 3, 0 + 3, 1 + 3
+
+
+def test_litert_offers_a_bare_quantised_file_as_floats(tmp_path):
+    (tmp_path / "model.tflite").write_bytes(models_litert.quantised_adder(0.5, 3))
+    signature = get_runtime("litert").inspect(tmp_path / "model.tflite")
+    assert {spec.datatype for spec in (*signature.inputs, *signature.outputs)} == {Datatype.FP32}
+
+
+def test_litert_without_its_delegate_answers_alike(tmp_path):
+    manifest = models.write_variant(tmp_path, models.dense(), "litert")
+    x = np.ones((2, 4), np.float32)
+    answers = [
+        get_runtime("litert")
+        .open(manifest, manifest.variants[0], tmp_path, Budget(options={"delegate": name}))
+        .run({"x": x})
+        for name in ("xnnpack", "none")
+    ]
+    np.testing.assert_allclose(answers[0]["scores"], answers[1]["scores"], rtol=1e-6)
+
+
+def test_litert_without_the_coral_library_says_what_to_install(tmp_path):
+    manifest = models.write_variant(tmp_path, models.dense(), "litert")
+    with pytest.raises(VariantError, match=r"libedgetpu.so.1 cannot be used") as caught:
+        get_runtime("litert").open(manifest, manifest.variants[0], tmp_path, Budget(accelerator="coral-usb"))
+    assert "libedgetpu1-std" in caught.value.remedy
+
+
+GRAPH = {
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+    "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+    "nodes": [{"op": "Relu", "inputs": ["x"], "outputs": ["y"], "attributes": {}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"nodes": [{"op": "Fly", "inputs": ["x"], "outputs": ["y"], "attributes": {}}]}, "no operator 'Fly'"),
+        ({"nodes": [{"op": "Relu", "inputs": ["z"], "outputs": ["y"], "attributes": {}}]}, "'z' is no input"),
+        ({"nodes": [{"op": "Relu", "inputs": ["x"], "outputs": ["y", "w"], "attributes": {}}]}, "one output"),
+        ({"nodes": []}, "'y' is no input, weight or earlier output"),
+        ({"inputs": [{"name": "x", "datatype": "FP31", "shape": []}]}, "lacks 'FP31'"),
+        ({"inputs": [{"name": "x"}]}, "lacks 'datatype'"),
+        ({"outputs": 3}, "not a reference graph"),
+    ],
+)
+def test_reference_graphs_are_checked_when_opened(change, reason, tmp_path):
+    models.write_reference(tmp_path / "model.npz", GRAPH | change)
+    with pytest.raises(VariantError, match=reason):
+        read_graph(tmp_path / "model.npz")
+
+
+def test_a_reference_graph_beyond_the_limit_is_refused_unread(tmp_path):
+    models.write_reference(tmp_path / "model.npz", GRAPH, w=np.zeros(0))
+    np.savez_compressed(tmp_path / "model.npz", graph=np.zeros(257 * 2**20, np.uint8))
+    with pytest.raises(VariantError, match="bytes unpacked, at most"):
+        read_graph(tmp_path / "model.npz")

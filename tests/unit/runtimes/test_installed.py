@@ -1,0 +1,72 @@
+"""Which engines are installed, asked of metadata that the test writes."""
+
+import sys
+
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.runtimes.catalog import CATALOG, get_runtime
+from gateway.runtimes.installed import ALLOW_TELEMETRY, REQUIREMENTS, conflict, installed_version, require
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder before all others on the path; call it to install a distribution there."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(name, version="9.9"):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    return install
+
+
+def test_every_runtime_of_the_catalogue_is_known():
+    assert set(REQUIREMENTS) == set(CATALOG)
+    for name in CATALOG:
+        assert installed_version(name).installed
+        assert get_runtime(name).name == name
+
+
+def test_an_unknown_runtime_is_named_with_the_known_ones():
+    with pytest.raises(VariantError, match="no runtime called 'abacus'; use one of onnx"):
+        get_runtime("abacus")
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
+def test_a_missing_package_names_the_extra(name, monkeypatch):
+    for package in REQUIREMENTS[name].packages:
+        monkeypatch.setitem(sys.modules, package.module, None)
+    monkeypatch.setattr(sys, "path", [])
+    status = installed_version(name)
+    assert "is not installed" in status.problem
+    assert f"pip install 'edge-inference-gateway[{name}]'" in status.remedy
+    assert not status.installed
+    with pytest.raises(VariantError, match=f"runtime {name} cannot be used"):
+        require(name)
+
+
+def test_both_builds_of_onnx_runtime_are_a_conflict(site):
+    assert conflict() == ""
+    site("onnxruntime")
+    site("onnxruntime-gpu")
+    assert "both installed" in conflict()
+    status = installed_version("onnx")
+    assert "both installed" in status.problem
+    assert "pip uninstall onnxruntime onnxruntime-gpu" in status.remedy
+    with pytest.raises(VariantError, match="both installed"):
+        get_runtime("onnx").version()
+
+
+def test_openvino_is_refused_beside_its_telemetry_unless_allowed(site, monkeypatch):
+    monkeypatch.delenv(ALLOW_TELEMETRY, raising=False)
+    assert installed_version("openvino").problem == ""
+    site("openvino-telemetry")
+    status = installed_version("openvino")
+    assert "reports usage to its vendor" in status.problem
+    assert "pip uninstall openvino-telemetry" in status.remedy
+    with pytest.raises(VariantError, match="reports usage"):
+        get_runtime("openvino").devices()
+    monkeypatch.setenv(ALLOW_TELEMETRY, "1")
+    assert installed_version("openvino").problem == ""
