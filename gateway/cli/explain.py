@@ -14,7 +14,7 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, choose, untried
+from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.engine.loader import Loader
 from gateway.store.state import State
 
@@ -38,7 +38,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
         state.close()
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     if arguments.json:
-        print_json(explanation(release.name, loader.site.profile.name, candidates, chosen))
+        print_json(explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective))
     else:
         _print(release, loader.site.profile.name, candidates, chosen, config.selection.objective)
     return 0 if chosen else 1
@@ -59,12 +59,15 @@ def find_release(config: Config, model: str, version: str) -> Release:
     return release
 
 
-def explanation(model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None) -> dict[str, Any]:
-    """`explain --json` (contracts.md, "Selection")."""
+def explanation(
+    model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
+) -> dict[str, Any]:
+    """`explain --json` (contracts.md, "Selection"), and `why` in one sentence."""
     return {
         "model": model,
         "profile": profile,
         "chosen": chosen.variant.name if chosen else None,
+        "why": argument(candidates, chosen, objective) if chosen else None,
         "variants": [candidate_json(candidate) for candidate in candidates],
     }
 
@@ -121,7 +124,7 @@ def _print(
     if chosen is None:
         print("\nno variant can serve on this device")
     elif chosen.proven:
-        print(f"\nchosen: {chosen.variant.name} on {chosen.accelerator}")
+        print(f"\nchosen: {chosen.variant.name} on {chosen.accelerator}; {argument(candidates, chosen, objective)}")
     else:
         print(f"\nchosen on paper: {chosen.variant.name} on {chosen.accelerator}; it was not run on that device yet")
 

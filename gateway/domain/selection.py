@@ -20,6 +20,9 @@ OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
 }
 """What is minimised. Energy is CPU time where the device has no meter."""
 
+UNITS: Mapping[str, str] = {"latency": "µs", "throughput": "µs per row", "energy": "µs of CPU time"}
+"""What each objective is counted in."""
+
 TRIAL_RUNGS = ("compile", "golden", "measured")
 """What only a trial of a variant can tell of an accelerator."""
 
@@ -92,6 +95,24 @@ def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
     least = min(costs.values())
     level = {rank for rank, paid in costs.items() if paid == least or paid * (1.0 - TIE_LEAD) < least}
     return next(candidate for candidate in candidates if candidate.rank in level)
+
+
+def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str) -> str:
+    """Why `chosen` serves, in one sentence for people."""
+    cost, unit = OBJECTIVES[objective], UNITS[objective]
+    costs = {
+        c.variant.name: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured
+    }
+    own = costs.pop(chosen.variant.name, None)
+    if own is None:
+        return "first in ladder order; nothing was measured here yet"
+    waiting = f"; {len(untried(candidates))} variants are not tried yet" if untried(candidates) else ""
+    if not costs:
+        return f"the only one that passed here, {own:.0f} {unit}{waiting}"
+    rival, least = min(costs.items(), key=lambda entry: entry[1])
+    if least < own:
+        return f"{own:.0f} {unit}, within 10 % of {rival} ({least:.0f}) and before it in ladder order{waiting}"
+    return f"best {objective}: {own:.0f} {unit}, {rival} {least:.0f}{waiting}"
 
 
 def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -15,7 +15,7 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, choose, untried
+from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.domain.statistics import Placement
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader, Opened
@@ -165,7 +165,7 @@ class ModelRepository:
             runtime=variant.runtime,
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
-            reason=candidate.reason,
+            reason=argument(self._loader.candidates(manifest), candidate, self._loader.objective),
             max_batch_rows=self._settings.max_batch_rows if manifest.batched else 0,
         )
         return Servable(

@@ -83,27 +83,28 @@ def print_device(inventory: dict[str, Any]) -> None:
 def print_models(explained: list[dict[str, Any]]) -> None:
     """Which variants were chosen, and why."""
     for model in explained:
-        table = Table(title=f"{model['model']}: {model['chosen']} serves", title_justify="left", show_edge=False)
-        for column in ("variant", "p50 µs", "CPU µs", "eligible", "reason"):
-            table.add_column(column, overflow="fold")
+        table = Table(title_justify="left", show_edge=False)
+        table.title = f"[bold]{model['model']}[/bold]: {model['chosen']} serves — {model['why']}"
+        for column in ("variant", "p50 µs", "CPU µs", "eligible because"):
+            table.add_column(column)
         for row in model["variants"]:
             measured = row["measured"] or {}
             figures = [f"{measured[key]:.0f}" if measured else "" for key in ("p50_us", "cpu_us")]
             style = "bold" if row["name"] == model["chosen"] else ""
-            table.add_row(row["name"], *figures, "✓" if row["eligible"] else "✗", row["reason"], style=style)
+            reason = row["reason"].partition(" (")[0] if row["eligible"] else f"not: {row['reason']}"
+            table.add_row(row["name"], *figures, reason, style=style)
         console.print(table, "")
-    console.print("Chosen: the best p50 among the eligible; a lead under 10 % goes to the profile's ladder order.\n")
 
 
 def print_summary(summary: Summary) -> None:
     """Accuracy, latency, cost."""
     table = Table(title="Answers", title_justify="left", show_edge=False)
-    columns = ("source", "answered", "accuracy", "wanted", "p50 ms", "p99 ms", "CPU ms per inference")
+    columns = ("source", "answered", "accuracy", "wanted", "p50 ms", "p99 ms", "CPU ms each")
     for column in columns:
         table.add_column(column)
     for name, played, cost, wanted in (
         ("camera, gRPC", summary.camera, summary.camera_cost, CAMERA_ACCURACY),
-        ("40 sensors, MQTT (100 messages each)", summary.sensors, summary.sensors_cost, SENSOR_ACCURACY),
+        ("40 sensors, MQTT", summary.sensors, summary.sensors_cost, SENSOR_ACCURACY),
     ):
         p50, p99 = np.percentile(played.latencies_ms or [float("nan")], (50, 99))
         per_inference = cost.cpu_s * 1000 / max(played.answered, 1)
@@ -112,4 +113,5 @@ def print_summary(summary: Summary) -> None:
             name, answered, f"{played.accuracy:.3f}", f"≥ {wanted}", f"{p50:.2f}", f"{p99:.2f}", f"{per_inference:.2f}"
         )
     console.print(table)
+    console.print("A camera's inference includes decoding its PNG; a sensor's, its 100 messages.")
     console.print(f"\nready after {summary.ready_s:.2f} s, {summary.memory_bytes / 2**20:.0f} MiB resident\n")
