@@ -148,6 +148,13 @@ async def test_a_message_of_65_mib_is_refused_and_the_connection_goes_on(compres
         assert len(gateway.inference.requests) == 1
 
 
+async def test_headers_beyond_the_bound_are_refused():
+    async with serving() as gateway, connected(gateway) as channel:
+        error = await refused(stub(channel).ModelInfer(request(), metadata=(("x-long", "x" * 20_000),)))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert gateway.inference.requests == []
+
+
 async def test_a_message_of_63_mib_is_served():
     values = np.zeros((1, 63 * MIB // 4), "<f4")
     given = triton.InferInput("x", list(values.shape), "FP32").set_data_from_numpy(values)

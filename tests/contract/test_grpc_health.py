@@ -1,12 +1,9 @@
-"""grpc.health.v1 as its own client sees it, and the end of service."""
-
-import asyncio
+"""grpc.health.v1 as its own client sees it."""
 
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import serving
@@ -70,42 +67,3 @@ async def _watching(channel):
         return (await stub(channel).Watch(asked()).read()).status == STATUS.SERVING
     except grpc.aio.AioRpcError:
         return False
-
-
-async def test_stopping_finishes_what_runs_and_takes_no_more():
-    async with serving() as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
-        gateway.inference.gate.clear()
-        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
-        sent = service_pb2.ModelInferRequest(
-            model_name=MODEL,
-            inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 1]}],
-            raw_input_contents=[bytes(4)],
-        )
-        running = infer(sent)
-        await gateway.inference.until(lambda: gateway.inference.requests)
-        stopping = asyncio.ensure_future(gateway.frontend.stop(30))
-        await asyncio.sleep(0)
-        gateway.inference.gate.set()
-        assert (await running).outputs[0].name == "y"
-        await stopping
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await infer(sent)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-async def test_what_outlasts_the_grace_is_cancelled():
-    async with serving() as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
-        gateway.inference.gate.clear()
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
-            service_pb2.ModelInferRequest(model_name=MODEL, inputs=[{"name": "x", "datatype": "FP32", "shape": [0]}])
-        )
-        await gateway.inference.until(lambda: gateway.inference.requests)
-        await gateway.frontend.stop(0.01)
-        assert await call.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-        assert gateway.inference.cancelled == 1
-
-
-async def test_stopping_twice_is_harmless():
-    async with serving() as gateway:
-        await gateway.frontend.stop(0)
-        await gateway.frontend.stop(0)

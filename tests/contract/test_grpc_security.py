@@ -129,7 +129,9 @@ async def refused_start(security=None, addresses=(LOOPBACK,)):
 
 
 async def test_a_certificate_that_is_none():
-    assert "tls: certificate or key cannot be read" in await refused_start(Security(b"nonsense", b"nonsense"))
+    assert "tls: cert, key or client_ca cannot be read as PEM" in await refused_start(
+        Security(b"nonsense", b"nonsense")
+    )
 
 
 async def test_a_key_of_another_certificate():

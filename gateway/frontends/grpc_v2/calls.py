@@ -55,7 +55,8 @@ class Rpc:
 
 
 def error_text(text: str) -> str:
-    """`text`, cut to what may travel."""
+    """`text`, cut to what may travel; lone surrogates (a file name may hold some) become question marks."""
+    text = text.encode(errors="replace").decode()
     return text if len(text) <= MESSAGE_LIMIT_CHARS else f"{text[: MESSAGE_LIMIT_CHARS - 1]}…"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
-from gateway.domain.parameters import deadline_ns, read_output_parameters, read_parameters
+from gateway.domain.parameters import RequestParameters, deadline_ns, read_output_parameters, read_parameters
 from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count
 from gateway.frontends.grpc_v2.calls import CallInfo
 
@@ -17,6 +17,7 @@ PARAMETERS_LIMIT = 256
 """Parameters of one request, input or output. Triton knows a dozen; each costs the loop about a microsecond."""
 TENSORS_LIMIT = 1024
 """Inputs, and requested outputs, of one request: a 64 MiB message could name millions."""
+NO_PARAMETERS = RequestParameters()
 FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 _TYPED: Mapping[Datatype, str] = {
@@ -38,7 +39,8 @@ _TYPED: Mapping[Datatype, str] = {
 
 def decode_request(message: Any, call: CallInfo, now_ns: int) -> InferRequest:
     """The request in the domain's terms. Raises RequestError INVALID, or UNSUPPORTED for shared memory."""
-    parameters = read_parameters(read_values(message.parameters, "request"))
+    sent = message.parameters
+    parameters = read_parameters(read_values(sent, "request")) if sent else NO_PARAMETERS
     inputs, ignored_inputs = _inputs(message)
     outputs, ignored_outputs = _outputs(message.outputs)
     return InferRequest(

@@ -35,7 +35,8 @@ def encode_stream_reply(reply: Any, *, final: bool) -> Any:
 
 def encode_stream_error(error: RequestError, request: Any, *, final: bool) -> Any:
     """An error on a stream: in-band, with the request's id and model, so that the caller knows which it was."""
-    answer = message("inference.ModelStreamInferResponse")(error_message=error_text(error.message))
+    text = error_text(error.message) or error.fault.value  # an empty text would read as success
+    answer = message("inference.ModelStreamInferResponse")(error_message=text)
     answer.infer_response.id = request.id
     answer.infer_response.model_name = request.model_name
     answer.infer_response.model_version = request.model_version

@@ -232,13 +232,14 @@ def _token_name(tokens: Tokens, metadata: Any) -> str:
 
 
 def _credentials(security: Security) -> Any:
-    if security.certificate is None or security.key is None:
-        return None
     import grpc
 
-    check_certificates(security.certificate, security.key, security.client_ca)
+    pair = check_certificates(security)
+    if pair is None:
+        return None
+    certificate, key = pair
     return grpc.ssl_server_credentials(
-        [(security.key, security.certificate)],
+        [(key, certificate)],
         root_certificates=security.client_ca,
         require_client_auth=security.client_ca is not None,
     )

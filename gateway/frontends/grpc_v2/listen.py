@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from gateway.domain.access import Address
+from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
 
 CONNECT_TIMEOUT_S = 1.0
@@ -40,18 +40,35 @@ def cannot_listen(address: Address) -> ConfigurationError:
     return _refusal(address, "the listener could not be opened", "try again or choose another address")
 
 
-def check_certificates(certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
-    """Raises ConfigurationError where the PEM cannot be read or the key is another certificate's."""
+def check_certificates(security: Security) -> tuple[bytes, bytes] | None:
+    """Certificate and key to serve with, None where TLS is not configured.
+
+    Raises ConfigurationError where half of it is missing, the PEM cannot be read, or the key is another certificate's:
+    a gateway that was told to guard its port never serves it in the clear.
+    """
+    certificate, key = security.certificate, security.key
+    if certificate is None or key is None:
+        if certificate is key is security.client_ca:
+            return None
+        raise ConfigurationError("cert and key belong together, and client_ca needs both; give them all", table="tls")
+    _check_pem(certificate, key, security.client_ca)
+    return certificate, key
+
+
+def _check_pem(certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        leaf = x509.load_pem_x509_certificate(certificate)
+        leaf = x509.load_pem_x509_certificates(certificate)[0]
         private = load_pem_private_key(key, None)
         if client_ca is not None:
             x509.load_pem_x509_certificates(client_ca)
-    except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"certificate or key cannot be read as PEM: {error}", table="tls") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(
+            f"cert, key or client_ca cannot be read as PEM without a password: {error}", table="tls"
+        ) from None
     if leaf.public_key() != private.public_key():
         raise ConfigurationError("the key does not belong to the certificate; give the pair", table="tls", key="key")
 

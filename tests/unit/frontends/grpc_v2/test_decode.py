@@ -93,6 +93,34 @@ def test_a_raw_tensor_is_a_view_of_the_messages_bytes():
     assert not array.flags.writeable
 
 
+class CountedEntries:
+    """raw_input_contents that counts how often each entry is taken: every access copies the whole tensor."""
+
+    def __init__(self, entries):
+        self.entries, self.taken = entries, []
+
+    def __len__(self):
+        return len(self.entries)
+
+    def __getitem__(self, index):
+        self.taken.append(index)
+        return self.entries[index]
+
+
+class WithCountedEntries:
+    def __init__(self, sent):
+        self._sent, self.raw_input_contents = sent, CountedEntries(sent.raw_input_contents)
+
+    def __getattr__(self, name):
+        return getattr(self._sent, name)
+
+
+def test_each_raw_entry_is_touched_once():
+    sent = WithCountedEntries(request(inputs=[tensor("a"), tensor("b")], raw_input_contents=[bytes(8)] * 2))
+    decode(sent)
+    assert sent.raw_input_contents.taken == [0, 1]
+
+
 def test_everything_else_of_a_request():
     sent = request(model_version="stable", id="7", inputs=[tensor()], raw_input_contents=[bytes(8)])
     sent.parameters["timeout"].int64_param = 5

@@ -100,5 +100,12 @@ def test_a_stream_error_names_its_request_and_is_never_empty_or_endless():
     assert (reply.infer_response.id, reply.infer_response.model_name) == ("9", "m")
 
 
+def test_errors_that_cannot_travel_as_they_are():
+    empty = encode_stream_error(RequestError(Fault.EXPIRED, ""), request(), final=False)
+    assert empty.error_message == "EXPIRED"
+    path = encode_stream_error(RequestError(Fault.INVALID, "file \udcff"), request(), final=False)
+    assert path.error_message == "file ?"
+
+
 def request():
     return message("inference.ModelInferRequest")(model_name="m", id="9")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.access import Address
+from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.grpc_v2.grpcio_server import certificate_name, peer_address
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
@@ -39,16 +39,33 @@ def test_certificates_name_their_caller(facts, name):
 
 def test_a_good_pair_and_authority():
     authority = Authority()
-    check_certificates(*authority.issue("localhost"), authority.pem)
+    certificate, key = authority.issue("localhost")
+    assert check_certificates(Security(certificate, key, authority.pem)) == (certificate, key)
+
+
+def test_no_tls_at_all():
+    assert check_certificates(Security()) is None
+
+
+@pytest.mark.parametrize("missing", [{"certificate"}, {"key"}, {"certificate", "key"}])
+def test_half_of_tls_is_never_none_of_it(missing):
+    authority = Authority()
+    certificate, key = authority.issue("localhost")
+    given = {"certificate": certificate, "key": key, "client_ca": authority.pem}
+    with pytest.raises(ConfigurationError, match="tls: cert and key belong together"):
+        check_certificates(Security(**{name: pem for name, pem in given.items() if name not in missing}))
 
 
 @pytest.mark.parametrize("broken", range(3))
-def test_anything_that_is_not_pem(broken):
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+)
+def test_anything_that_is_not_pem(broken, content):
     authority = Authority()
     parts = [*authority.issue("localhost"), authority.pem]
-    parts[broken] = b"nonsense"
+    parts[broken] = content
     with pytest.raises(ConfigurationError, match="cannot be read as PEM"):
-        check_certificates(*parts)
+        check_certificates(Security(*parts))
 
 
 def test_a_path_that_is_free(tmp_path):
