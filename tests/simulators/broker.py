@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -39,7 +40,7 @@ class Mosquitto:
         self.port = free_port()
         self.folder = folder
         self._config = folder / "mosquitto.conf"
-        user = subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
+        user = pwd.getpwuid(os.getuid()).pw_name
         anonymous_word = str(anonymous).lower()
         self._config.write_text(
             BASE.format(port=self.port, folder=folder, extra=extra, anonymous=anonymous_word, user=user)
@@ -88,48 +89,54 @@ async def mosquitto(folder: Path, extra: str = "", *, anonymous: bool = True) ->
         await broker.kill()
 
 
-@asynccontextmanager
-async def only_version_311(broker: Mosquitto, *, hang_up: bool = False) -> AsyncIterator[int]:
-    """The port of `broker` as one of before 2019: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2), or
-    just hangs up, as some do."""
-    sessions: set[asyncio.Task[None]] = set()
+class Relay:
+    """A way to `broker` that can be cut. `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2), or, if
+    `rude`, just hangs up, as some brokers of before 2019 do."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        sessions.add(task)
+    def __init__(self, broker: Mosquitto, *, old: bool = False, rude: bool = False) -> None:
+        self.port = 0
+        self._broker, self._old, self._rude = broker, old or rude, rude
+        self._ways: set[asyncio.Task[None]] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def hold(self) -> None:
+        """From now until the cut, the broker hears nothing: acknowledgements are lost on the way."""
+        self._open.clear()
+
+    async def cut(self) -> None:
+        """End every connection without a word; new ones may come."""
+        ways = tuple(self._ways)
+        for way in ways:
+            way.cancel()
+        if ways:
+            await asyncio.wait(ways)
+        self._open.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        way = asyncio.ensure_future(self._carry(reader, writer))
+        self._ways.add(way)
         try:
-            await _relay(reader, writer, broker.port, hang_up=hang_up)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
+            await asyncio.wait({way})
         finally:
-            sessions.discard(task)
+            self._ways.discard(way)
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in tuple(sessions):
-            task.cancel()
-        if sessions:
-            await asyncio.wait(tuple(sessions))
-        await server.wait_closed()
-
-
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, *, hang_up: bool) -> None:
-    opening = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
-    if opening[-1] != 4:
-        if not hang_up:
-            writer.write(b"\x20\x02\x00\x01")
-            await writer.drain()
-        return
-    upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
-    upstream_writer.write(opening)
-    try:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opening = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
+        if self._old and opening[-1] != 4:
+            if not self._rude:
+                writer.write(b"\x20\x02\x00\x01")
+                await writer.drain()
+            return
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._broker.port)
+        upstream_writer.write(opening)
         pumps = [
-            asyncio.ensure_future(_pump(reader, upstream_writer)),
+            asyncio.ensure_future(_pump(reader, upstream_writer, self._open)),
             asyncio.ensure_future(_pump(upstream_reader, writer)),
         ]
         try:
@@ -138,12 +145,27 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+            upstream_writer.close()
+
+
+@asynccontextmanager
+async def relay(broker: Mosquitto, *, old: bool = False, rude: bool = False) -> AsyncIterator[Relay]:
+    """A running relay to `broker`."""
+    way = Relay(broker, old=old, rude=rude)
+    server = await asyncio.start_server(way.serve, "127.0.0.1", 0)
+    way.port = server.sockets[0].getsockname()[1]
+    try:
+        yield way
     finally:
-        upstream_writer.close()
+        server.close()
+        await way.cut()
+        await server.wait_closed()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event | None = None) -> None:
     while content := await reader.read(65_536):
+        if open_ is not None:
+            await open_.wait()
         writer.write(content)
         await writer.drain()
 

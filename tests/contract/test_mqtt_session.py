@@ -1,0 +1,259 @@
+"""The connection itself, against real brokers that are away, old, strict, or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from tests.simulators import mqtt_gateway
+from tests.simulators.broker import Mosquitto, mosquitto, relay
+from tests.simulators.mqtt_gateway import frontend, simulated, until
+from tests.simulators.mqtt_peer import peer
+
+pytestmark = pytest.mark.asyncio
+SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
+RESULT = "edge/gw/results/single/a"
+STATUS = "edge/gw/status"
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    async with mosquitto(tmp_path) as running:
+        yield running
+
+
+async def test_a_broker_that_is_away_at_start_is_waited_for(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+    async with frontend(simulated(), broker.url, SINGLE, online=False) as gateway:
+        await until(lambda: gateway.counters().get("connect_failures", 0) >= 2)
+        await broker.start()
+        try:
+            await asyncio.wait_for(gateway.online.wait(), 15)
+            assert gateway.counters()["connected"] == 1
+        finally:
+            await broker.kill()
+
+
+async def test_a_frontend_that_never_met_its_broker_stops(tmp_path: Path) -> None:
+    async with frontend(simulated(), Mosquitto(tmp_path).url, online=False) as gateway:
+        await until(lambda: gateway.counters().get("connect_failures", 0) >= 1)
+
+
+async def test_status_is_retained_and_the_will_speaks_for_the_killed(broker: Mosquitto) -> None:
+    async with peer(broker.port) as watcher:
+        async with child(broker.url):
+            await watcher.subscribe(STATUS)
+            online = await watcher.next(STATUS)
+            assert (online.payload, online.retain) == (b"online", True)
+        assert (await watcher.next(STATUS)).payload == b"offline"
+    async with peer(broker.port) as late:
+        await late.subscribe(STATUS)
+        offline = await late.next(STATUS)
+        assert (offline.payload, offline.retain) == (b"offline", True)
+
+
+async def test_what_a_killed_gateway_took_comes_again(broker: Mosquitto) -> None:
+    async with peer(broker.port) as sensor:
+        await sensor.subscribe("edge/gw/results/#")
+        async with child(broker.url) as killed:
+            await sensor.publish("single/a", "[42]")
+            await said(killed, b"received\n")
+        async with frontend(simulated(), broker.url, SINGLE) as gateway:
+            assert (await sensor.next_json(RESULT))["score"] == 42.0
+            await until(lambda: gateway.counters().get("acknowledged") == 1)
+
+
+async def test_the_broker_keeps_messages_while_the_gateway_is_away(broker: Mosquitto) -> None:
+    async with frontend(simulated(), broker.url, SINGLE):
+        pass
+    async with peer(broker.port) as sensor:
+        await sensor.subscribe("edge/gw/results/#")
+        for value in range(5):
+            await sensor.publish("single/a", f"[{value}]")
+        async with frontend(simulated(), broker.url, SINGLE):
+            scores = [(await sensor.next_json(RESULT))["score"] for _ in range(5)]
+    assert scores == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+async def test_a_killed_broker_is_found_again_and_the_answer_still_goes_out(broker: Mosquitto) -> None:
+    inference = simulated()
+    inference.gate.clear()
+    async with frontend(inference, broker.url, SINGLE) as gateway:
+        async with peer(broker.port) as sensor:
+            await sensor.publish("single/a", "[42]")
+            await until(lambda: bool(inference.requests))
+            await broker.kill()
+        await until(lambda: gateway.counters()["connected"] == 0)
+        inference.gate.set()
+        await until(lambda: gateway.counters()["outbox"] == 1)
+        await broker.start()
+        async with peer(broker.port) as watcher:
+            # The answer may have gone out before anybody listens: the outbox says that the broker took it.
+            await watcher.subscribe("edge/gw/results/#")
+            await asyncio.wait_for(gateway.online.wait(), 15)
+            await until(lambda: gateway.counters()["outbox"] == 0)
+            await watcher.publish("single/b", "[43]")
+            await watcher.next("edge/gw/results/single/b")
+            assert gateway.counters()["answered"] == 2
+            assert gateway.counters().get("publications_refused", 0) == 0
+
+
+async def test_a_redelivered_message_is_not_judged_twice(broker: Mosquitto) -> None:
+    inference = simulated()
+    inference.gate.clear()
+    async with relay(broker) as way, frontend(inference, way.url, SINGLE) as gateway, peer(broker.port) as sensor:
+        await sensor.subscribe("edge/gw/results/#")
+        await sensor.publish("single/a", "[42]")
+        await until(lambda: bool(inference.requests))
+        await way.cut()
+        await until(lambda: gateway.counters().get("duplicates") == 1)
+        inference.gate.set()
+        await sensor.next(RESULT)
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+        assert gateway.counters()["acknowledgements_stale"] == 1
+    assert len(inference.requests) == 1
+
+
+async def test_a_sample_in_its_window_is_not_counted_twice(broker: Mosquitto) -> None:
+    route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
+    async with relay(broker) as way, frontend(simulated(), way.url, route) as gateway, peer(broker.port) as sensor:
+        way.hold()
+        await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+        await until(lambda: gateway.counters().get("samples") == 1)
+        await way.cut()
+        await until(lambda: gateway.counters().get("duplicates") == 1)
+        await until(lambda: gateway.counters().get("acknowledged") == 2)
+        assert gateway.counters()["samples"] == 1
+
+
+@pytest.mark.parametrize("rude", [False, True])
+async def test_a_broker_of_version_3_1_1_is_spoken_to_in_its_tongue(broker: Mosquitto, rude: bool) -> None:
+    async with (
+        relay(broker, old=True, rude=rude) as way,
+        frontend(simulated(), way.url, SINGLE),
+        peer(broker.port, version_5=False) as sensor,
+    ):
+        await sensor.subscribe("edge/gw/results/#", STATUS)
+        assert (await sensor.next(STATUS)).payload == b"online"
+        await sensor.publish("single/a", "[42]")
+        assert (await sensor.next_json(RESULT))["score"] == 42.0
+
+
+async def test_password_and_acl(tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    subprocess.run(["/usr/bin/mosquitto_passwd", "-b", "-c", str(passwords), "edge", "secret"], check=True)
+    passwords.chmod(0o644)
+    acl = tmp_path / "acl"
+    acl.write_text("user edge\ntopic readwrite edge/#\ntopic readwrite single/#\ntopic deny edge/gw/results/#\n")
+    (tmp_path / "password").write_text("secret\n")
+    login = {"username": "edge", "password_file": str(tmp_path / "password")}
+    lines = f"password_file {passwords}\nacl_file {acl}"
+    async with (
+        mosquitto(tmp_path, lines, anonymous=False) as broker,
+        frontend(simulated(), broker.url, SINGLE, **login) as gateway,
+        peer(broker.port, username="edge", password="secret") as sensor,
+    ):
+        await sensor.subscribe("edge/gw/errors")
+        await sensor.publish("single/a", "[42]")
+        complaint = await sensor.next_json("edge/gw/errors")
+        assert complaint["fault"] == "DENIED"
+        assert "0x87" in complaint["message"]
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+
+
+async def test_a_wrong_password_is_counted_and_tried_again(tmp_path: Path) -> None:
+    async with (
+        mosquitto(tmp_path, anonymous=False) as broker,
+        frontend(simulated(), broker.url, SINGLE, online=False) as gateway,
+    ):
+        await until(lambda: gateway.counters().get("connect_failures", 0) >= 3)
+        assert gateway.counters()["connected"] == 0
+
+
+async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
+    authority(tmp_path)
+    lines = f"cafile {tmp_path}/ca.pem\ncertfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\n"
+    lines += "require_certificate true\n"
+    files = {name: str(tmp_path / f"{name}.pem") for name in ("ca", "cert", "key")}
+    async with mosquitto(tmp_path, lines) as broker:
+        url = f"mqtts://localhost:{broker.port}"
+        async with frontend(simulated(), url, SINGLE, **files) as gateway:
+            assert gateway.counters()["connected"] == 1
+
+
+async def test_files_that_cannot_be_read_are_told_at_start(tmp_path: Path) -> None:
+    for more in ({"ca": str(tmp_path / "no")}, {"username": "u", "password_file": str(tmp_path / "no")}):
+        settings = MqttSettings(url="mqtts://localhost:1", **more)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="mqtt"):
+            await MqttFrontend(simulated(), settings, "gw").start()
+
+
+async def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
+    async with (
+        mosquitto(tmp_path, "log_type all") as broker,
+        frontend(simulated(), broker.url, keepalive_s=1) as gateway,
+    ):
+        # A second and a half of silence and mosquitto would hang up.
+        log = tmp_path / "mosquitto.log"
+        await until(lambda: log.read_text().count("Received PINGREQ from gw") >= 3)
+        assert gateway.counters()["connections"] == 1
+        assert gateway.counters()["connected"] == 1
+
+
+def authority(folder: Path) -> None:
+    """ca.pem, and cert.pem with key.pem for localhost, as broker and client alike."""
+    now = datetime.now(UTC)
+    signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("ca", "localhost"))
+    for name, key, who in (("ca", signer, issuer), ("cert", own, subject)):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(who)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        )
+        certificate = builder.sign(signer, hashes.SHA256())
+        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    content = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "key.pem").write_bytes(content)
+
+
+@asynccontextmanager
+async def child(url: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A gateway in a process of its own, online, that takes messages and never answers; kill -9 at the end."""
+    words = [sys.executable, "-m", mqtt_gateway.__name__, url]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+        try:
+            await said(process, b"online\n")
+            yield process
+        finally:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+
+async def said(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Wait for the next line of the child's output, which must be `line`."""
+    assert process.stdout is not None
+    assert await asyncio.to_thread(process.stdout.readline) == line

@@ -1,0 +1,89 @@
+"""An MQTT frontend over simulated inference, as a context and as a program that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec, Window
+from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from tests.simulators.inference import VARIANT, SimulatedInference, identity
+
+ID = "gw"
+WAIT_S = 15.0
+CHANNELS = ("x", "y", "z")
+FAST: dict[str, Any] = {
+    "reconnect_min_s": 0.05,
+    "reconnect_max_s": 0.2,
+    "retry_min_s": 0.01,
+    "retry_max_s": 0.05,
+    "will_delay_s": 0,
+}
+
+
+def motion(name: str = "motion", *, size_rows: int = 4, hop_rows: int = 2) -> ModelManifest:
+    """A model of windows [-1, size_rows, 3] that answers with the window."""
+    spec = TensorSpec("motion", Datatype.FP32, (-1, size_rows, len(CHANNELS)), layout="NLC", finite=True)
+    scores = TensorSpec("scores", Datatype.FP32, (-1, size_rows, len(CHANNELS)), postprocess="softmax")
+    window = Window(CHANNELS, size_rows, hop_rows, 10.0)
+    return ModelManifest(name, "3", (spec,), (scores,), (VARIANT,), labels=("still", "walk"), window=window)
+
+
+def digits(name: str = "digits") -> ModelManifest:
+    """A model of images; it answers with what it was given."""
+    image = TensorSpec("image", Datatype.FP32, (-1, 1, 2, 2), preprocess=Preprocess(("jpeg", "png")))
+    scores = TensorSpec("scores", Datatype.FP32, (-1, 4))
+    return ModelManifest(name, "1", (image,), (scores,), (VARIANT,), labels=("zero", "one", "two", "three"))
+
+
+def simulated(*manifests: ModelManifest) -> SimulatedInference:
+    """Inference over `manifests`, or over one of each kind."""
+    return SimulatedInference(manifests or (identity(Datatype.FP32), motion(), digits()))
+
+
+@asynccontextmanager
+async def frontend(
+    inference: SimulatedInference,
+    url: str,
+    *routes: MqttRoute,
+    online: bool = True,
+    grace_s: float = 5.0,
+    **settings: Any,
+) -> AsyncIterator[MqttFrontend]:
+    """A started frontend, by default once it is online; stopped at the end."""
+    one = MqttFrontend(inference, MqttSettings(url=url, route=routes, **(FAST | settings)), ID)
+    await one.start()
+    try:
+        if online:
+            await asyncio.wait_for(one.online.wait(), WAIT_S)
+        yield one
+    finally:
+        await one.stop(grace_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds: for what has no event of its own, such as a counter."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def _serve_and_hang(url: str) -> None:
+    """Take messages, say so on standard output, and never answer them."""
+    inference = simulated()
+    inference.gate.clear()
+    route = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
+    async with frontend(inference, url, route):
+        print("online", flush=True)
+        await until(lambda: bool(inference.requests))
+        print("received", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_and_hang(sys.argv[1]))
