@@ -139,10 +139,15 @@ async def test_a_key_of_another_certificate():
     assert "the key does not belong to the certificate" in await refused_start(Security(SERVER[0], other[1]))
 
 
-async def test_a_port_in_use_is_named_and_nothing_stays_open():
+async def test_a_port_in_use_is_named_and_nothing_stays_open(tmp_path):
     async with serving() as gateway:
-        taken = gateway.addresses[0]
-        text = await refused_start(addresses=[LOOPBACK, taken])
+        async with serving() as other:
+            free = other.addresses[0]
+        taken, unix = gateway.addresses[0], Address(path=str(tmp_path / "grpc.sock"))
+        text = await refused_start(addresses=[free, unix, taken])
+        assert not (tmp_path / "grpc.sock").exists()
+        async with serving(addresses=[free]) as again:
+            assert again.addresses == [free]
     assert text == (
         f"grpc.listen: cannot listen on {taken}: Address already in use; "
         "stop what listens there or choose another address"

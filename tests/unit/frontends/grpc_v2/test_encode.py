@@ -55,9 +55,10 @@ def test_bytes_reach_the_client():
 
 def test_one_raw_entry_per_output_in_order_even_for_empty_ones():
     empty = Tensor(Datatype.FP32, np.empty((0, 2), "<f4"))
-    reply = encode_response(answer(b=empty, a=Tensor(Datatype.UINT8, np.array([7], "u1")), c=empty))
+    seven, nine = (Tensor(Datatype.UINT8, np.array([value], "u1")) for value in (7, 9))
+    reply = encode_response(answer(b=empty, a=seven, c=nine))
     assert [output.name for output in reply.outputs] == ["b", "a", "c"]
-    assert list(reply.raw_output_contents) == [b"", b"\x07", b""]
+    assert list(reply.raw_output_contents) == [b"", b"\x07", b"\x09"]
     assert list(reply.outputs[0].shape) == [0, 2]
     assert (reply.model_name, reply.model_version, reply.id) == ("m", "1", "7")
 
