@@ -1,0 +1,67 @@
+"""The REST frontend on real sockets over simulated inference."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+
+from gateway.domain.access import Address, Security
+from gateway.frontends.rest_v2.server import RestFrontend
+from gateway.frontends.rest_v2.settings import RestSettings
+from tests.simulators.inference import SimulatedInference
+
+LOOPBACK = Address("127.0.0.1", 0)
+METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
+
+
+class Gateway:
+    """A running frontend; `target` is its first address as clients write it, `client` speaks to it."""
+
+    def __init__(self, inference: SimulatedInference, settings: RestSettings, security: Security) -> None:
+        self.inference = inference
+        self.frontend = RestFrontend(inference, inference, inference, settings, security, lambda: METRICS)
+        self.addresses: tuple[Address, ...] = ()
+        self.client = httpx.AsyncClient()
+
+    @property
+    def target(self) -> str:
+        return str(self.addresses[0])
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A bare connection to the first address."""
+        return await asyncio.open_connection(self.addresses[0].host, self.addresses[0].port)
+
+
+@asynccontextmanager
+async def serving(
+    *,
+    settings: RestSettings | None = None,
+    security: Security | None = None,
+    addresses: Sequence[Address] = (LOOPBACK,),
+    inference: SimulatedInference | None = None,
+) -> AsyncIterator[Gateway]:
+    gateway = Gateway(inference or SimulatedInference(), settings or RestSettings(), security or Security())
+    gateway.addresses = await gateway.frontend.start(addresses)
+    gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)
+    try:
+        async with gateway.client:
+            yield gateway
+    finally:
+        await gateway.frontend.stop(0)
+
+
+async def hangs_up(writer: asyncio.StreamWriter) -> None:
+    """Close a bare connection, whatever the other side thinks of it."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+def infer_body(*values: float, **more: object) -> dict[str, object]:
+    """A JSON request to identity_fp32."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
+    return {"inputs": [tensor], **more}
