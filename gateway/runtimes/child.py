@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,15 +28,7 @@ async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> M
 
     Cancelling the caller kills the child. Needs a running loop whose thread outlives the child.
     """
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_environment(task),
-        start_new_session=True,
-        limit=settings.answer_limit_bytes,
-    )
+    process = await _start(task, settings)
     conversation = _Conversation(process, settings)
     try:
         async with asyncio.timeout(deadline_s):
@@ -44,6 +37,23 @@ async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> M
         raise VariantError(f"no answer within {deadline_s:g} s while {conversation.stage}") from None
     finally:
         await conversation.end()
+
+
+async def _start(task: Task, settings: TrialSettings) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *COMMAND,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(task),
+            start_new_session=True,
+            limit=settings.answer_limit_bytes,
+        )
+    except OSError as error:
+        raise VariantError(
+            f"the throw-away process could not be started: {error}", remedy="free memory, or allow more processes"
+        ) from error
 
 
 class _Conversation:
@@ -132,7 +142,8 @@ def _kill_group(pid: int) -> None:
 def _environment(task: Task) -> dict[str, str]:
     """Ours, with this package found first and numpy's own threads held to the budget."""
     root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     threads = str(task.budget.threads) if isinstance(task, Trial) else "1"
     return {
         **os.environ,

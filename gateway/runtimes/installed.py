@@ -60,7 +60,7 @@ def _openvino_obstacle() -> tuple[str, str]:
 
 REQUIREMENTS: Mapping[str, Requirement] = {
     "onnx": Requirement(
-        (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu")),),
+        (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-rocm")),),
         "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
         _onnx_obstacle,
     ),

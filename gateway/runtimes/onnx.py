@@ -1,7 +1,7 @@
-"""ONNX Runtime: CPU everywhere, CUDA and TensorRT where the installed build has them. The only importer of onnxruntime.
+"""ONNX Runtime: CPU everywhere, TensorRT and CUDA (or AMD's MIGraphX and ROCm) where the installed build has them.
 
-Options of a ladder step: `graph_optimization` (disable, basic, extended, all), and on NVIDIA GPUs `providers`
-(execution providers separated by commas, the first choice first).
+The only importer of onnxruntime. Options of a ladder step: `graph_optimization` (disable, basic, extended, all), and on
+GPUs `providers` (execution providers separated by commas, the first choice first).
 """
 
 from __future__ import annotations
@@ -29,8 +29,19 @@ from gateway.runtimes.session import bind
 if TYPE_CHECKING:
     import onnxruntime
 
-NVIDIA = ("nvidia-gpu", "nvidia-jetson-gpu")
-GPU_PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+_NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+_NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
+GPU_PROVIDERS: Mapping[str, tuple[str, ...]] = {
+    "nvidia-gpu": _NVIDIA,
+    "nvidia-jetson-gpu": _NVIDIA,
+    "amd-gpu": ("MIGraphXExecutionProvider", "ROCMExecutionProvider"),
+}
+"""Execution providers by accelerator, the first choice first."""
+GPU_REMEDIES: Mapping[str, str] = {
+    "nvidia-gpu": _NVIDIA_REMEDY,
+    "nvidia-jetson-gpu": "pip uninstall onnxruntime, then install NVIDIA's own onnxruntime-gpu wheel for this JetPack",
+    "amd-gpu": "pip uninstall onnxruntime, then install AMD's build of ONNX Runtime with MIGraphX",
+}
 OPTIMIZATIONS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -72,8 +83,8 @@ class OnnxRuntime:
         return tuple(_engine().get_available_providers())
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-        """Load and optimise. Raises VariantError, also where an NVIDIA provider would silently fall back to the CPU."""
-        check_accelerator(self.name, budget, (CPU, *NVIDIA))
+        """Load and optimise. Raises VariantError, also where a GPU provider would silently fall back to the CPU."""
+        check_accelerator(self.name, budget, (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
         ort = _engine()
         session = _load(ort, file, session_options(ort, budget), providers(ort, budget, variant.precision))
@@ -129,15 +140,15 @@ def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tup
     """Execution providers for the budget's accelerator, best first. Raises VariantError naming what is missing."""
     if budget.accelerator == CPU:
         return ["CPUExecutionProvider"]
-    wanted = [name.strip() for name in budget.options.get("providers", ",".join(GPU_PROVIDERS)).split(",")]
+    known = GPU_PROVIDERS[budget.accelerator]
+    wanted = [name.strip() for name in budget.options.get("providers", ",".join(known)).split(",")]
     available = ort.get_available_providers()
-    found = [name for name in wanted if name in available and name in GPU_PROVIDERS]
+    found = [name for name in wanted if name in available and name in known]
     if not found:
         raise VariantError(
             f"ONNX Runtime {ort.__version__} offers {', '.join(available)}, but {budget.accelerator} needs one of "
             f"{', '.join(wanted)}",
-            remedy="pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]' "
-            "(on a Jetson NVIDIA's own wheel)",
+            remedy=GPU_REMEDIES[budget.accelerator],
         )
     return [*((name, _provider_options(name, budget, precision)) for name in found), "CPUExecutionProvider"]
 
@@ -146,11 +157,17 @@ def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, st
     """Precision is said outright: CUDA would otherwise compute fp32 as TF32, TensorRT would ignore int8 and fp16."""
     if name == "CUDAExecutionProvider":
         return {"device_id": "0", "use_tf32": "0"}
+    if name == "MIGraphXExecutionProvider":
+        return {"device_id": "0", "migraphx_fp16_enable": str(int(precision == "fp16"))}
+    if name == "ROCMExecutionProvider":
+        return {"device_id": "0"}
     options = {
         "device_id": "0",
         "trt_fp16_enable": str(int(precision in {"fp16", "int8"})),
         "trt_int8_enable": str(int(precision == "int8")),
     }
+    # TensorRT builds an engine per range of shapes, for minutes: the trial's batches widen the range, and the engine
+    # it leaves in the cache is what the daemon then loads.
     if budget.cache_dir:
         options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": budget.cache_dir}
         options |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": budget.cache_dir}
@@ -189,10 +206,10 @@ def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> A
 
 def _refuse_fallback(session: Any, budget: Budget) -> None:
     used = session.get_providers()
-    if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS):
+    if budget.accelerator != CPU and not set(used) & set(GPU_PROVIDERS[budget.accelerator]):
         raise VariantError(
             f"ONNX Runtime fell back to {', '.join(used)} instead of using {budget.accelerator}",
-            remedy="install the CUDA and cuDNN (and TensorRT) versions that this onnxruntime-gpu was built for",
+            remedy="install the versions of CUDA, cuDNN and TensorRT (or ROCm) that this onnxruntime was built for",
         )
 
 

@@ -57,6 +57,17 @@ def quantised_adder(scale: float, zero_point: int) -> bytes:
     return _model([_graph(tensors, [0, 1], [2], [operator])], [schema.BuiltinOperator.ADD], [])
 
 
+def single_row() -> bytes:
+    """y = x through a reshape to [1, 3]: a file that cannot take two rows, whatever it is asked."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    target = np.array([1, 3], np.int32)
+    tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 3)), 1) for name in "xy"]
+    tensors.append(_constant("target", target, 1))
+    operator = _operator([0, 2], [1], schema.ReshapeOptionsT(), schema.BuiltinOptions.ReshapeOptions)
+    return _model([_graph(tensors, [0], [1], [operator])], [schema.BuiltinOperator.RESHAPE], [target])
+
+
 def crashing() -> bytes:
     """A valid file whose two subgraphs are each other's loop: preparing it recurses until the stack is gone."""
     from ai_edge_litert import schema_py_generated as schema

@@ -1,5 +1,7 @@
 """What each engine is told, and what each refuses, below the common contract."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -14,6 +16,7 @@ from gateway.runtimes import onnx, openvino
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.litert import Slot, dequantise, quantise
 from gateway.runtimes.reference import read_graph
+from gateway.runtimes.session import bind
 from tests.simulators import models, models_litert
 
 
@@ -58,6 +61,20 @@ def test_onnx_on_nvidia_takes_what_the_profile_names():
     build = Build("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
     budget = Budget(accelerator="nvidia-jetson-gpu", options={"providers": "CUDAExecutionProvider"})
     assert [each[0] for each in onnx.providers(build, budget, "fp32")[:-1]] == ["CUDAExecutionProvider"]
+
+
+def test_onnx_refuses_to_fall_back_to_the_cpu_silently(tmp_path):
+    manifest = models.write_variant(tmp_path, models.dense(), "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / manifest.variants[0].artifacts[0].path)
+    onnx._refuse_fallback(session, Budget())
+    with pytest.raises(VariantError, match="fell back to CPUExecutionProvider instead of using nvidia-gpu"):
+        onnx._refuse_fallback(session, Budget(accelerator="nvidia-gpu"))
+
+
+def test_onnx_on_amd_says_the_precision():
+    build = Build("MIGraphXExecutionProvider", "CPUExecutionProvider")
+    (first, _) = onnx.providers(build, Budget(accelerator="amd-gpu"), "fp16")
+    assert first == ("MIGraphXExecutionProvider", {"device_id": "0", "migraphx_fp16_enable": "1"})
 
 
 def test_onnx_on_nvidia_without_its_providers_names_what_is_missing():
@@ -111,6 +128,39 @@ def test_openvino_does_what_it_is_told(tmp_path):
     assert compiled.get_property("ENABLE_CPU_PINNING") is False
 
 
+def test_openvino_gives_the_npu_one_row_and_loops_over_the_others(tmp_path):
+    """Compiled for the CPU here, in the shapes that the NPU would get."""
+    import openvino as ov
+
+    manifest = models.write_variant(tmp_path, models.dense(), "openvino")
+    (variant,) = manifest.variants
+    model = ov.Core().read_model(str(tmp_path / variant.artifacts[0].path))
+    openvino._fix_rows(model, variant)
+    ports = openvino._ports(model.inputs), openvino._ports(model.outputs)
+    assert ports[0][0].shape == (1, 4)
+    compiled = ov.Core().compile_model(model, "CPU", openvino.compile_options(Budget(), "fp32", "x86_64"))
+    session = bind(openvino.OpenVinoEngine(ov, compiled, *ports), manifest, variant)
+    x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(session.run({"x": x})["scores"], x @ models.WEIGHTS + models.BIAS, rtol=1e-5)
+
+
+def test_openvino_on_the_npu_refuses_open_dimensions_within_a_row(tmp_path):
+    import openvino as ov
+
+    manifest = models.write_variant(tmp_path, models.dense(), "openvino")
+    model = ov.Core().read_model(str(tmp_path / manifest.variants[0].artifacts[0].path))
+    model.reshape([-1, -1])
+    with pytest.raises(VariantError, match=r"the NPU needs fixed shapes, but 'x' has \[-1, -1\]"):
+        openvino._fix_rows(model, manifest.variants[0])
+
+
+def test_openvino_without_the_device_says_so(tmp_path):
+    manifest = models.write_variant(tmp_path, models.dense(), "openvino")
+    fp16 = replace(manifest.variants[0], precision="fp16")
+    with pytest.raises(VariantError, match=r"OpenVINO cannot compile model\.xml for NPU: "):
+        get_runtime("openvino").open(manifest, fp16, tmp_path, Budget(accelerator="intel-npu"))
+
+
 def test_openvino_reads_no_other_frameworks_files(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     with pytest.raises(VariantError, match="not an OpenVINO IR file"):
@@ -158,6 +208,15 @@ def test_litert_offers_a_bare_quantised_file_as_floats(tmp_path):
     (tmp_path / "model.tflite").write_bytes(models_litert.quantised_adder(0.5, 3))
     signature = get_runtime("litert").inspect(tmp_path / "model.tflite")
     assert {spec.datatype for spec in (*signature.inputs, *signature.outputs)} == {Datatype.FP32}
+
+
+def test_litert_loops_over_the_rows_of_a_graph_that_takes_one(tmp_path):
+    (tmp_path / "model.tflite").write_bytes(models_litert.single_row())
+    variant = Variant("single", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),))
+    session = get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+    for rows in (1, 4, 1):
+        x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x)
 
 
 def test_litert_without_its_delegate_answers_alike(tmp_path):

@@ -1,12 +1,20 @@
 """Which engines are installed, asked of metadata that the test writes."""
 
+import importlib.util
 import sys
 
 import pytest
 
 from gateway.domain.errors import VariantError
 from gateway.runtimes.catalog import CATALOG, get_runtime
-from gateway.runtimes.installed import ALLOW_TELEMETRY, REQUIREMENTS, conflict, installed_version, require
+from gateway.runtimes.installed import (
+    ALLOW_TELEMETRY,
+    REQUIREMENTS,
+    conflict,
+    installed_package,
+    installed_version,
+    require,
+)
 
 
 @pytest.fixture
@@ -37,7 +45,7 @@ def test_an_unknown_runtime_is_named_with_the_known_ones():
 @pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
 def test_a_missing_package_names_the_extra(name, monkeypatch):
     for package in REQUIREMENTS[name].packages:
-        monkeypatch.setitem(sys.modules, package.module, None)
+        monkeypatch.delitem(sys.modules, package.module, raising=False)
     monkeypatch.setattr(sys, "path", [])
     status = installed_version(name)
     assert "is not installed" in status.problem
@@ -70,3 +78,14 @@ def test_openvino_is_refused_beside_its_telemetry_unless_allowed(site, monkeypat
         get_runtime("openvino").devices()
     monkeypatch.setenv(ALLOW_TELEMETRY, "1")
     assert installed_version("openvino").problem == ""
+
+
+def test_tflite_runtime_is_taken_where_only_it_exists(site, tmp_path, monkeypatch):
+    site("tflite-runtime", "2.14.0")
+    (tmp_path / "tflite_runtime").mkdir()
+    (tmp_path / "tflite_runtime" / "__init__.py").touch()
+    assert installed_package("litert").module == "ai_edge_litert"
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ai_edge_litert" else find_spec(name))
+    assert installed_package("litert").module == "tflite_runtime"
+    assert installed_version("litert").version == "2.14.0"

@@ -1,0 +1,51 @@
+"""Every step of every device profile asks its runtime for something that the runtime understands."""
+
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from gateway.domain.inventory import CPU
+from gateway.domain.profile import read_profile
+from gateway.domain.verdict import Budget
+from gateway.runtimes import litert, onnx, openvino
+from gateway.runtimes.opening import check_accelerator
+
+PROFILES = Path(__file__).resolve().parents[2] / "device_profiles"
+ACCELERATORS = {
+    "onnx": (CPU, *onnx.GPU_PROVIDERS),
+    "openvino": tuple(openvino.DEVICES),
+    "litert": (CPU, *litert.CORAL),
+    "reference": (CPU,),
+}
+STEPS = [
+    (file.stem, step)
+    for file in sorted(PROFILES.glob("*.toml"))
+    for step in read_profile(file.read_text(), file.name).ladder
+]
+
+
+class AnyBuild:
+    """An onnxruntime that has all providers."""
+
+    __version__ = onnxruntime.__version__
+
+    @staticmethod
+    def get_available_providers():
+        return [*(name for names in onnx.GPU_PROVIDERS.values() for name in names), "CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "step"), STEPS, ids=[f"{name}-{step.runtime}-{step.accelerator}" for name, step in STEPS]
+)
+def test_a_step_is_understood(profile, step):
+    budget = Budget(accelerator=step.accelerator, options=step.options)
+    check_accelerator(step.runtime, budget, ACCELERATORS[step.runtime])
+    for precision in step.precisions:
+        if step.runtime == "openvino":
+            assert openvino.compile_options(budget, precision, "x86_64")
+        elif step.runtime == "onnx":
+            assert onnx.session_options(onnxruntime, budget)
+            assert onnx.providers(AnyBuild, budget, precision)
+        else:
+            assert step.options == {}
