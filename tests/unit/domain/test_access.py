@@ -1,0 +1,121 @@
+"""Tokens, addresses, and what may listen beyond this machine."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.access import Address, check_exposure, read_address, read_tokens
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+
+FILE = "# cameras\ncam-1 s3cret#1\n\nlone-token   # the cupboard\n"
+
+
+def test_callers_are_named_by_their_token() -> None:
+    tokens = read_tokens(FILE, "tokens")
+    assert tokens.caller("Bearer s3cret#1") == "cam-1"
+    assert tokens.caller("bearer  s3cret#1 ") == "cam-1"
+    assert tokens.caller("BEARER lone-token").startswith("token-")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        None,
+        "",
+        "s3cret#1",
+        "Basic s3cret#1",
+        "Bearer",
+        "Bearer ",
+        "Bearer s3cret",
+        "Bearer cam-1",
+        "Bearer \udcff\ud800",
+    ],
+)
+def test_the_unknown_are_unauthenticated(sent: str | None) -> None:
+    with pytest.raises(RequestError) as error:
+        read_tokens(FILE, "tokens").caller(sent)
+    assert error.value.fault is Fault.UNAUTHENTICATED
+
+
+def test_no_token_is_kept_or_shown() -> None:
+    assert "s3cret" not in repr(read_tokens(FILE, "tokens"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [("a b\nc d e\n", 2, "NAME TOKEN"), ("# none\n", None, "no token"), ("", None, "no token")],
+)
+def test_a_tokens_file_that_is_none(text: str, line: int | None, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        read_tokens(text, "tokens")
+    assert (error.value.file, error.value.line) == ("tokens", line)
+    assert "d e" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "private"),
+    [
+        ("127.0.0.1:8001", Address("127.0.0.1", 8001), True),
+        ("127.8.9.1:0", Address("127.8.9.1", 0), True),
+        ("localhost:1", Address("localhost", 1), True),
+        ("[::1]:8001", Address("::1", 8001), True),
+        ("[::]:8001", Address("::", 8001), False),
+        ("0.0.0.0:65535", Address("0.0.0.0", 65535), False),
+        ("192.168.1.9:80", Address("192.168.1.9", 80), False),
+        ("gateway.local:80", Address("gateway.local", 80), False),
+        ("localhost.evil.example:80", Address("localhost.evil.example", 80), False),
+        ("unix:/run/g.sock", Address(path="/run/g.sock"), True),
+        ("unix:///run/g.sock", Address(path="/run/g.sock"), True),
+    ],
+)
+def test_addresses(text: str, expected: Address, private: bool) -> None:
+    found = read_address(text)
+    assert found == expected
+    assert found is not None
+    assert found.private is private
+    assert read_address(str(found)) == found
+
+
+def test_off_is_no_address() -> None:
+    assert read_address("off") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8001", ":8001", "host:", "host:65536", "host:-1", "host:x", "host:" + "9" * 5000, "::1:8001", "[::1:8001",
+     "::1]:8001", "a b:1", "host:1/x", "http://host:1", "unix:", "unix:relative", "unix:/" + "x" * 107, "host:٣"],
+)  # fmt: skip
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        read_address(text, "grpc")
+    assert (error.value.table, error.value.key) == ("grpc", "listen")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    try:
+        found = read_address(text)
+    except ConfigurationError:
+        return
+    assert found is None or read_address(str(found)) == found
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
+def test_listening_to_the_network_needs_tls_or_tokens(address: str) -> None:
+    found = read_address(address)
+    assert found is not None
+    with pytest.raises(ConfigurationError) as error:
+        check_exposure(found, tls=False, tokens=False)
+    assert "[auth] tokens_file" in str(error.value)
+    assert "[tls] cert" in str(error.value)
+    check_exposure(found, tls=True, tokens=False)
+    check_exposure(found, tls=False, tokens=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "unix:/x"])
+def test_listening_to_this_machine_needs_nothing(address: str) -> None:
+    found = read_address(address)
+    assert found is not None
+    check_exposure(found, tls=False, tokens=False)
