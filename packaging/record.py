@@ -1,0 +1,54 @@
+"""What an installation put in place: folders it made, and every file with its digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from layout import Layout
+
+NAME = "installed.json"
+
+
+@dataclass(slots=True)
+class Record:
+    """Travels inside the virtual environment's folder. Paths are final paths; a link's digest is empty."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, layout: Layout) -> Record:
+        """What is there now; empty where nothing is."""
+        try:
+            written = json.loads(layout.real(layout.venv / NAME).read_text())
+        except FileNotFoundError:
+            return cls()
+        return cls(written["files"], written["folders"])
+
+    def write(self, layout: Layout) -> None:
+        """Into the new environment, so that both change in one step."""
+        text = json.dumps({"files": self.files, "folders": self.folders}, indent=1)
+        layout.real(layout.staging / NAME).write_text(text + "\n")
+
+    def make_folders(self, layout: Layout) -> None:
+        """Make what is missing, and remember it."""
+        layout.real(Path("/")).mkdir(parents=True, exist_ok=True)
+        for folder in layout.folders:
+            if not layout.real(folder).is_dir():
+                layout.real(folder).mkdir(mode=0o755)
+                self.folders.append(str(folder))
+
+    def remove_folders(self, layout: Layout) -> None:
+        """Remove those made by us that nobody else uses."""
+        for folder in sorted(self.folders, reverse=True):
+            with contextlib.suppress(OSError):
+                layout.real(Path(folder)).rmdir()
+
+
+def digest(file: Path) -> str:
+    """Its sha256, in hex."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
