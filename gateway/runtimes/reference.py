@@ -8,7 +8,9 @@ a weight by its name.
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,13 @@ from gateway.runtimes.operators import OPERATORS
 from gateway.runtimes.session import bind
 
 GRAPH = "graph"
+DAMAGE = (
+    *(ValueError, TypeError, IndexError, AttributeError, RuntimeError, MemoryError, OSError, EOFError),
+    *(zipfile.BadZipFile, zlib.error, SyntaxError, struct.error),
+)
+"""What zipfile, numpy and json raise on damaged files (numpy's array headers are Python literals)."""
+FAULTS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError)
+"""What an operator raises on arrays or attributes that do not suit it."""
 FILE_LIMIT_BYTES = 256 * 2**20
 """Largest model once unpacked: it must fit a small device's memory."""
 
@@ -115,7 +124,7 @@ def read_graph(file: Path) -> Graph:
         )
     except KeyError as error:
         raise VariantError(f"{file.name} is not a reference graph: it lacks {error.args[0]!r}") from error
-    except (ValueError, TypeError, OSError, EOFError, RecursionError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise VariantError(f"{file.name} is not a reference graph (npz without pickles): {error}") from error
     _check(graph, file)
     return graph
@@ -140,7 +149,10 @@ def _node(described: Mapping[str, Any]) -> Node:
     if len(described["outputs"]) != 1:
         raise ValueError(f"operator {described['op']} must have one output, not {described['outputs']}")
     return Node(
-        str(described["op"]), tuple(described["inputs"]), described["outputs"][0], dict(described["attributes"])
+        str(described["op"]),
+        tuple(map(str, described["inputs"])),
+        str(described["outputs"][0]),
+        dict(described["attributes"]),
     )
 
 
@@ -163,7 +175,7 @@ def _check_known(names: Sequence[str], known: set[str], where: str) -> None:
 def _evaluate(node: Node, values: Mapping[str, Array]) -> Array:
     try:
         return OPERATORS[node.op]([values[name] for name in node.inputs if name], node.attributes)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except FAULTS as error:
         raise VariantError(f"the reference runtime failed at {node.op} to {node.output!r}: {error}") from error
 
 

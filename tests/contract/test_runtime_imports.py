@@ -10,6 +10,7 @@ import pytest
 
 import gateway.runtimes
 from gateway.runtimes.catalog import CATALOG
+from tests.simulators import models
 
 ROOT = Path(gateway.runtimes.__file__).parents[2]
 ENGINES = ("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime")
@@ -44,10 +45,20 @@ def test_an_engine_loads_no_other(runtime, small_files):
     assert loaded(code) == own[runtime]
 
 
+@pytest.mark.parametrize("runtime", CATALOG)
+def test_an_engine_opens_no_socket(runtime, small_files):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
+        "sys.addaudithook(lambda event, _: event.startswith('socket.') and print('EVENT', event, flush=True))\n"
+        f"get_runtime({runtime!r}).inspect(Path({str(small_files[runtime])!r}))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT, timeout=30)
+    assert "EVENT" not in done.stdout
+
+
 @pytest.fixture
 def small_files(tmp_path):
-    from tests.simulators import models
-
     manifest = models.dense()
     for runtime in CATALOG:
         manifest = models.write_variant(tmp_path, manifest, runtime)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,28 @@ def write_variant(folder: Path, manifest: ModelManifest, runtime: str, *, rows: 
 def _artifact(folder: Path, file: Path) -> Artifact:
     content = file.read_bytes()
     return Artifact(str(file.relative_to(folder)), hashlib.sha256(content).hexdigest(), len(content))
+
+
+def write_release(root: Path, manifest: ModelManifest, *runtimes: str) -> ModelManifest:
+    """`root`/<name>/<version>/ as the gateway serves it: manifest.toml and one fp32 variant per runtime."""
+    folder = root / manifest.name / manifest.version
+    for runtime in runtimes:
+        manifest = write_variant(folder, manifest, runtime)
+    (folder / "manifest.toml").write_text("\n".join(_lines(manifest)))
+    return manifest
+
+
+def _lines(manifest: ModelManifest) -> Iterator[str]:
+    yield f'schema = 1\nname = "{manifest.name}"\nversion = "{manifest.version}"\nlabels = {list(manifest.labels)}'
+    for role, specs in (("input", manifest.inputs), ("output", manifest.outputs)):
+        for spec in specs:
+            yield f'[[{role}]]\nname = "{spec.name}"\ndatatype = "{spec.datatype.label}"\nshape = {list(spec.shape)}'
+            yield f'postprocess = "{spec.postprocess}"' if role == "output" else f"finite = {str(spec.finite).lower()}"
+    for variant in manifest.variants:
+        yield f'[[variant]]\nname = "{variant.name}"\nruntime = "{variant.runtime}"\nprecision = "fp32"\nartifacts = ['
+        for file in variant.artifacts:
+            yield f'  {{path = "{file.path}", sha256 = "{file.sha256}", bytes = {file.size_bytes}}},'
+        yield "]"
 
 
 def write_onnx_endless(path: Path) -> None:

@@ -15,7 +15,6 @@ from gateway.domain.verdict import Budget
 from gateway.runtimes import onnx, openvino
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.litert import Slot, dequantise, quantise
-from gateway.runtimes.reference import read_graph
 from gateway.runtimes.session import bind
 from tests.simulators import models, models_litert
 
@@ -236,35 +235,3 @@ def test_litert_without_the_coral_library_says_what_to_install(tmp_path):
     with pytest.raises(VariantError, match=r"libedgetpu.so.1 cannot be used") as caught:
         get_runtime("litert").open(manifest, manifest.variants[0], tmp_path, Budget(accelerator="coral-usb"))
     assert "libedgetpu1-std" in caught.value.remedy
-
-
-GRAPH = {
-    "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
-    "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
-    "nodes": [{"op": "Relu", "inputs": ["x"], "outputs": ["y"], "attributes": {}}],
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"nodes": [{"op": "Fly", "inputs": ["x"], "outputs": ["y"], "attributes": {}}]}, "no operator 'Fly'"),
-        ({"nodes": [{"op": "Relu", "inputs": ["z"], "outputs": ["y"], "attributes": {}}]}, "'z' is no input"),
-        ({"nodes": [{"op": "Relu", "inputs": ["x"], "outputs": ["y", "w"], "attributes": {}}]}, "one output"),
-        ({"nodes": []}, "'y' is no input, weight or earlier output"),
-        ({"inputs": [{"name": "x", "datatype": "FP31", "shape": []}]}, "lacks 'FP31'"),
-        ({"inputs": [{"name": "x"}]}, "lacks 'datatype'"),
-        ({"outputs": 3}, "not a reference graph"),
-    ],
-)
-def test_reference_graphs_are_checked_when_opened(change, reason, tmp_path):
-    models.write_reference(tmp_path / "model.npz", GRAPH | change)
-    with pytest.raises(VariantError, match=reason):
-        read_graph(tmp_path / "model.npz")
-
-
-def test_a_reference_graph_beyond_the_limit_is_refused_unread(tmp_path):
-    models.write_reference(tmp_path / "model.npz", GRAPH, w=np.zeros(0))
-    np.savez_compressed(tmp_path / "model.npz", graph=np.zeros(257 * 2**20, np.uint8))
-    with pytest.raises(VariantError, match="bytes unpacked, at most"):
-        read_graph(tmp_path / "model.npz")
