@@ -147,7 +147,9 @@ async def infer(request: Call) -> Response[bytes]:
 async def metrics(request: Call) -> Response[bytes]:
     """Counters and gauges in Prometheus' text format."""
     text, content_type = _ports(request).metrics_text()
-    return Response(text, media_type=content_type)
+    return Response(
+        text, media_type=content_type.partition("; charset=")[0]
+    )  # litestar says the charset of text itself
 
 
 HANDLERS = (

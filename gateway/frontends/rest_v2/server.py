@@ -88,6 +88,7 @@ class RestFrontend:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             date_header=False,

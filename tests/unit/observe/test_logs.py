@@ -13,6 +13,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import ModelRefused, RunFailed, ServableChanged, TrialFinished, VariantChosen
 from gateway.observe.logs import (
     PRIORITIES,
@@ -80,9 +81,10 @@ def test_what_is_less_urgent_is_not_written() -> None:
     assert [line["event"] for line in lines(stream)] == ["yes"]
 
 
-def test_an_unknown_level_is_a_mistake() -> None:
-    with pytest.raises(KeyError):
-        configured(level="loud")
+@pytest.mark.parametrize("wrong", [{"level": "loud"}, {"format": "xml"}])
+def test_unknown_words_are_named(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"log\.{next(iter(wrong))}: .*write one of"):
+        configured(**wrong)
 
 
 def test_the_standard_library_goes_the_same_way() -> None:

@@ -14,6 +14,7 @@ import gateway.observe.metrics as observed
 from gateway.domain.statistics import LATENCY_BOUNDS_NS, Sample, ServableStatistics
 from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
+from gateway.frontends.mqtt.samples import samples
 from gateway.observe.metrics import Metrics
 from tests.simulators.inference import SimulatedInference, identity
 
@@ -109,25 +110,26 @@ def test_a_model_that_does_not_serve_keeps_its_counters() -> None:
 
 
 def test_frontends_add_samples() -> None:
-    samples = [
+    given = [
         Sample("mqtt_messages_total", "Messages received.", 3, {"route": "a"}),
         Sample("mqtt_messages_total", "Messages received.", 4, {"route": "b"}),
         Sample("edge_gateway_mqtt_sensors", "Sensors with a window.", 2, counter=False),
     ]
-    metrics = metrics_of(Counted(), *samples)
+    metrics = metrics_of(Counted(), *given)
     assert value(metrics, "mqtt_messages_total", route="b") == 4
     assert value(metrics, "mqtt_sensors") == 2
     assert families(metrics)["edge_gateway_mqtt_sensors"].type == "gauge"
 
 
 def test_every_metric_is_documented() -> None:
+    mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {
         name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
     }
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
-        for name, family in families(metrics_of(Counted())).items()
+        for name, family in families(metrics_of(Counted(), *mqtt)).items()
     }
     assert shown == documented
 

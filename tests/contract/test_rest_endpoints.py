@@ -1,0 +1,232 @@
+"""Every endpoint's body and every refusal's form, as plain HTTP clients see them."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.status import STATUS
+from tests.simulators.inference import SimulatedInference
+from tests.simulators.rest_gateway import METRICS, infer_body, serving
+
+pytestmark = pytest.mark.asyncio
+INFER = "/v2/models/identity_fp32/infer"
+
+
+async def test_health_is_json_to_the_letter():
+    async with serving() as gateway:
+        for path, body in {
+            "/v2/health/live": b'{"live":true}',
+            "/v2/health/ready": b'{"ready":true}',
+            "/v2/models/identity_fp32/ready": b'{"name":"identity_fp32","ready":true}',
+            "/v2/models/identity_fp32/versions/1/ready": b'{"name":"identity_fp32","ready":true}',
+        }.items():
+            answer = await gateway.client.get(path)
+            assert (answer.status_code, answer.content) == (200, body)
+            assert answer.headers["content-type"] == "application/json"
+
+
+class Starting(SimulatedInference):
+    def ready(self, model="", version=""):
+        return False
+
+
+async def test_not_ready_is_503():
+    async with serving(inference=Starting()) as gateway:
+        for path, body in {
+            "/v2/health/ready": {"ready": False},
+            "/v2/models/identity_fp32/ready": {"name": "identity_fp32", "ready": False},
+        }.items():
+            answer = await gateway.client.get(path)
+            assert (answer.status_code, answer.json()) == (503, body)
+        assert (await gateway.client.get("/v2/health/live")).json() == {"live": True}
+
+
+async def test_metadata_config_and_statistics():
+    async with serving() as gateway:
+
+        async def get(path):
+            answer = await gateway.client.get(path)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        server = await get("/v2")
+        assert set(server) == {"name", "version", "extensions"}
+        assert "binary_tensor_data" in server["extensions"]
+        for version in ("", "/versions/1"):
+            path = f"/v2/models/identity_bytes{version}"
+            assert await get(path) == {
+                "name": "identity_bytes",
+                "versions": ["1"],
+                "platform": "reference",
+                "inputs": [{"name": "x", "datatype": "BYTES", "shape": [-1, -1]}],
+                "outputs": [{"name": "y", "datatype": "BYTES", "shape": [-1, -1]}],
+            }
+            config = await get(f"{path}/config")
+            assert config["output"] == [{"name": "y", "data_type": "TYPE_STRING", "dims": [-1]}]
+            assert (config["backend"], config["max_batch_size"]) == ("reference", 8)
+            (counted,) = (await get(f"{path}/stats"))["model_stats"]
+            assert set(counted["inference_stats"]) >= {"success", "fail", "queue", "compute_infer"}
+        assert len((await get("/v2/models/stats"))["model_stats"]) == 14
+
+
+async def test_the_index_may_leave_out_what_is_not_ready():
+    inference = SimulatedInference()
+    inference.unready.add("identity_fp32")
+    async with serving(inference=inference) as gateway:
+        everything = (await gateway.client.post("/v2/repository/index")).json()
+        assert {"name": "identity_fp32", "version": "1", "state": "UNAVAILABLE", "reason": ""} in everything
+        ready = (await gateway.client.post("/v2/repository/index", json={"ready": True})).json()
+        assert len(ready) == len(everything) - 1
+        assert (await gateway.client.post("/v2/repository/index", content=b'{"ready": 1}')).status_code == 400
+
+
+async def test_an_answer_in_json():
+    async with serving() as gateway:
+        answer = await gateway.client.post(INFER, json=infer_body(1.5, -2.0, id="r1"))
+        assert answer.json() == {
+            "model_name": "identity_fp32",
+            "model_version": "1",
+            "id": "r1",
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, -2.0]}],
+        }
+        assert answer.headers["content-type"] == "application/json"
+        assert "inference-header-content-length" not in answer.headers
+
+
+async def test_binary_in_and_out():
+    header = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+    head, raw = json.dumps(header).encode(), np.array([1, 2], "<f4").tobytes()
+    async with serving() as gateway:
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        answer = await gateway.client.post(INFER, content=head + raw, headers=headers)
+        length = int(answer.headers["inference-header-content-length"])
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.content[length:] == raw
+        (output,) = json.loads(answer.content[:length])["outputs"]
+        assert output["parameters"] == {"binary_data_size": 8}
+        assert not gateway.inference.requests[0].inputs["x"].array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [
+        ("gzip", "gzip"),
+        ("deflate", "deflate"),
+        ("br, deflate;q=0.5", "deflate"),
+        ("gzip;q=0", None),
+        ("identity", None),
+    ],
+)
+async def test_large_answers_are_compressed_as_accepted(accept, encoding):
+    async with serving() as gateway:
+        body = infer_body(*range(1000))
+        answer = await gateway.client.post(INFER, json=body, headers={"Accept-Encoding": accept})
+        assert answer.headers.get("content-encoding") == encoding
+        assert answer.json()["outputs"][0]["data"] == list(range(1000))
+        small = await gateway.client.post(INFER, json=infer_body(1), headers={"Accept-Encoding": accept})
+        assert "content-encoding" not in small.headers
+
+
+@pytest.mark.parametrize("fault", Fault)
+async def test_every_fault_has_its_status(fault):
+    inference = SimulatedInference()
+    inference.fault = RequestError(fault, "because “reasons”", retry_after_s=2.5)
+    async with serving(inference=inference) as gateway:
+        answer = await gateway.client.post(INFER, json=infer_body(1))
+        assert answer.status_code == STATUS[fault].http
+        assert answer.json() == {"error": "because “reasons”"}
+        waits = fault in {Fault.OVERLOADED, Fault.UNAVAILABLE}
+        assert answer.headers.get("retry-after") == ("3" if waits else None)
+        assert ("www-authenticate" in answer.headers) is (fault is Fault.UNAUTHENTICATED)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "/", 404, "there is no /"),
+        ("GET", "/v2/nothing", 404, "there is no /v2/nothing"),
+        ("GET", "/v2/models/absent", 404, "unknown model: 'absent'"),
+        ("GET", "/v2/models/absent/config", 404, "unknown model"),
+        ("GET", "/v2/models/identity_fp32/versions/9", 404, "unknown model"),
+        ("GET", "/v2/models/absent/stats", 404, "unknown model"),
+        ("GET", INFER, 405, "GET is not possible"),
+        ("DELETE", "/v2", 405, "DELETE is not possible"),
+        ("POST", "/v2/models/absent/infer", 404, "unknown model"),
+        ("POST", INFER, 400, "no inference request"),
+        ("GET", "/schema/swagger", 404, "openapi.json"),
+        ("GET", "/v2/models/..%2f..%2fetc", 404, "there is no"),
+    ],
+)
+async def test_errors_are_json_everywhere(method, path, status, says):
+    async with serving() as gateway:
+        answer = await gateway.client.request(method, path, content=b"" if method == "POST" else None)
+        assert answer.status_code == status
+        assert says in answer.json()["error"]
+        assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "abc", "99999999999999999999", "5000", ""])
+async def test_the_header_length_must_fit(length):
+    async with serving() as gateway:
+        headers = {"Inference-Header-Content-Length": length}
+        answer = await gateway.client.post(INFER, json=infer_body(1), headers=headers)
+        assert answer.status_code == 400
+        assert "Inference-Header-Content-Length" in answer.json()["error"]
+
+
+class Broken(SimulatedInference):
+    async def infer(self, request):
+        raise KeyError("a secret of ours")
+
+
+async def test_a_defect_of_ours_is_told_to_the_log_alone(caplog):
+    async with serving(inference=Broken()) as gateway:
+        answer = await gateway.client.post(INFER, json=infer_body(1))
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert "a secret of ours" in caplog.text
+        assert (await gateway.client.get("/v2/health/live")).status_code == 200
+
+
+async def test_the_metrics_page():
+    async with serving() as gateway:
+        answer = await gateway.client.get("/metrics")
+        assert (answer.content, answer.headers["content-type"]) == METRICS
+
+
+async def test_the_schema_describes_every_endpoint_and_loads_nothing():
+    async with serving() as gateway:
+        for path in ("/schema/openapi.json", "/schema"):
+            answer = await gateway.client.get(path)
+            schema = answer.json()
+            assert "cdn" not in answer.text
+        assert {
+            "/v2",
+            "/v2/health/live",
+            "/v2/health/ready",
+            "/v2/models/{model}",
+            "/v2/models/{model}/versions/{version}/infer",
+            "/v2/models/stats",
+            "/v2/repository/index",
+            "/v2/repository/models/{model}/load",
+            "/metrics",
+        } <= set(schema["paths"])
+        infer = schema["paths"]["/v2/models/{model}/infer"]["post"]
+        assert set(infer["requestBody"]["content"]) == {"application/json", "application/octet-stream"}
+
+
+async def test_many_at_once_keep_their_answers():
+    async with serving(settings=RestSettings(max_requests=64)) as gateway:
+
+        async def ask(number):
+            answer = await gateway.client.post(INFER, json=infer_body(number))
+            return answer.json()["outputs"][0]["data"] == [number]
+
+        assert all(await asyncio.gather(*(ask(number) for number in range(50))))

@@ -1,0 +1,301 @@
+"""Nothing from a peer is unbounded: size, time, number, and what happens to those who leave."""
+
+import asyncio
+import gzip
+import json
+import zlib
+
+import pytest
+
+from gateway.frontends.rest_v2.settings import RestSettings
+from tests.simulators.inference import SimulatedInference
+from tests.simulators.rest_gateway import hangs_up, infer_body, serving
+
+pytestmark = pytest.mark.asyncio
+MIB = 1024 * 1024
+INFER = "/v2/models/identity_fp32/infer"
+BODY = json.dumps(infer_body(1)).encode()
+
+
+def request(body=BODY, *headers, length=None):
+    lines = [
+        f"POST {INFER} HTTP/1.1",
+        "Host: x",
+        f"Content-Length: {len(body) if length is None else length}",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def answer(reader):
+    """Status and JSON body of one answer on a bare connection."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.split("content-length: ")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+async def test_65_mib_is_too_large():
+    async with serving() as gateway:
+        refused = await gateway.client.post(INFER, content=bytes(65 * MIB))
+        assert refused.status_code == 413
+        assert "larger than 67108864 bytes" in refused.json()["error"]
+        assert (await gateway.client.post(INFER, json=infer_body(1))).status_code == 200
+
+
+async def test_65_mib_in_chunks_is_too_large():
+    async def chunks():
+        for _ in range(65):
+            yield bytes(MIB)
+
+    async with serving() as gateway:
+        assert (await gateway.client.post(INFER, content=chunks())).status_code == 413
+
+
+async def test_a_length_that_is_too_large_is_refused_before_the_body():
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request(b"", "Expect: 100-continue", length=65 * MIB))
+        assert (await answer(reader))[0] == 413
+        await hangs_up(writer)
+
+
+async def test_64_mib_of_binary_data_is_served():
+    size = 64 * MIB - 200
+    item = {"name": "x", "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [item], "parameters": {"binary_data_output": True}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Accept-Encoding": "identity"}
+    async with serving() as gateway:
+        path = "/v2/models/identity_uint8/infer"
+        served = await gateway.client.post(path, content=head + bytes(size), headers=headers)
+        assert served.status_code == 200
+        assert len(served.content) - int(served.headers["inference-header-content-length"]) == size
+
+
+async def test_large_json_asks_for_binary_data():
+    async with serving(settings=RestSettings(max_json_bytes=100)) as gateway:
+        refused = await gateway.client.post(INFER, json=infer_body(*range(50)))
+        assert refused.status_code == 413
+        assert "binary data" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "bomb"), [("gzip", gzip.compress(bytes(65 * MIB), 9)), ("deflate", zlib.compress(bytes(65 * MIB), 9))]
+)
+async def test_a_bomb_is_too_large(encoding, bomb):
+    assert len(bomb) < 100_000
+    async with serving() as gateway:
+        refused = await gateway.client.post(INFER, content=bomb, headers={"Content-Encoding": encoding})
+        assert refused.status_code == 413
+        assert "decompressed" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "says"),
+    [
+        ("gzip", b"no gzip", "is broken"),
+        ("gzip", gzip.compress(BODY)[:-4], "cut short"),
+        ("deflate", zlib.compress(BODY) + b"more", "data follows"),
+        ("br", BODY, "Content-Encoding 'br' is not read here"),
+        ("gzip, gzip", BODY, "is not read here"),
+    ],
+)
+async def test_a_broken_encoding_is_invalid(encoding, body, says):
+    async with serving() as gateway:
+        refused = await gateway.client.post(INFER, content=body, headers={"Content-Encoding": encoding})
+        assert refused.status_code == 400
+        assert says in refused.json()["error"]
+
+
+async def test_compressed_bodies_are_read():
+    async with serving() as gateway:
+        for encoding, body in {"gzip": gzip.compress(BODY), "deflate": zlib.compress(BODY), "identity": BODY}.items():
+            served = await gateway.client.post(INFER, content=body, headers={"Content-Encoding": encoding})
+            assert served.status_code == 200, served.text
+
+
+async def test_a_slow_body_is_given_up():
+    async with serving(settings=RestSettings(body_timeout_s=0.05)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request(BODY[:-1], length=len(BODY)))
+        status, body = await answer(reader)
+        assert (status, body) == (408, {"error": "the body took longer than 0.05 s"})
+        assert await reader.read() == b""
+        await hangs_up(writer)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v2 HTTP/1.1\r\nHo"])
+async def test_slow_headers_are_given_up(sent):
+    async with serving(settings=RestSettings(header_timeout_s=0.05)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(sent)
+        assert await closed(reader)
+        await hangs_up(writer)
+
+
+async def test_slow_headers_are_given_up_on_a_kept_connection():
+    async with serving(settings=RestSettings(header_timeout_s=0.2)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request())
+        assert (await answer(reader))[0] == 200
+        writer.write(b"GET /v2")
+        assert await closed(reader)
+        await hangs_up(writer)
+
+
+async def test_a_refused_body_is_drained_but_not_for_ever():
+    async with serving(settings=RestSettings(body_timeout_s=0.1)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request(b"x", length=65 * MIB))
+        assert (await answer(reader))[0] == 413
+        assert await closed(reader)
+        await hangs_up(writer)
+
+
+async def closed(reader):
+    """Whether the other side ends the connection, by FIN or by RST."""
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_headers_have_a_limit():
+    async with serving(settings=RestSettings(max_header_bytes=2048)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 4096)
+        status, body = await answer(reader)
+        assert status == 400
+        assert "2048 bytes" in body["error"]
+        await hangs_up(writer)
+
+
+async def test_what_is_no_http_is_told_so():
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(b"\x16\x03\x01 hello\r\n\r\n")
+        status, body = await answer(reader)
+        assert (status, list(body)) == (400, ["error"])
+        await hangs_up(writer)
+
+
+async def waiting(inference, number):
+    """Until `number` requests have reached the engine."""
+    while len(inference.requests) < number:
+        await asyncio.sleep(0)
+
+
+async def test_a_client_that_leaves_cancels_its_inference_and_no_other():
+    inference = SimulatedInference()
+    inference.gate.clear()
+    async with serving(inference=inference) as gateway:
+        stays = asyncio.create_task(gateway.client.post(INFER, json=infer_body(1)))
+        await waiting(inference, 1)
+        _, writer = await gateway.connect()
+        writer.write(request())
+        await waiting(inference, 2)
+        await hangs_up(writer)
+        while not inference.cancelled:
+            await asyncio.sleep(0)
+        inference.gate.set()
+        assert (await stays).status_code == 200
+        assert inference.cancelled == 1
+
+
+async def test_a_client_that_leaves_within_its_body_disturbs_nobody():
+    async with serving() as gateway:
+        _, writer = await gateway.connect()
+        writer.write(request(BODY[:10], length=len(BODY)))
+        await writer.drain()
+        await hangs_up(writer)
+        assert (await gateway.client.post(INFER, json=infer_body(1))).status_code == 200
+        assert len(gateway.inference.requests) == 1
+
+
+async def test_too_many_requests_are_503_at_once_but_health_answers():
+    inference = SimulatedInference()
+    inference.gate.clear()
+    async with serving(inference=inference, settings=RestSettings(max_requests=1)) as gateway:
+        first = asyncio.create_task(gateway.client.post(INFER, json=infer_body(1)))
+        await waiting(inference, 1)
+        refused = await gateway.client.post(INFER, json=infer_body(1))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "1 requests are in progress" in refused.json()["error"]
+        assert (await gateway.client.get("/v2/health/ready")).status_code == 200
+        inference.gate.set()
+        assert (await first).status_code == 200
+
+
+async def test_too_many_bytes_at_once_are_503():
+    inference = SimulatedInference()
+    inference.gate.clear()
+    settings = RestSettings(max_buffered_bytes=2 * len(BODY) - 1)
+    async with serving(inference=inference, settings=settings) as gateway:
+        first = asyncio.create_task(gateway.client.post(INFER, content=BODY))
+        await waiting(inference, 1)
+        refused = await gateway.client.post(INFER, content=BODY)
+        assert refused.status_code == 503
+        inference.gate.set()
+        assert (await first).status_code == 200
+        assert (await gateway.client.post(INFER, content=BODY)).status_code == 200
+
+
+async def test_too_many_connections_are_turned_away():
+    async with serving(settings=RestSettings(max_connections=1)) as gateway:
+        assert (await gateway.client.get("/v2")).status_code == 200
+        reader, writer = await gateway.connect()
+        status, body = await answer(reader)
+        assert (status, body) == (503, {"error": "too many connections; try again later"})
+        await hangs_up(writer)
+        assert (await gateway.client.get("/v2")).status_code == 200
+
+
+async def test_a_client_that_does_not_read_is_cut_off():
+    size = 32 * MIB
+    item = {"name": "x", "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [item], "parameters": {"binary_data_output": True}}).encode()
+    async with serving(settings=RestSettings(write_timeout_s=0.1)) as gateway:
+        reader, writer = await gateway.connect()
+        sent = request(head + bytes(size), f"Inference-Header-Content-Length: {len(head)}")
+        writer.write(sent.replace(b"identity_fp32", b"identity_uint8"))
+        await writer.drain()
+        while gateway.frontend._state.connections:
+            await asyncio.sleep(0.01)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await reader.readexactly(size)
+        await hangs_up(writer)
+
+
+async def test_pipelined_requests_are_answered_in_order():
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(request() + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+        assert await answer(reader) == (200, {"live": True})
+        await hangs_up(writer)
+
+
+async def test_stopping_lets_requests_finish():
+    inference = SimulatedInference()
+    inference.gate.clear()
+    async with serving(inference=inference) as gateway:
+        running = asyncio.create_task(gateway.client.post(INFER, json=infer_body(1)))
+        await waiting(inference, 1)
+        stopping = asyncio.create_task(gateway.frontend.stop(30))
+        await asyncio.sleep(0)
+        inference.gate.set()
+        assert (await running).status_code == 200
+        await stopping
+        with pytest.raises(ConnectionRefusedError):
+            await gateway.connect()
+
+
+async def test_stopping_cuts_off_what_takes_too_long():
+    inference = SimulatedInference()
+    inference.gate.clear()
+    async with serving(inference=inference) as gateway:
+        running = asyncio.create_task(gateway.client.post(INFER, json=infer_body(1)))
+        await waiting(inference, 1)
+        await gateway.frontend.stop(0.01)
+        cut = await running
+        assert (cut.status_code, cut.json()) == (503, {"error": "the gateway is stopping; ask again later"})
+        assert inference.cancelled == 1

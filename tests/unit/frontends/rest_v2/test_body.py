@@ -1,0 +1,127 @@
+"""Bodies within bounds, whatever way they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.rest_v2.body import (
+    BodyReader,
+    ClientGone,
+    Inflation,
+    SlowBody,
+    accepted_encoding,
+    compress,
+)
+from gateway.frontends.rest_v2.settings import RestSettings
+
+PACKED: Mapping[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
+LIMIT = 1000
+
+
+def receiving(parts: Sequence[bytes], *, ends: bool = True) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    """An ASGI receive that hands over `parts`; then the client leaves, or is done."""
+    left = list(parts)
+
+    async def receive() -> Mapping[str, Any]:
+        if left:
+            part = left.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(left) or not ends}
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+def read(parts: Sequence[bytes], headers: Mapping[str, str] | None = None, *, ends: bool = True) -> bytes:
+    reader = BodyReader(RestSettings(max_body_bytes=LIMIT))
+    with reader.lease() as lease:
+        body = bytes(asyncio.run(reader.read(receiving(parts, ends=ends), headers or {}, lease)))
+    assert reader.buffered_bytes == 0
+    return body
+
+
+def cut(content: bytes, places: Sequence[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(content) + 1) for place in places), len(content)]
+    return [content[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(st.binary(max_size=LIMIT - 100), st.lists(st.integers(0, 2000), max_size=5), st.sampled_from(sorted(PACKED)))
+def test_a_body_is_the_same_however_it_is_cut_and_packed(body: bytes, places: list[int], encoding: str) -> None:
+    assert read(cut(PACKED[encoding](body), places), {"content-encoding": encoding}) == body
+
+
+@pytest.mark.parametrize("size", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("encoding", PACKED)
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_the_limit_is_exact(size: int, encoding: str, pieces: int) -> None:
+    parts = cut(PACKED[encoding](bytes(size)), [k * 150 for k in range(1, pieces)])
+    if size == LIMIT:
+        assert len(read(parts, {"content-encoding": encoding})) == LIMIT
+    else:
+        with pytest.raises(RequestError) as caught:
+            read(parts, {"content-encoding": encoding})
+        assert caught.value.fault is Fault.TOO_LARGE
+
+
+def test_a_bomb_is_never_unpacked_beyond_the_limit() -> None:
+    inflate = Inflation("gzip", LIMIT)
+    with pytest.raises(RequestError, match="decompressed"):
+        inflate.feed(gzip.compress(bytes(100_000_000)))
+
+
+def test_a_client_that_leaves_is_not_an_empty_body() -> None:
+    with pytest.raises(ClientGone):
+        read([b"ab"], ends=False)
+
+
+def test_a_body_has_its_time() -> None:
+    async def never() -> Mapping[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    reader = BodyReader(RestSettings(body_timeout_s=0.01))
+    with reader.lease() as lease, pytest.raises(SlowBody):
+        asyncio.run(reader.read(never, {}, lease))
+
+
+@given(st.binary(min_size=1, max_size=200), st.sampled_from(["gzip", "deflate"]))
+def test_garbage_is_invalid(garbage: bytes, encoding: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read([garbage], {"content-encoding": encoding})
+    assert caught.value.fault in {Fault.INVALID, Fault.TOO_LARGE}
+
+
+@pytest.mark.parametrize("length", ["", "abc", "-5", "٣", "1" * 5000])
+def test_a_strange_content_length_is_no_crash(length: str) -> None:
+    with pytest.raises((RequestError, ClientGone)):
+        read([], {"content-length": length}, ends=False)
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [
+        ("", "identity"),
+        ("*", "identity"),
+        ("gzip", "gzip"),
+        ("deflate, gzip;q=1.0", "gzip"),
+        ("GZIP ; q=0, deflate", "deflate"),
+        ("gzip;q=0.000", "identity"),
+        (",;,", "identity"),
+    ],
+)
+def test_what_the_caller_accepts(accept: str, encoding: str) -> None:
+    assert accepted_encoding(accept) == encoding
+
+
+def test_what_is_compressed_is_in_the_format_it_says() -> None:
+    assert gzip.decompress(compress(b"body", "gzip", 1)) == b"body"
+    assert zlib.decompress(compress(b"body", "deflate", 1)) == b"body"

@@ -1,0 +1,73 @@
+"""Who a caller is, and what TLS a listener speaks."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gateway.domain.access import Security, read_tokens
+from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.frontends.rest_v2.door import Peer, caller_of
+from gateway.frontends.rest_v2.tls import server_context
+from tests.simulators.grpc_gateway import Authority
+
+TOKENS = read_tokens("ann secret", "tokens")
+
+
+def scope(peer: Peer, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http", "client": ("192.0.2.7", 5), "headers": list(headers), "state": {"peer": peer}}
+
+
+@pytest.mark.parametrize(
+    ("peer", "caller"),
+    [
+        (Peer(), "192.0.2.7"),
+        (Peer(uid=0), "uid:0"),
+        (Peer(certificate="camera-7"), "camera-7"),
+        (Peer(certificate="camera-7", uid=5), "camera-7"),
+    ],
+)
+def test_the_order_of_names(peer: Peer, caller: str) -> None:
+    assert caller_of(scope(peer), None) == caller
+    assert caller_of(scope(peer, (b"authorization", b"bearer secret")), TOKENS) == "ann"
+    with pytest.raises(RequestError):
+        caller_of(scope(peer), TOKENS)
+
+
+def test_no_address_is_no_crash() -> None:
+    assert caller_of({"type": "http", "client": None, "headers": []}, None) == ""
+
+
+def test_tls_begins_at_1_2_and_asks_for_certificates_only_where_told() -> None:
+    authority = Authority()
+    pair = authority.issue("localhost")
+    plain, mutual = server_context(Security(*pair)), server_context(Security(*pair, client_ca=authority.pem))
+    assert plain is not None
+    assert mutual is not None
+    assert plain.minimum_version is mutual.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert (plain.verify_mode, mutual.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
+    assert server_context(Security()) is None
+
+
+def test_an_encrypted_key_is_an_error_and_no_question() -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    certificate, key = Authority().issue("localhost")
+    secret = serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    with pytest.raises(ConfigurationError, match="must not be encrypted"):
+        server_context(Security(certificate, secret))
+
+
+def test_naming_the_frontend_loads_no_server() -> None:
+    code = (
+        "import sys, gateway.frontends.rest_v2.server, gateway.observe.metrics, gateway.observe.logs\n"
+        "heavy = {'litestar', 'uvicorn', 'structlog', 'prometheus_client', 'psutil', 'rich'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
