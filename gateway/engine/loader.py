@@ -106,7 +106,7 @@ class Loader:
             raise
         except VariantError:
             raise
-        except Exception as error:
+        except Exception as error:  # a thread's boundary: whatever an engine raises refuses this model only
             raise VariantError(f"{type(error).__name__}: {error}") from error
 
     async def first(self, release: Release) -> Opened:
