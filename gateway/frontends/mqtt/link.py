@@ -44,6 +44,7 @@ class Link:
         self._ready = False
         self._paused = False
         self._early = 0
+        self._owing = False
         self._ended = asyncio.Event()
         self._stop = asyncio.Event()
         self._reason = ""
@@ -72,6 +73,7 @@ class Link:
             return False
         if not self._outbox.put(publication, urgent=urgent):
             self._counters["dropped_outbox_full"] += 1
+            self._owing = self._owing or publication.taken is not None
             return False
         self._pump()
         return True
@@ -212,6 +214,14 @@ class Link:
                 self._settle(publication, 0)
         if not len(self._outbox):
             self._drained.set()
+            self._fetch_again()
+
+    def _fetch_again(self) -> None:
+        """A broker sends again what is unacknowledged only on a new connection: take one, now that there is room."""
+        if self._owing and self._ready and self._session is not None:
+            self._owing = False
+            self._counters["reconnects_owing"] += 1
+            self._session.disconnect()
 
     def _settle(self, publication: Publication, code: int) -> None:
         self._counters["published" if code < REFUSED else "publications_refused"] += 1

@@ -12,7 +12,9 @@ REFUSED = 0x80
 
 @dataclass(slots=True)
 class Message:
-    """One received PUBLISH. `epoch` counts connections: an acknowledgement belongs to the one it came by.
+    """One received PUBLISH; whoever has read the payload may empty it.
+
+    `epoch` counts connections: an acknowledgement belongs to the one it came by.
 
     `arrived_ns` is on the monotonic clock, `wall_ns` since the Unix epoch; `expiry_s` is what was left of the Message
     Expiry Interval when the broker sent it (None: none). Properties are empty on MQTT 3.1.1.

@@ -113,7 +113,7 @@ class MqttSettings:
     """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
     max_inflight: int = 20
     """Our own unacknowledged QoS 1 publications, less where the broker's Receive Maximum is less."""
-    max_outbox: int = 1_000
+    max_outbox: int = 4_000
     """Publications that wait for the broker; beyond it they are dropped and counted."""
     max_queued: int = 256
     """QoS 1 work at which the socket is no longer read; QoS 0 work that may wait before the oldest is dropped."""

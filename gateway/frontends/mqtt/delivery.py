@@ -1,0 +1,163 @@
+"""Getting answers and refusals to the broker, and acknowledging what they settle. Every way a message can end is here.
+
+When it is acknowledged: a request and a single message after the broker took the answer, a sample once it is in its
+window, poison after the broker took the error. What the outbox has no room for is not: it comes again with the next
+connection. Acknowledgements go out as answers come, not in the order of MQTT 5, 4.6: brokers match them by packet id,
+and one slow model would else hold up every sensor behind it (a broker stops at about 20 unacknowledged messages).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.mqtt import answers
+from gateway.frontends.mqtt.backoff import delay_s
+from gateway.frontends.mqtt.dedup import Dedup
+from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, Publication
+from gateway.frontends.mqtt.requests import Reply
+from gateway.frontends.mqtt.settings import MqttSettings
+
+TRY_AGAIN_CODES = frozenset({0x80, 0x83, 0x97})
+"""PUBACK: unspecified, implementation specific, quota exceeded (MQTT 5, 3.4.2.1); the others will not change."""
+
+
+class Outlet(Protocol):
+    """What is needed of the link to the broker."""
+
+    def publish(self, publication: Publication) -> bool: ...
+    def acknowledge(self, message: Message) -> None: ...
+    def pause(self, *, on: bool) -> None: ...
+
+
+@dataclass(slots=True)
+class Debt:
+    """An answer that is due: whither, as what, and which message it settles (`owed`; a window's samples are settled
+    before). Small, since it lives until the broker took the answer."""
+
+    message: Message
+    qos: int
+    topic: str
+    key: Hashable | None = None
+    reply: Reply | None = None
+    identity: str = ""
+    owed: bool = True
+    refusals: int = 0
+
+
+class Delivery:
+    """Publishes, remembers what was answered, acknowledges."""
+
+    def __init__(self, settings: MqttSettings, home: str, outlet: Outlet, counters: Counter[str]) -> None:
+        self._settings, self._outlet, self._counters = settings, outlet, counters
+        self._errors = f"{home}/errors"
+        self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
+
+    def repeated(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> bool:
+        """Whether `message` came before. A request is answered again, since who repeats it lacks the answer; a
+        sample's result was taken by the broker, so that it is only acknowledged."""
+        seen = self._dedup.begin(key, message)
+        if seen is None:
+            return False
+        self._counters["duplicates"] += 1
+        if seen.answer is None:
+            seen.waiting.append(message)
+        elif reply is None:
+            self._outlet.acknowledge(message)
+        else:
+            self._outlet.publish(reply.publication(seen.answer, message.qos, partial(self._repetition_taken, message)))
+        return True
+
+    def forget(self, key: Hashable | None) -> None:
+        """Nothing came of a message: its next copy is new."""
+        self._dedup.forget(key)
+
+    def finish(self, message: Message, key: Hashable | None, answer: bytes = b"") -> None:
+        """All that was to be done for `message` is done: acknowledge it, and the repetitions that waited for it."""
+        self._outlet.acknowledge(message)
+        for repetition in self._dedup.answered(key, answer):
+            self._outlet.acknowledge(repetition)
+
+    def answer(self, debt: Debt, payload: bytes) -> None:
+        """Publish an answer."""
+        taken = partial(self._answer_taken, debt, payload)
+        if debt.reply is not None:
+            self._send(debt.reply.publication(payload, debt.qos, taken), debt.key)
+        else:
+            self._send(Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken), debt.key)
+
+    def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
+        """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only: an asker is told, a
+        sensor's message just dropped, for telling would add to the load."""
+        if refused.fault is Fault.OVERLOADED and debt.reply is None:
+            self._counters["dropped_overloaded"] += 1
+            self._dedup.forget(debt.key)
+        elif debt.owed:
+            self.refuse(debt.message, refused, debt.key, debt.reply, debt.identity)
+        else:
+            self._counters["refused"] += 1
+            self.complain(debt.message, refused, debt.identity, debt.qos)
+
+    def refuse(
+        self,
+        message: Message,
+        refused: RequestError,
+        key: Hashable | None,
+        reply: Reply | None = None,
+        identity: str = "",
+    ) -> None:
+        """Tell the error topic, and the asker where there is one; acknowledge when the broker has taken it.
+
+        Also where the broker refuses the error itself: poison must not block its queue.
+        """
+        self._counters["refused"] += 1
+        identity = identity or message.user_property("id")
+        payload = answers.error(identity, message.topic, refused)
+        finish = partial(self._refusal_taken, message, key, payload)
+        if reply is None:
+            self._send(Publication(self._errors, payload, message.qos, content_type=JSON, taken=finish), key)
+        else:
+            self.complain(message, refused, identity, message.qos)
+            self._send(reply.publication(payload, message.qos, finish), key)
+
+    def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
+        """Tell the error topic, and settle nothing by it."""
+        payload = answers.error(identity, message.topic, refused)
+        self._outlet.publish(Publication(self._errors, payload, qos, content_type=JSON))
+
+    def discard(self, message: Message, reason: str) -> None:
+        """Acknowledge and count what nobody asked for."""
+        self._counters[reason] += 1
+        self._outlet.acknowledge(message)
+
+    def _answer_taken(self, debt: Debt, payload: bytes, code: int) -> None:
+        if code < REFUSED:
+            self._counters["answered"] += 1
+            if debt.owed:
+                self.finish(debt.message, debt.key, payload)
+            return
+        debt.refusals += 1
+        if code in TRY_AGAIN_CODES and debt.refusals < self._settings.max_attempts:
+            wait_s = delay_s(debt.refusals - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+            asyncio.get_running_loop().call_later(wait_s, self.answer, debt, payload)
+            return
+        where = debt.topic if debt.reply is None else debt.reply.topic
+        problem = f"the broker refuses the answer on '{where}' with code 0x{code:02x}; mend its ACL or limits"
+        debt.reply = None
+        self.refuse_debt(debt, RequestError(Fault.DENIED, problem))
+
+    def _repetition_taken(self, message: Message, _code: int) -> None:
+        self._outlet.acknowledge(message)
+
+    def _refusal_taken(self, message: Message, key: Hashable | None, payload: bytes, _code: int) -> None:
+        self.finish(message, key, payload)
+
+    def _send(self, publication: Publication, key: Hashable | None) -> None:
+        """Publish; where there is no room, nothing came of the message: it is not acknowledged and may come again."""
+        if not self._outlet.publish(publication):
+            self._dedup.forget(key)
