@@ -35,6 +35,7 @@ from gateway.domain.tensor import (
 )
 
 _OPENING = re.compile(rb"[\s\[]*")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SHARED_MEMORY = "shared_memory_"
 
 
@@ -233,13 +234,14 @@ def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, 
         raise _invalid(
             f"input '{name}': data is nested {depth} deep; write one flat array, or nest it as shape {list(shape)}"
         )
-    if text:
+    if text and depth == 1:
         return depth
-    found = raw.count(b",") + 1
+    outline = _STRING.sub(b"", raw) if text else raw
+    found = outline.count(b",") + 1
     if count and found != count:
         raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
     arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
-    if raw.count(b"[") > arrays:
+    if outline.count(b"[") > arrays:
         raise _invalid(f"input '{name}': data holds more arrays than shape {list(shape)} has")
     return depth
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX = "edge_gateway_"
 MODEL_LABELS = ("model", "version")
-NS = 1e-9
+NS = 1e9
 STAGES = ("compute_input", "compute_infer", "compute_output")
 
 Source = Callable[[], Iterable[Sample]]
@@ -125,16 +125,16 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     latency = HistogramMetricFamily(f"{PREFIX}request_latency_seconds", help_text, labels=MODEL_LABELS)
     for servable in counted:
         of = [servable.model, servable.version]
-        queue.add_metric(of, servable.queue.ns * NS)
+        queue.add_metric(of, servable.queue.ns / NS)
         for stage in STAGES:
-            compute.add_metric([*of, stage.removeprefix("compute_")], getattr(servable, stage).ns * NS)
-        latency.add_metric(of, _buckets(servable.latency), servable.latency.ns * NS)
+            compute.add_metric([*of, stage.removeprefix("compute_")], getattr(servable, stage).ns / NS)
+        latency.add_metric(of, _buckets(servable.latency), servable.latency.ns / NS)
     return queue, compute, latency
 
 
 def _buckets(latency: Latency) -> list[tuple[str, float]]:
     """Upper bound in seconds and cumulative count; the last bound is +Inf."""
-    bounds = [str(bound / 1e9) for bound in LATENCY_BOUNDS_NS]
+    bounds = [str(bound / NS) for bound in LATENCY_BOUNDS_NS]
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip([*bounds, "+Inf"], latency.counts, strict=True):
