@@ -100,19 +100,25 @@ def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
 def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str) -> str:
     """Why `chosen` serves, in one sentence for people."""
     cost, unit = OBJECTIVES[objective], UNITS[objective]
-    costs = {
-        c.variant.name: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured
-    }
-    own = costs.pop(chosen.variant.name, None)
+    costs = {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
+    own = costs.pop(chosen.rank, None)
     if own is None:
         return "first in ladder order; nothing was measured here yet"
-    waiting = f"; {len(untried(candidates))} variants are not tried yet" if untried(candidates) else ""
+    left = len(untried(candidates))
+    waiting = f"; {left} more {'is' if left == 1 else 'are'} not tried yet" if left else ""
     if not costs:
         return f"the only one that passed here, {own:.0f} {unit}{waiting}"
-    rival, least = min(costs.items(), key=lambda entry: entry[1])
+    rank, least = min(costs.items(), key=lambda entry: entry[1])
+    rival = next(_distinguished(c, chosen) for c in candidates if c.rank == rank)
     if least < own:
         return f"{own:.0f} {unit}, within 10 % of {rival} ({least:.0f}) and before it in ladder order{waiting}"
     return f"best {objective}: {own:.0f} {unit}, {rival} {least:.0f}{waiting}"
+
+
+def _distinguished(candidate: Candidate, chosen: Candidate) -> str:
+    """The variant's name, with its accelerator where that is another than the chosen one's."""
+    name = candidate.variant.name
+    return name if candidate.accelerator == chosen.accelerator else f"{name} on {candidate.accelerator}"
 
 
 def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

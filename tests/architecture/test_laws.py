@@ -123,10 +123,9 @@ def test_names_say_what_is_inside(file: Path) -> None:
 
 
 def catches_all(node: ast.AST) -> bool:
-    return isinstance(node, ast.ExceptHandler) and getattr(node.type, "id", "Exception") in {
-        "Exception",
-        "BaseException",
-    }
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    return node.type is None or getattr(node.type, "id", "") in {"Exception", "BaseException"}
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=named)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from gateway.domain.inventory import Accelerator, Board, Cpu, Inventory, Rung
 from gateway.domain.profile import Budget, Match, Profile, Step
-from gateway.domain.selection import OBJECTIVES, Candidate, Site, choose, plan, untried, with_verdict
+from gateway.domain.selection import (
+    OBJECTIVES,
+    Candidate,
+    Site,
+    argument,
+    choose,
+    climb_trials,
+    plan,
+    untried,
+    with_verdict,
+)
 from gateway.domain.verdict import Measurement, RuntimeStatus, Verdict
 from tests.simulators.engine_rig import manifest, measured, variant
 
@@ -192,3 +202,51 @@ def test_each_objective_looks_at_its_own_measure() -> None:
     frugal = Verdict(True, "", Measurement(p50_us=30, p99_us=30, cpu_us=30, memory_bytes=0))
     picks = {objective: chosen(quick, wide, frugal, objective=objective) for objective in OBJECTIVES}
     assert picks == {"latency": 0, "throughput": 1, "energy": 2}
+
+
+def argued(*verdicts: Verdict | None, objective: str = "latency") -> str:
+    found = candidates(*verdicts)
+    best = choose(found, objective)
+    assert best is not None
+    return argument(found, best, objective)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        ([Verdict(True, "")], "first in ladder order; nothing was measured here yet"),
+        ([measured(80), Verdict(False, "no")], "the only one that passed here, 80 µs"),
+        ([measured(80), None], "the only one that passed here, 80 µs; 1 more is not tried yet"),
+        ([measured(80), None, None], "the only one that passed here, 80 µs; 2 more are not tried yet"),
+        ([measured(80), measured(100), measured(70)], "best latency: 70 µs, 0 80"),
+        ([measured(80), measured(75)], "80 µs, within 10 % of 1 (75) and before it in ladder order"),
+    ],
+)
+def test_the_choice_is_argued_in_words(verdicts: list[Verdict | None], words: str) -> None:
+    assert argued(*verdicts) == words
+
+
+def test_the_same_variant_elsewhere_is_told_apart() -> None:
+    of = model(OV16)
+    found = plan(of, site(GPU))  # type: ignore[arg-type]
+    gpu, cpu = (with_verdict(c, v, of) for c, v in zip(found, (measured(20), measured(60)), strict=True))  # type: ignore[arg-type]
+    assert argument((gpu, cpu), gpu, "latency") == "best latency: 20 µs, ov16 on cpu 60"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "rungs"),
+    [
+        ([None, None], {"compile": None, "golden": None, "measured": None}),
+        ([Verdict(False, "died"), None], {"compile": False, "golden": None, "measured": None}),
+        ([Verdict(False, "golden set failed"), None], {"compile": None, "golden": False, "measured": None}),
+        ([Verdict(False, "died"), measured(5)], {"compile": True, "golden": True, "measured": True}),
+    ],
+)
+def test_trials_climb_the_last_rungs(verdicts: list[Verdict | None], rungs: dict[str, bool | None]) -> None:
+    asked = dataclasses.replace(GPU, rungs=(*GPU.rungs, *(Rung(name, None) for name in rungs)))
+    where, of = site(asked), model(OV16, OV8)
+    gpu = [c for c in plan(of, where) if c.accelerator == "intel-gpu"]  # type: ignore[arg-type]
+    tried = [with_verdict(c, v, of) for c, v in zip(gpu, verdicts, strict=True)]  # type: ignore[arg-type]
+    (climbed,) = climb_trials(where.inventory, tried).accelerators
+    assert {rung.name: rung.ok for rung in climbed.rungs if rung.name in rungs} == rungs
+    assert climbed.rungs[:2] == GPU.rungs

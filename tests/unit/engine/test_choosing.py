@@ -72,7 +72,7 @@ async def test_refining_tries_the_rest_and_swaps_to_the_best() -> None:
     await rig.repository.refine()
     assert rig.tried == ["a", "b", "c"]
     assert rig.engine.placement("m").variant == "c"
-    assert rig.engine.placement("m").reason == "50.0 us"
+    assert rig.engine.placement("m").reason == "best latency: 50 µs, b 95"
     assert [session.closed for session in rig.runtime.sessions] == [1, 0]
     await rig.repository.refine()
     assert rig.tried == ["a", "b", "c"]
