@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gateway import assembly
 from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.events import Event
+from gateway.domain.events import Event, ServableChanged
 from gateway.engine.engine import Engine
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
@@ -46,20 +46,36 @@ class Daemon:
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
+        self._up = False
         self._mqtt: MqttFrontend | None = None
+        self._readiness_changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError where it cannot start."""
         configure_logging(self._config.log)
         self._catch_signals()
         async with AsyncExitStack() as stack:
-            await self._start(stack)
-            self._notify.ready(self._summary())
-            await self._stop.wait()
+            if await self._started(stack):
+                self._notify.ready(self._summary())
+                await self._stop.wait()
             self._notify.stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
-            self._engine.serving = False
+            if self._up:
+                self._engine.serving = False
         self._log.info("stopped")
+
+    async def _started(self, stack: AsyncExitStack) -> bool:
+        """Start, unless told to stop first: trials may take minutes, and whoever stops us does not wait for them."""
+        starting, stopping = asyncio.create_task(self._start(stack)), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (starting, stopping):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+            self._up = True
+            if self._reload_again:
+                self._begin_reloading()
+        return self._up
 
     async def _start(self, stack: AsyncExitStack) -> None:
         config = self._config
@@ -111,6 +127,7 @@ class Daemon:
         frontend = GrpcFrontend(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
+        self._readiness_changed = service.health.changed
         self._announce("grpc", bound)
 
     async def _start_http(self, stack: AsyncExitStack, security: Security) -> None:
@@ -156,6 +173,8 @@ class Daemon:
 
     def _publish(self, event: Event) -> None:
         log_event(event)
+        if isinstance(event, ServableChanged):
+            self._readiness_changed()
 
     def _summary(self) -> str:
         """One line for people: what is ready, what is refused."""
@@ -172,7 +191,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
 
     def _begin_reloading(self) -> None:
-        if self._reloading is None or self._reloading.done():
+        if self._up and (self._reloading is None or self._reloading.done()):
             self._reloading = asyncio.create_task(self._reload(), name="reload")
         else:
             self._reload_again = True
@@ -200,7 +219,7 @@ class Daemon:
             if spec.name not in LIVE and getattr(config, spec.name) != getattr(self._config, spec.name)
         ]
         if waiting:
-            self._log.warning("these settings wait for a restart", settings=waiting)
+            self._log.warning("these settings wait for a restart", settings=", ".join(waiting))
         self._config = dataclasses.replace(self._config, models=config.models, log=config.log)
         configure_logging(config.log)
 

@@ -28,9 +28,11 @@ def play_sensors(port: int, gateway_id: str, tick: Tick) -> Played:
     client.max_queued_messages_set(0)
     client.max_inflight_messages_set(500)
     client.connect("127.0.0.1", port)
-    client.subscribe(f"edge/{gateway_id}/results/wrists/+", qos=1)
+    client.subscribe([(f"edge/{gateway_id}/status", 1), (f"edge/{gateway_id}/results/wrists/+", 1)])
     client.loop_start()
     try:
+        if not collector.online.wait(RESULTS_S):
+            raise SystemExit("the gateway did not reach the broker")
         _publish(client, windows, collector, tick)
         collector.complete.wait(RESULTS_S)
     finally:
@@ -44,18 +46,19 @@ class _Collector:
     """Results as they come in, on paho's thread."""
 
     def __init__(self, wanted: int) -> None:
-        self.complete = threading.Event()
+        self.online, self.complete = threading.Event(), threading.Event()
         self.answers: dict[str, str] = {}
         self.last_sample_s: dict[str, float] = {}
         self._answered_s: dict[str, float] = {}
         self._wanted = wanted
 
     def on_message(self, _client: paho.Client, _userdata: object, message: paho.MQTTMessage) -> None:
+        if message.topic.endswith("/status"):
+            return self.online.set() if message.payload == b"online" else None
         result = json.loads(message.payload)
         self._answered_s[result["sensor"]] = time.perf_counter()
         self.answers[result["sensor"]] = result["label"]
-        if len(self.answers) == self._wanted:
-            self.complete.set()
+        return self.complete.set() if len(self.answers) == self._wanted else None
 
     def latencies_ms(self) -> list[float]:
         return [(at - self.last_sample_s[sensor]) * 1000 for sensor, at in self._answered_s.items()]

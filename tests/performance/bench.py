@@ -79,8 +79,8 @@ def _steps(folder: Path, models: Path, chosen: dict[str, str], seconds: int) -> 
             steps[f"{model}: gRPC, {connections} connections"] = lambda model=model, connections=connections: _grpc(
                 folder, models, model, connections, seconds
             )
-    for qos in (0, 1):
-        steps[f"MQTT windows, QoS {qos}"] = lambda qos=qos: _mqtt(folder, models, qos)
+    for qos, what in ((1, "MQTT samples, QoS 1"), (0, f"MQTT samples, QoS 0 at {load.QOS_0_PER_S}/s")):
+        steps[what] = lambda qos=qos: _mqtt(folder, models, qos)
     return steps
 
 
