@@ -222,15 +222,24 @@ def _json_array(datatype: Datatype, item: _JsonInput) -> Array:
     if datatype is Datatype.BF16:
         raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
     count = element_count(item.shape, name)
+    if not count:
+        return _empty(datatype, raw, item.shape, name)
     depth = _check_outline(raw, item.shape, count, text=datatype is Datatype.BYTES, name=name)
     return _fit(_numbers(datatype, raw, depth, name), item.shape, depth, name)
+
+
+def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
+    """No elements, written as any arrays of nothing: not built, for a shape may declare millions of empty rows."""
+    if raw.translate(None, b"[], \t\r\n"):
+        raise _invalid(f"input '{name}' has elements in data, but shape {list(shape)} takes 0")
+    return np.empty(shape, datatype.dtype)
 
 
 def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, name: str) -> int:
     """Depth of the nested arrays in `raw`; counts its elements and arrays before anything is built from them."""
     opening = _OPENING.match(raw)
     depth = opening.group().count(b"[") if opening else 0
-    if depth not in {1, max(1, len(shape))} and count:
+    if depth not in {1, max(1, len(shape))}:
         raise _invalid(
             f"input '{name}': data is nested {depth} deep; write one flat array, or nest it as shape {list(shape)}"
         )
@@ -238,7 +247,7 @@ def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, 
         return depth
     outline = _STRING.sub(b"", raw) if text else raw
     found = outline.count(b",") + 1
-    if count and found != count:
+    if found != count:
         raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
     arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
     if outline.count(b"[") > arrays:
@@ -287,7 +296,7 @@ def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
         raise _invalid(
             f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
         )
-    if depth > 1 and array.size and array.shape != tuple(shape):
+    if depth > 1 and array.shape != tuple(shape):
         raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
     return array.reshape(shape)
 

@@ -179,6 +179,7 @@ REFUSED: list[tuple[str, object, str]] = [
     ("too many", one("FP32", [1], [1, 2]), "has 2 elements"),
     ("ragged", one("FP32", [2, 2], [[1, 2, 3], [4]]), "ragged"),
     ("ragged text", one("BYTES", [2, 2], [["a", "b", "c"], ["d"]]), "ragged"),
+    ("elements for none", one("FP32", [2, 0], [[], [1]]), "takes 0"),
     ("empty arrays for numbers", one("FP32", [2, 2], [[], [], [], []]), "more arrays"),
     ("empty arrays for text", one("BYTES", [2, 2], [[], [], [], []]), "more arrays"),
     ("nested otherwise", one("FP32", [2, 3], [[1, 2], [3, 4], [5, 6]]), r"nested as|more arrays"),
