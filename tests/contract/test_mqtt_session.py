@@ -141,6 +141,25 @@ async def test_a_sample_in_its_window_is_not_counted_twice(broker: Mosquitto) ->
         assert gateway.counters()["samples"] == 1
 
 
+async def test_answers_the_outbox_had_no_room_for_come_after_all(broker: Mosquitto) -> None:
+    bounds = {"max_outbox": 1, "max_inflight": 1}
+    async with (
+        relay(broker) as way,
+        frontend(simulated(), way.url, SINGLE, **bounds) as gateway,
+        peer(broker.port) as sensor,
+    ):
+        await sensor.subscribe("edge/gw/results/#")
+        way.hold()
+        for value in range(5):
+            await sensor.publish("single/a", f"[{value}]")
+        await until(lambda: gateway.counters().get("dropped_outbox_full") == 3)
+        way.release()
+        scores = {(await sensor.next_json(RESULT))["score"] for _ in range(5)}
+        await until(lambda: gateway.counters().get("acknowledged") == 5)
+        assert gateway.counters()["reconnects_owing"] >= 1
+    assert scores == {0.0, 1.0, 2.0, 3.0, 4.0}
+
+
 @pytest.mark.parametrize("rude", [False, True])
 async def test_a_broker_of_version_3_1_1_is_spoken_to_in_its_tongue(broker: Mosquitto, rude: bool) -> None:
     async with (

@@ -105,8 +105,12 @@ class Relay:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def hold(self) -> None:
-        """From now until the cut, the broker hears nothing: acknowledgements are lost on the way."""
+        """From now on the broker hears nothing, until the cut, by which it is lost, or `release`."""
         self._open.clear()
+
+    def release(self) -> None:
+        """Let through what was held."""
+        self._open.set()
 
     async def cut(self) -> None:
         """End every connection without a word; new ones may come."""

@@ -1,0 +1,145 @@
+"""Where answers may go, what an operator may write, and what results say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.infer import InferResponse
+from gateway.domain.tensor import Datatype, Tensor
+from gateway.frontends.mqtt import answers
+from gateway.frontends.mqtt.feed import Ready
+from gateway.frontends.mqtt.frontend import MqttFrontend
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.requests import Requests
+from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings, broker_of
+from tests.simulators.mqtt_gateway import digits, simulated
+
+ASK = "edge/gw/infer/identity_fp32"
+QUESTION = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]%s}'
+
+
+def requests(**settings: Any) -> Requests:
+    route = MqttRoute("loop", ("replies/loop/#",), "model")
+    return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"))
+
+
+@pytest.mark.parametrize("topic", ["replies/a", "edge/gw/reply/a"])
+def test_answers_may_go_under_the_prefixes(topic: str) -> None:
+    reply = requests().reply(Message(ASK, b"", response_topic=topic, correlation=b"c"))
+    assert (reply.topic, reply.correlation) == (topic, b"c")
+
+
+@pytest.mark.parametrize(
+    ("topic", "fault"),
+    [
+        ("", Fault.INVALID),
+        ("replies/+", Fault.INVALID),
+        ("replies/#", Fault.INVALID),
+        ("replies/\0", Fault.INVALID),
+        ("replies/" + "a" * 2000, Fault.INVALID),
+        ("Replies/a", Fault.DENIED),
+        ("$SYS/a", Fault.DENIED),
+        ("edge/gw/infer/a", Fault.DENIED),
+        ("replies/loop/a", Fault.DENIED),
+    ],
+)
+def test_answers_go_nowhere_else(topic: str, fault: Fault) -> None:
+    with pytest.raises(RequestError) as refused:
+        requests().reply(Message(ASK, b"", response_topic=topic))
+    assert refused.value.fault is fault
+
+
+def test_no_prefix_means_no_answers() -> None:
+    with pytest.raises(RequestError, match="none"):
+        requests(response_prefixes=()).reply(Message(ASK, b"", response_topic="replies/a"))
+
+
+def test_the_sooner_of_timeout_and_expiry_is_the_deadline() -> None:
+    body = QUESTION % b',"parameters":{"timeout":2000000}'
+    for expiry_s, deadline_ns in ((1, 1_000_000_007), (3, 2_000_000_007), (None, 2_000_000_007)):
+        request, _ = requests().read(Message(ASK, body, arrived_ns=7, expiry_s=expiry_s))
+        assert request.deadline_ns == deadline_ns
+
+
+@pytest.mark.parametrize(("topic", "content_type"), [("edge/gw/infer/", ""), (ASK + "/1/2", ""), (ASK, "text/plain")])
+def test_requests_are_json_on_the_infer_topics(topic: str, content_type: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        requests().read(Message(topic, QUESTION % b"", content_type=content_type))
+    assert refused.value.fault is Fault.INVALID
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("url", "http://a"),
+        ("url", "mqtt://"),
+        ("url", "mqtt://u:p@a"),
+        ("url", "mqtt://a:99999"),
+        ("keepalive_s", 0),
+        ("max_inflight", 70_000),
+        ("reconnect_min_s", 0.0),
+        ("cert", "c.pem"),
+        ("password_file", "p"),
+        ("response_prefixes", ("a/#",)),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^mqtt\."):
+        MqttSettings(**{key: wrong})
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("name", "a/b"),
+        ("topics", ()),
+        ("model", ""),
+        ("sensor", "topic[x]"),
+        ("content_type", "text/csv"),
+        ("qos", 2),
+        ("hop_rows", -1),
+        ("max_sensors", 0),
+        ("idle_expiry_s", float("nan")),
+        ("shape", (0,)),
+    ],
+)
+def test_routes_that_cannot_work_are_refused(key: str, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        MqttRoute(**({"name": "r", "topics": ("t",), "model": "m"} | {key: wrong}))
+    assert refused.value.key == key
+
+
+def test_an_id_must_fit_a_topic() -> None:
+    for wrong in ("", "a/b", "a+", "x" * 200):
+        with pytest.raises(ConfigurationError, match=r"gateway\.id"):
+            MqttFrontend(simulated(), MqttSettings(url="mqtt://a"), wrong)
+
+
+def test_ports_by_scheme() -> None:
+    assert broker_of("mqtt://a").port == 1883
+    assert broker_of("mqtts://a").port == 8883
+    assert broker_of("mqtt://[::1]:7").host == "::1"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "label", "score"),
+    [
+        (Tensor(Datatype.FP32, np.array([[0.25, 0.75]], np.float32)), "one", 0.75),
+        (Tensor(Datatype.FP32, np.array([[0, 0, 0, 0, 0, 2.0]], np.float32)), "5", 2.0),
+        (Tensor(Datatype.FP32, np.array([[np.nan]], np.float32)), "zero", None),
+        (Tensor(Datatype.INT8, np.array([[1, 3]], np.int8)), "one", 3.0),
+        (Tensor(Datatype.BYTES, np.array([b"said"], object)), "said", None),
+        (Tensor(Datatype.FP32, np.zeros((1, 0), np.float32)), "", None),
+    ],
+)
+def test_the_best_class_is_the_label(tensor: Tensor, label: str, score: float | None) -> None:
+    ready = Ready("s", digits(), tensor, 0, 1_500_000_000)
+    result = json.loads(answers.result("i", ready, InferResponse("digits", "1", "i", {"scores": tensor})))
+    assert (result["label"], result["score"]) == (label, score)
+    assert (result["started_at"], result["ended_at"]) == ("1970-01-01T00:00:00.000Z", "1970-01-01T00:00:01.500Z")

@@ -1,0 +1,99 @@
+"""Topic filters against paho's matcher and against each other; which route takes what; whose sample it is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from paho.mqtt.client import topic_matches_sub
+
+from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.routing import Router, read_filter, sensor_of, topic_level
+from gateway.frontends.mqtt.settings import MqttRoute
+
+words = st.sampled_from(["", "a", "b", "c", "$x"])
+topics = st.lists(words, min_size=1, max_size=5).map("/".join).filter(bool)
+levels = st.one_of(words, st.just("+"))
+filters = st.tuples(st.lists(levels, min_size=1, max_size=4), st.booleans()).map(
+    lambda drawn: "/".join([*drawn[0], "#"] if drawn[1] else drawn[0])
+)
+
+
+@given(filters, topics)
+def test_filters_match_as_pahos_do(text: str, topic: str) -> None:
+    assume(text)
+    assert read_filter(text).takes(topic.split("/")) == topic_matches_sub(text, topic)
+
+
+@given(filters, filters, topics)
+def test_filters_that_share_a_topic_overlap(one: str, other: str, topic: str) -> None:
+    assume(one and other)
+    first, second = read_filter(one), read_filter(other)
+    assert first.overlaps(second) == second.overlaps(first)
+    if first.takes(topic.split("/")) and second.takes(topic.split("/")):
+        assert first.overlaps(second)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a+", "a/b+/c", "#/a", "a#", "a/#b", "a\0", "$share/g", "$share//a", "$share/+/a"]
+)
+def test_bad_filters_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_filter(text)
+
+
+def route(name: str, *topics: str, sensor: str = "topic") -> MqttRoute:
+    return MqttRoute(name, topics, "model", sensor=sensor)
+
+
+def test_a_topic_goes_to_its_route_and_is_remembered() -> None:
+    router = Router((route("a", "a/+"), route("b", "$share/g/b/#")), "gw")
+    for _ in range(2):
+        assert router.route("a/1") is not None
+        assert router.route("a/1/2") is None
+        found = router.route("b/1/2")
+        assert found is not None
+        assert found.name == "b"
+    assert [subscription.filter for subscription in router.subscriptions] == ["a/+", "$share/g/b/#"]
+
+
+@pytest.mark.parametrize(
+    ("routes", "key"),
+    [
+        ((route("a", "a/+"), route("b", "+/b")), "topics"),
+        ((route("a", "a/#"), route("b", "$share/g/a")), "topics"),
+        ((route("a", "#"),), "topics"),
+        ((route("a", "edge/+/results/#"),), "topics"),
+        ((route("a", "a+"),), "topics"),
+        ((route("a", "a"), route("a", "b")), "name"),
+        ((route("a", "a/+", sensor="topic[2]"),), "sensor"),
+    ],
+)
+def test_routes_that_cannot_work_are_refused_by_name(routes: tuple[MqttRoute, ...], key: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Router(routes, "gw")
+    assert refused.value.key == key
+    assert refused.value.table.startswith("mqtt.route[")
+
+
+@given(st.text(max_size=30))
+def test_a_sensor_is_one_level_of_a_topic(name: str) -> None:
+    level = topic_level(name)
+    assert len(level) == len(name)
+    assert not set(level) & set("+#/\0\n")
+
+
+@pytest.mark.parametrize(
+    ("rule", "sensor"),
+    [("topic", "a/b"), ("topic[1]", "b"), ("property.who", "w"), ("payload.d.id", "p"), ("payload.n", "7")],
+)
+def test_sensors_are_named_by_rule(rule: str, sensor: str) -> None:
+    message = Message("a/b", b"", user=(("who", "w"),))
+    assert sensor_of(rule, message, {"d": {"id": "p"}, "n": 7}) == sensor
+
+
+@pytest.mark.parametrize("rule", ["topic[5]", "property.no", "payload.no.no", "payload.d", "payload.long", "payload.t"])
+def test_a_message_that_does_not_name_its_sensor_is_refused(rule: str) -> None:
+    with pytest.raises(RequestError, match="sensor"):
+        sensor_of(rule, Message("a/b", b""), {"d": {}, "long": "x" * 999, "t": True})
