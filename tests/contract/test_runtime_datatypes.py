@@ -42,6 +42,7 @@ def test_identity(runtime, datatype, tmp_path):
     answer = session.run({"x": values})["y"]
     assert answer.dtype == datatype.dtype
     np.testing.assert_array_equal(answer, values)
+    assert not np.may_share_memory(answer, values), "the caller may refill its inputs while outputs are lent"
 
 
 def test_bytes_that_are_no_utf8_are_refused_by_onnx(tmp_path):
