@@ -10,12 +10,9 @@ caller of such an output is told to ask for `binary_data`.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,18 +21,14 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from gateway.domain.parameters import OutputParameters, deadline_ns, read_output_parameters, read_parameters
 from gateway.domain.tensor import (
-    RANK_LIMIT,
-    Array,
     Datatype,
     Tensor,
     datatype_named,
     decode_raw,
-    element_count,
     encode_raw,
 )
+from gateway.frontends.oip_json_arrays import read_array
 
-_OPENING = re.compile(rb"[\s\[]*")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SHARED_MEMORY = "shared_memory_"
 
 
@@ -176,7 +169,7 @@ def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tupl
         size = _binary_size(parameters, item.name)
         ignored += len(parameters) - (size is not None)
         if size is None:
-            inputs[item.name] = Tensor(datatype, _json_array(datatype, item))
+            inputs[item.name] = Tensor(datatype, read_array(datatype, item.shape, bytes(item.data), item.name))
         else:
             raw = _slice(binary, offset, size, item)
             inputs[item.name] = Tensor(datatype, decode_raw(datatype, item.shape, raw, item.name))
@@ -212,116 +205,6 @@ def _slice(binary: memoryview | None, offset: int, size: int, item: _JsonInput) 
 def _refuse_shared_memory(parameters: Mapping[str, Parameter] | None, where: str) -> None:
     if any(name.startswith(_SHARED_MEMORY) for name in parameters or ()):
         raise RequestError(Fault.UNSUPPORTED, f"{where} is in shared memory, which is not offered here; send its bytes")
-
-
-def _json_array(datatype: Datatype, item: _JsonInput) -> Array:
-    """`data`, flat or nested as `shape` says, as an array of that shape."""
-    name, raw = item.name, bytes(item.data)
-    if not raw:
-        raise _invalid(f"input '{name}' has neither 'data' nor 'binary_data_size'")
-    if datatype is Datatype.BF16:
-        raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
-    count = element_count(item.shape, name)
-    if not count:
-        return _empty(datatype, raw, item.shape, name)
-    depth = _check_outline(raw, item.shape, count, text=datatype is Datatype.BYTES, name=name)
-    return _fit(_numbers(datatype, raw, depth, name), item.shape, depth, name)
-
-
-def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
-    """No elements, written as any arrays of nothing: not built, for a shape may declare millions of empty rows."""
-    if raw.translate(None, b"[], \t\r\n"):
-        raise _invalid(f"input '{name}' has elements in data, but shape {list(shape)} takes 0")
-    return np.empty(shape, datatype.dtype)
-
-
-def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, name: str) -> int:
-    """Depth of the nested arrays in `raw`; counts its elements and arrays before anything is built from them."""
-    opening = _OPENING.match(raw)
-    depth = opening.group().count(b"[") if opening else 0
-    if depth not in {1, max(1, len(shape))}:
-        raise _invalid(
-            f"input '{name}': data is nested {depth} deep; write one flat array, or nest it as shape {list(shape)}"
-        )
-    if text and depth == 1:
-        return depth
-    outline = _STRING.sub(b"", raw) if text else raw
-    found = outline.count(b",") + 1
-    if found != count:
-        raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
-    arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
-    if outline.count(b"[") > arrays:
-        raise _invalid(f"input '{name}': data holds more arrays than shape {list(shape)} has")
-    return depth
-
-
-def _numbers(datatype: Datatype, raw: bytes, depth: int, name: str) -> Array:
-    try:
-        nested = _decoder(datatype, min(depth, RANK_LIMIT)).decode(raw)
-    except msgspec.ValidationError as error:
-        raise _invalid(f"input '{name}': data of {datatype.label}: {str(error).replace('`$', '`data')}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _invalid(f"input '{name}': data: {error}") from None
-    try:
-        return _array(datatype, nested)
-    except OverflowError:
-        raise _invalid(f"input '{name}': data holds a number outside the range of {datatype.label}") from None
-    except ValueError:
-        raise _invalid(f"input '{name}': data is ragged; rows must have equal lengths") from None
-
-
-def _array(datatype: Datatype, nested: list[Any]) -> Array:
-    """Raises OverflowError for what the datatype cannot hold, ValueError for ragged rows."""
-    if datatype is Datatype.BYTES:
-        texts = np.array(nested, object)
-        flat = np.empty(texts.size, object)
-        flat[:] = [_utf8(element) for element in texts.ravel()]
-        return flat.reshape(texts.shape)
-    with np.errstate(over="ignore"):
-        array = np.array(nested, datatype.dtype)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise OverflowError
-    return array
-
-
-def _utf8(element: object) -> bytes:
-    if not isinstance(element, str):
-        raise ValueError  # noqa: TRY004  a list where numpy met rows of unequal length
-    return element.encode()
-
-
-def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
-    """`array` in `shape`: a flat one is folded, a nested one must agree in every dimension."""
-    if array.size != element_count(shape, name):
-        raise _invalid(
-            f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
-        )
-    if depth > 1 and array.shape != tuple(shape):
-        raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
-    return array.reshape(shape)
-
-
-@lru_cache(maxsize=len(Datatype) * (RANK_LIMIT + 1))
-def _decoder(datatype: Datatype, depth: int) -> msgspec.json.Decoder[list[Any]]:
-    """A decoder that checks type and range of each element where it stands."""
-    kind: Any = _element(datatype)
-    for _ in range(max(1, depth)):
-        kind = list[kind]
-    return msgspec.json.Decoder(kind)
-
-
-def _element(datatype: Datatype) -> Any:
-    if datatype is Datatype.BYTES:
-        return str
-    if datatype is Datatype.BOOL:
-        return bool
-    if datatype.dtype.kind == "f":
-        return float
-    bounds = np.iinfo(datatype.dtype)
-    # msgspec's bounds are int64; beyond them numpy raises OverflowError.
-    if datatype is Datatype.UINT64:
-        return Annotated[int, msgspec.Meta(ge=0)]
-    return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]
 
 
 def _text(element: bytes | str, name: str) -> str:

@@ -1,0 +1,134 @@
+"""JSON arrays → tensors, counted before they are parsed: no text grows into more objects than its shape declares."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, element_count
+
+_OPENING = re.compile(rb"[\s\[]*")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+def read_array(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str) -> Array:
+    """The JSON array `raw`, flat or nested as `shape` says, as an array of that shape.
+
+    `name` is the input's, for messages; `raw` is empty where the request has no data. Raises RequestError INVALID.
+    """
+    if not raw:
+        raise _invalid(f"input '{name}' has neither 'data' nor 'binary_data_size'")
+    if datatype is Datatype.BF16:
+        raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
+    count = element_count(shape, name)
+    if not count:
+        return _empty(datatype, raw, shape, name)
+    depth = _check_outline(raw, shape, count, text=datatype is Datatype.BYTES, name=name)
+    return _fit(_numbers(datatype, raw, depth, name), shape, depth, name)
+
+
+def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
+    """No elements, written as any arrays of nothing: not built, for a shape may declare millions of empty rows."""
+    if raw.translate(None, b"[], \t\r\n"):
+        raise _invalid(f"input '{name}' has elements in data, but shape {list(shape)} takes 0")
+    return np.empty(shape, datatype.dtype)
+
+
+def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, name: str) -> int:
+    """Depth of the nested arrays in `raw`; counts its elements and arrays before anything is built from them."""
+    opening = _OPENING.match(raw)
+    depth = opening.group().count(b"[") if opening else 0
+    if depth not in {1, max(1, len(shape))}:
+        raise _invalid(
+            f"input '{name}': data is nested {depth} deep; write one flat array, or nest it as shape {list(shape)}"
+        )
+    if text and depth == 1:
+        return depth
+    outline = _STRING.sub(b"", raw) if text else raw
+    found = outline.count(b",") + 1
+    if found != count:
+        raise _invalid(f"input '{name}' has {found} elements in data, but shape {list(shape)} takes {count}")
+    arrays = 1 + sum(math.prod(shape[:axis]) for axis in range(1, len(shape)))
+    if outline.count(b"[") > arrays:
+        raise _invalid(f"input '{name}': data holds more arrays than shape {list(shape)} has")
+    return depth
+
+
+def _numbers(datatype: Datatype, raw: bytes, depth: int, name: str) -> Array:
+    try:
+        nested = _decoder(datatype, min(depth, RANK_LIMIT)).decode(raw)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"input '{name}': data of {datatype.label}: {str(error).replace('`$', '`data')}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"input '{name}': data: {error}") from None
+    try:
+        return _array(datatype, nested)
+    except OverflowError:
+        raise _invalid(f"input '{name}': data holds a number outside the range of {datatype.label}") from None
+    except ValueError:
+        raise _invalid(f"input '{name}': data is ragged; rows must have equal lengths") from None
+
+
+def _array(datatype: Datatype, nested: list[Any]) -> Array:
+    """Raises OverflowError for what the datatype cannot hold, ValueError for ragged rows."""
+    if datatype is Datatype.BYTES:
+        texts = np.array(nested, object)
+        flat = np.empty(texts.size, object)
+        flat[:] = [_utf8(element) for element in texts.ravel()]
+        return flat.reshape(texts.shape)
+    with np.errstate(over="ignore"):
+        array = np.array(nested, datatype.dtype)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise OverflowError
+    return array
+
+
+def _utf8(element: object) -> bytes:
+    if not isinstance(element, str):
+        raise ValueError  # noqa: TRY004  a list where numpy met rows of unequal length
+    return element.encode()
+
+
+def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
+    """`array` in `shape`: a flat one is folded, a nested one must agree in every dimension."""
+    if array.size != element_count(shape, name):
+        raise _invalid(
+            f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
+        )
+    if depth > 1 and array.shape != tuple(shape):
+        raise _invalid(f"input '{name}': data is nested as {list(array.shape)}, but shape says {list(shape)}")
+    return array.reshape(shape)
+
+
+@lru_cache(maxsize=len(Datatype) * (RANK_LIMIT + 1))
+def _decoder(datatype: Datatype, depth: int) -> msgspec.json.Decoder[list[Any]]:
+    """A decoder that checks type and range of each element where it stands."""
+    kind: Any = _element(datatype)
+    for _ in range(max(1, depth)):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
+
+
+def _element(datatype: Datatype) -> Any:
+    if datatype is Datatype.BYTES:
+        return str
+    if datatype is Datatype.BOOL:
+        return bool
+    if datatype.dtype.kind == "f":
+        return float
+    bounds = np.iinfo(datatype.dtype)
+    # msgspec's bounds are int64; beyond them numpy raises OverflowError.
+    if datatype is Datatype.UINT64:
+        return Annotated[int, msgspec.Meta(ge=0)]
+    return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(Fault.INVALID, message)
