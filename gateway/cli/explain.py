@@ -10,7 +10,7 @@ from typing import Any
 from gateway import assembly
 from gateway.cli.common import configured, mark, print_json, print_table, progress, root_folder
 from gateway.config import Config, models_folder, state_folder
-from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
@@ -45,7 +45,10 @@ async def _explain(arguments: argparse.Namespace) -> int:
 
 
 def find_release(config: Config, model: str, version: str) -> Release:
-    """The named version (default: the newest) of a model on disk. Raises ConfigurationError saying what is there."""
+    """The named version (default: the newest) of a model on disk.
+
+    Raises ConfigurationError saying what is there, RequestError UNAVAILABLE for a version that is refused.
+    """
     found = assembly.releases_of(config, model)
     if version:
         found = tuple(release for release in found if release.version == version)
@@ -55,7 +58,7 @@ def find_release(config: Config, model: str, version: str) -> Release:
         raise ConfigurationError(f"holds no model {named}; known are {known}", file=str(models_folder(config)))
     release = max(found, key=lambda candidate: version_order(candidate.version))
     if release.problem:
-        raise ConfigurationError(release.problem)
+        raise RequestError(Fault.UNAVAILABLE, release.problem)
     return release
 
 
@@ -97,7 +100,7 @@ async def _manifest(loader: Loader, release: Release) -> ModelManifest:
     try:
         return await loader.manifest(release)
     except VariantError as error:
-        raise ConfigurationError(str(error), file=str(release.folder)) from error
+        raise RequestError(Fault.UNAVAILABLE, f"{release.folder}: {error}") from error
 
 
 async def _candidates(

@@ -35,7 +35,7 @@ LIVE: list[Daemon] = []
 """Daemons that run now, for the report of a failed test."""
 
 
-class DaemonDied(Exception):
+class DaemonEndedError(Exception):
     """It ended, or did not say in time what was waited for; the message holds its log."""
 
 
@@ -96,7 +96,7 @@ class Daemon:
             self.heard.append(said)
             if assignment in said.splitlines():
                 return
-        raise DaemonDied(f"{assignment} was not heard within {timeout_s} s, or it ended first\n{self.log}")
+        raise DaemonEndedError(f"{assignment} was not heard within {timeout_s} s, or it ended first\n{self.log}")
 
     def wait_logged(self, event: str, timeout_s: float = WAIT_S, **facts: object) -> dict[str, Any]:
         """Until its log holds a line with `event` and `facts`."""
@@ -108,7 +108,7 @@ class Daemon:
             if self._running.poll() is not None:
                 break
             select.select([], [], [], 0.02)  # a file cannot be awaited
-        raise DaemonDied(f"{event!r} {facts} was not logged within {timeout_s} s, or it ended first\n{self.log}")
+        raise DaemonEndedError(f"{event!r} {facts} was not logged within {timeout_s} s, or it ended first\n{self.log}")
 
     def reload(self) -> None:
         """SIGHUP; returns once it is done."""
@@ -134,7 +134,7 @@ class Daemon:
         self._running.wait(WAIT_S)
         self._forget()
 
-    # ---- what it says -------------------------------------------------------------------------------------------------
+    # ---- what it says ----------------------------------------------------------------------------------------------
     @property
     def log(self) -> str:
         """What it wrote since its last start."""
@@ -189,7 +189,15 @@ class Daemon:
 @contextmanager
 def running(folder: Path, **options: Any) -> Iterator[Daemon]:
     """A ready daemon; at the end it is told to stop and must do so with exit code 0 and no traceback in its log."""
-    daemon = Daemon(folder, **options).start()
+    with starting(folder, **options) as daemon:
+        daemon.wait("READY=1")
+        yield daemon
+
+
+@contextmanager
+def starting(folder: Path, **options: Any) -> Iterator[Daemon]:
+    """As `running`, but not awaited."""
+    daemon = Daemon(folder, **options).start(ready=False)
     try:
         yield daemon
         if daemon in LIVE:

@@ -38,7 +38,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for datatype in Datatype:
         write_bare(folder / f"identity-{datatype.label.lower()}", models.identity(datatype), "onnx")
-    for file, runtime in RUNTIMES.items():
+    for runtime in RUNTIMES.values():
         write_bare(folder / f"bare-{runtime}", models.dense(), runtime)
         (folder / f"nested-{runtime}").mkdir()
         write_bare(folder / f"nested-{runtime}" / "1", models.dense(), runtime)
@@ -80,8 +80,8 @@ def test_every_datatype_that_json_can_say(gateway, label):
     flat = [v.decode() if isinstance(v, bytes) else v.item() if hasattr(v, "item") else v for v in values.ravel()]
     tensor = {"name": "x", "datatype": label, "shape": list(values.shape), "data": flat}
     url = f"http://{gateway.http}/v2/models/identity-{label.lower()}/infer"
-    body = json.dumps({"inputs": [tensor]})
-    said = subprocess.run(["curl", "-sS", "-d", "@-", url], input=body.encode(), capture_output=True, check=True).stdout
+    command = ["curl", "-sS", "-d", json.dumps({"inputs": [tensor]}), url]
+    said = subprocess.run(command, capture_output=True, check=True).stdout
     output = json.loads(said)["outputs"][0]
     assert output == {"name": "y", "datatype": label, "shape": list(values.shape), "data": flat}
 
@@ -119,9 +119,11 @@ def test_several_bare_files_in_one_folder_are_refused(tmp_path, state):
     (folder / "double").mkdir(parents=True)
     for file in FILES[:2]:
         (folder / "double" / file).write_bytes(b"anything")
-    with running(tmp_path / "gateway", models=folder, state=state, http=["off"]) as daemon:
-        with over_grpc.InferenceServerClient(daemon.grpc) as client:
-            (line,) = client.get_model_repository_index().models
-            assert (line.name, line.version, line.state) == ("double", "1", "UNAVAILABLE")
-            assert "several bare models" in line.reason
-            assert client.is_server_ready()
+    with (
+        running(tmp_path / "gateway", models=folder, state=state, http=["off"]) as daemon,
+        over_grpc.InferenceServerClient(daemon.grpc) as client,
+    ):
+        (line,) = client.get_model_repository_index().models
+        assert (line.name, line.version, line.state) == ("double", "1", "UNAVAILABLE")
+        assert "several bare models" in line.reason
+        assert client.is_server_ready()

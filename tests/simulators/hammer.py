@@ -1,0 +1,106 @@
+"""Callers that never pause: one over gRPC and one over HTTP, each a thread, until told to stop."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+
+from tests.simulators.daemon import WAIT_S, Daemon, golden
+
+Ask = Callable[[], tuple[str, np.ndarray[Any, Any]]]
+"""One request; the version that answered and its scores. Raises whatever the client raises."""
+
+
+class Hammer:
+    """`versions` has the version that gave each answer, in order; `failures` what any caller was refused with."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.failures: list[str] = []
+        self.versions: list[str] = []
+        self._wanted = golden(model, 1)
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def wait(self, accepts: Callable[[Hammer], bool]) -> None:
+        """Until `accepts`, asked after every answer and every failure."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: accepts(self), WAIT_S), (self.failures[:3], len(self.versions))
+
+    def wait_answers(self, more: int = 20) -> None:
+        """Until this many more requests were answered."""
+        wanted = len(self.versions) + more
+        self.wait(lambda hammer: len(hammer.versions) >= wanted)
+
+    def stop(self) -> None:
+        """Take no more turns."""
+        self._stopped = True
+
+    def over_grpc(self, address: str) -> None:
+        tensor = triton.InferInput(self._wanted.name, list(self._wanted.rows.shape), "FP32")
+        tensor.set_data_from_numpy(self._wanted.rows)
+        with triton.InferenceServerClient(address) as client:
+
+            def ask() -> tuple[str, np.ndarray[Any, Any]]:
+                answer = client.infer(self.model, [tensor])
+                return answer.get_response().model_version, answer.as_numpy("scores")
+
+            self._turns(ask)
+
+    def over_http(self, address: str) -> None:
+        rows = self._wanted.rows
+        tensor = {"name": self._wanted.name, "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        connection = http.client.HTTPConnection(address, timeout=WAIT_S)
+
+        def ask() -> tuple[str, np.ndarray[Any, Any]]:
+            connection.request("POST", f"/v2/models/{self.model}/infer", body)
+            response = connection.getresponse()
+            said = json.loads(response.read())
+            if response.status != http.client.OK:
+                raise RuntimeError(f"HTTP {response.status}: {said}")
+            return said["model_version"], np.array(said["outputs"][0]["data"])
+
+        self._turns(ask)
+        connection.close()
+
+    def _turns(self, ask: Ask) -> None:
+        while not self._stopped:
+            try:
+                version, scores = ask()
+                right = scores.argmax() == self._wanted.scores.argmax()
+                self._note(self.versions if right else self.failures, version if right else f"wrong answer {scores}")
+            except Exception as error:  # noqa: BLE001  whatever a client raises is what the test is about
+                self._note(self.failures, f"{type(error).__name__}: {error}")
+                return
+
+    def _note(self, where: list[str], what: str) -> None:
+        with self._changed:
+            where.append(what)
+            self._changed.notify_all()
+
+
+@contextmanager
+def hammering(daemon: Daemon, model: str) -> Iterator[Hammer]:
+    """Callers of both protocols at work on `model`; at the end they have stopped."""
+    hammer = Hammer(model)
+    threads = [
+        threading.Thread(target=hammer.over_grpc, args=(daemon.grpc,)),
+        threading.Thread(target=hammer.over_http, args=(daemon.http,)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        hammer.wait_answers()
+        yield hammer
+    finally:
+        hammer.stop()
+        for thread in threads:
+            thread.join(WAIT_S)
