@@ -2,13 +2,16 @@
 # packaging/README.md says what lands where.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Another lock of runtimes, and an interpreter that has pip and hatchling where making one is not wanted
 LOCK ?= requirements/runtime.txt
+TOOLS ?=
 INSTALL := packaging/install.py
 
-.PHONY: install uninstall lock-build
+.PHONY: install uninstall lock-build debian-boot
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
-	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)"
+	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
+		$(if $(TOOLS),--tools "$(TOOLS)")
 
 uninstall: ## take it away again; state and a changed configuration stay
 	@$(PYTHON) -B $(INSTALL) uninstall --destdir "$(DESTDIR)" --prefix "$(PREFIX)"
@@ -16,3 +19,8 @@ uninstall: ## take it away again; state and a changed configuration stay
 lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header -c requirements/test.txt -o packaging/build.txt -
+
+# The test that boots the unit needs systemd-nspawn.
+test-long: debian-boot
+debian-boot:
+	@packaging/debian-packages systemd-container

@@ -41,7 +41,7 @@ def main() -> int:
         return _complain(str(error), 2)
     try:
         if arguments.action == "install":
-            install(layout, arguments.python, arguments.lock)
+            install(layout, arguments)
         else:
             uninstall(layout)
     except (InstallError, OSError) as error:
@@ -51,12 +51,12 @@ def main() -> int:
     return 0
 
 
-def install(layout: Layout, python: str, lock: Path) -> None:
+def install(layout: Layout, options: argparse.Namespace) -> None:
     """Put everything in place; a second time, upgrade. Raises InstallError, OSError, CalledProcessError."""
     record = Record.read(layout)
     record.make_folders(layout)
     with tempfile.TemporaryDirectory(prefix="edge-gateway-build.") as build:
-        _build_environment(layout, Path(build), _interpreter(python), lock)
+        _build_environment(layout, Path(build), options)
     _place_files(layout, record)
     _place_configuration(layout, record)
     record.write(layout)
@@ -89,12 +89,12 @@ def uninstall(layout: Layout) -> None:
 # ---- the virtual environment ----------------------------------------------------------------------------------------
 
 
-def _build_environment(layout: Layout, build: Path, python: str, lock: Path) -> None:
+def _build_environment(layout: Layout, build: Path, options: argparse.Namespace) -> None:
     """Build it at `layout.staging`: dependencies by hash, our wheel, byte code, one launcher."""
-    stage = layout.real(layout.staging)
+    stage, python = layout.real(layout.staging), _interpreter(options.python)
     shutil.rmtree(stage, ignore_errors=True)
     _say("building the wheel")
-    tools = _tools(build)
+    tools = options.tools or _tools(build)
     _run(tools, "-m", "hatchling", "build", "-t", "wheel", "-d", str(build / "wheel"), cwd=SOURCE)
     _say(f"installing the runtimes for {python} (about 500 MB on disk)")
     _run(python, "-m", "venv", "--without-pip", "--symlinks", str(stage))
@@ -107,9 +107,9 @@ def _build_environment(layout: Layout, build: Path, python: str, lock: Path) -> 
         str(stage / "bin" / "python3"),
         "install",
     )
-    options = ("--quiet", "--no-deps", "--no-compile")
-    _run(*pip, *options, "--require-hashes", "-r", str(lock))
-    _run(*pip, *options, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
+    quietly = ("--quiet", "--no-deps", "--no-compile")
+    _run(*pip, *quietly, "--require-hashes", "-r", str(options.lock))
+    _run(*pip, *quietly, "--no-index", "--find-links", str(build / "wheel"), DISTRIBUTION)
     _make_relocatable(stage)
     _compile(layout, stage)
 
@@ -269,6 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prefix", default="/usr/local", help="absolute path inside it")
     parser.add_argument("--python", default="python3", help="interpreter that the service will run")
     parser.add_argument("--lock", type=Path, default=SOURCE / "requirements" / "runtime.txt", help="locked runtimes")
+    parser.add_argument("--tools", type=Path, help="interpreter that has pip and hatchling; else one is made for this")
     return parser
 
 

@@ -1,0 +1,114 @@
+"""What `make install` puts in place: whole, movable, compiled, and naming no folder that it was built in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.system.installation import COMMAND as EDGE_GATEWAY
+from tests.system.installation import CONFIGURATION, REPOSITORY, UNIT, VENV, clean_environment, files, installed, run
+
+pytestmark = pytest.mark.timeout(300)
+
+UNCHECKED_HASH = 0b01  # PEP 552: flags behind the magic number
+
+
+def _packages() -> Path:
+    return next((installed() / VENV / "lib").glob("python3*")) / "site-packages"
+
+
+def test_what_lands_where() -> None:
+    assert files(installed()) == {
+        "etc/edge-gateway/edge-gateway.toml",
+        "usr/local/bin/edge-gateway",
+        "usr/local/lib/systemd/system/edge-gateway.service",
+        "usr/local/lib/sysusers.d/edge-gateway.conf",
+        "usr/local/lib/udev/rules.d/60-edge-gateway.rules",
+        "usr/local/share/doc/edge-gateway/README.md",
+        "usr/local/share/edge-gateway/device_profiles",
+        "usr/local/share/edge-gateway/edge-gateway.toml",
+        "usr/local/share/edge-gateway/models",
+    }
+
+
+def test_the_command_works_where_it_was_moved_to(tmp_path: Path) -> None:
+    done = run(installed() / EDGE_GATEWAY, "--version", env=clean_environment(), cwd=tmp_path)
+    assert done.stdout.startswith("edge-gateway ")
+
+
+def test_the_working_directory_is_not_searched_for_modules(tmp_path: Path) -> None:
+    (tmp_path / "gateway.py").write_text("raise SystemExit('not this one')\n")
+    done = run(installed() / EDGE_GATEWAY, "--version", env=clean_environment(), cwd=tmp_path)
+    assert done.stdout.startswith("edge-gateway ")
+
+
+def test_it_probes_by_its_own_profiles(tmp_path: Path) -> None:
+    done = run(installed() / EDGE_GATEWAY, "probe", "--json", env=clean_environment(), cwd=tmp_path)
+    profiles = installed() / "usr/local/share/edge-gateway/device_profiles"
+    assert (profiles / f"{json.loads(done.stdout)['profile']}.toml").is_file()
+
+
+@pytest.mark.parametrize("model", ["meter-reader", "activity"])
+def test_it_infers_with_its_own_models(model: str, tmp_path: Path) -> None:
+    golden = installed() / "usr/local/share/edge-gateway/models" / model / "1" / "golden.npz"
+    environment = clean_environment(XDG_STATE_HOME=str(tmp_path))
+    done = run(installed() / EDGE_GATEWAY, "infer", model, "--npz", golden, "--output", "json", env=environment)
+    assert json.loads(done.stdout)["model_name"] == model
+
+
+def test_every_module_is_compiled_under_its_final_path() -> None:
+    sources = list(_packages().rglob("*.py"))
+    assert len(sources) > 1000
+    missing = [source for source in _packages().joinpath("gateway").rglob("*.py") if not _byte_code(source).is_file()]
+    assert not missing
+    compiled = _byte_code(_packages() / "gateway" / "daemon.py").read_bytes()
+    assert int.from_bytes(compiled[4:8], "little") == UNCHECKED_HASH
+    assert b"/usr/local/lib/edge-gateway/lib/python3" in compiled
+
+
+def test_nothing_names_the_folders_it_was_built_in() -> None:
+    traces = (b"/assembled/", b"edge-gateway.new", b"edge-gateway-build.", str(REPOSITORY).encode())
+    programs, metadata = (installed() / VENV / "bin").iterdir(), _packages().glob("*.dist-info/*")
+    texts = [
+        *(path for path in (*programs, *metadata) if path.is_file() and not path.name.startswith("python")),
+        installed() / VENV / "pyvenv.cfg",
+        *(_packages() / "gateway").rglob("*.pyc"),
+    ]
+    assert len(texts) > 100
+    assert [str(path) for path in texts for trace in traces if trace in path.read_bytes()] == []
+
+
+def test_openvino_comes_without_what_reports_its_use() -> None:
+    distributions = {path.name.partition("-")[0] for path in _packages().glob("*.dist-info")}
+    assert {"openvino", "onnxruntime", "ai_edge_litert", "edge_inference_gateway"} <= distributions
+    assert "openvino_telemetry" not in distributions
+
+
+def test_only_our_program_and_python_are_there_to_run() -> None:
+    names = {path.name for path in (installed() / VENV / "bin").iterdir()}
+    assert {name for name in names if not name.startswith("python")} == {"edge-gateway"}
+
+
+def test_any_user_may_read_and_only_root_may_write() -> None:
+    wrong = [
+        str(path)
+        for path in (installed() / EDGE_GATEWAY, *installed().rglob("*"))
+        if not path.is_symlink() and (path.stat().st_mode & 0o022 or not path.stat().st_mode & 0o004)
+    ]
+    assert wrong == []
+
+
+def test_the_interpreter_is_one_that_the_service_can_see() -> None:
+    assert not str((installed() / VENV / "bin" / "python3").resolve()).startswith(("/root/", "/home/"))
+
+
+def test_configuration_and_unit_are_the_ones_of_the_source() -> None:
+    assert (installed() / CONFIGURATION).read_text() == (REPOSITORY / "packaging/edge-gateway.toml").read_text()
+    assert (installed() / UNIT).read_text() == (REPOSITORY / "systemd/edge-gateway.service").read_text()
+
+
+def _byte_code(source: Path) -> Path:
+    found = list((source.parent / "__pycache__").glob(f"{source.stem}.cpython-3*.pyc"))
+    return found[0] if found else source.with_suffix(".missing")

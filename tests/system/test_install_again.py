@@ -1,0 +1,118 @@
+"""Upgrading and uninstalling: what an operator changed stays, what was installed goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.installation import (
+    COMMAND,
+    CONFIGURATION,
+    REPOSITORY,
+    UNIT,
+    VENV,
+    bare,
+    clean_environment,
+    copied,
+    files,
+    make,
+    run,
+)
+
+pytestmark = pytest.mark.timeout(300)
+
+SAMPLE = Path("usr/local/share/edge-gateway/edge-gateway.toml")
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "no-runtimes.txt"
+
+
+def test_uninstalling_leaves_nothing(tmp_path: Path) -> None:
+    image = copied(tmp_path / "image")
+    done = make("uninstall", image)
+    assert list(image.iterdir()) == []
+    assert "kept" not in done.stdout
+
+
+def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(tmp_path: Path) -> None:
+    image = copied(tmp_path / "image")
+    _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
+    _write(image / "var/lib/edge-gateway/state.sqlite", "verdicts")
+    _write(image / "etc/edge-gateway/tokens", "camera s3cret\n")
+    _write(image / "usr/local/bin/other", "#!/bin/sh\n")
+    done = make("uninstall", image)
+    assert files(image) == {
+        str(CONFIGURATION),
+        "etc/edge-gateway/tokens",
+        "usr/local/bin/other",
+        "var/lib/edge-gateway/state.sqlite",
+    }
+    assert not (image / VENV).exists()
+    assert f"kept /{CONFIGURATION}" in done.stdout
+    assert "kept /var/lib/edge-gateway" in done.stdout
+
+
+def test_uninstalling_what_is_not_there_says_where_it_looked(tmp_path: Path) -> None:
+    done = run("make", "-s", "uninstall", f"DESTDIR={tmp_path}", check=False, cwd=REPOSITORY)
+    assert done.returncode != 0
+    assert f"nothing is installed under {tmp_path}/usr/local" in done.stderr
+
+
+def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(tmp_path: Path, lock: Path) -> None:
+    image = copied(tmp_path / "image")
+    _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
+    _write(image / UNIT, "[Unit]\n")
+    (image / VENV / "stale").touch()
+    done = bare(image, lock)
+    assert (image / CONFIGURATION).read_text() == "[log]\nlevel = 'debug'\n"
+    assert f"kept /{CONFIGURATION}" in done.stdout
+    assert "Type=notify" in (image / UNIT).read_text()
+    assert not (image / VENV / "stale").exists()
+    assert not list((image / VENV).parent.glob("edge-gateway.*"))
+    assert "edge-gateway " in run(image / COMMAND, "--version", env=clean_environment()).stdout
+
+
+def test_an_upgrade_renews_a_configuration_that_nobody_changed(tmp_path: Path, lock: Path) -> None:
+    image = tmp_path / "image"
+    bare(image, lock)
+    shipped = (image / CONFIGURATION).read_text()
+    assert "kept" not in bare(image, lock).stdout
+    assert (image / CONFIGURATION).read_text() == (image / SAMPLE).read_text() == shipped
+    make("uninstall", image)
+    assert list(image.iterdir()) == []
+
+
+def test_a_configuration_from_before_the_first_installation_is_the_operators(tmp_path: Path, lock: Path) -> None:
+    image = tmp_path / "image"
+    _write(image / CONFIGURATION, "[log]\nlevel = 'error'\n")
+    bare(image, lock)
+    make("uninstall", image)
+    assert files(image) == {str(CONFIGURATION)}
+
+
+def test_another_prefix_is_written_into_the_unit(tmp_path: Path, lock: Path) -> None:
+    image = tmp_path / "image"
+    bare(image, lock, PREFIX="/opt/edge-gateway")
+    unit = (image / UNIT).read_text()  # systemd searches no other folder for it
+    assert "ExecStart=/opt/edge-gateway/bin/edge-gateway run " in unit
+    assert "edge-gateway " in run(image / "opt/edge-gateway/bin/edge-gateway", "--version").stdout
+    make("uninstall", image, PREFIX="/opt/edge-gateway")
+    assert list(image.iterdir()) == []
+
+
+@pytest.mark.parametrize("prefix", ["relative", "/with space", "/up/../down", "/per%cent", ""])
+def test_a_prefix_that_no_unit_could_hold_is_refused(prefix: str, tmp_path: Path) -> None:
+    done = run("make", "-s", "install", f"DESTDIR={tmp_path}/x", f"PREFIX={prefix}", check=False, cwd=REPOSITORY)
+    assert done.returncode != 0
+    assert "must be an absolute path" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def _write(path: Path, text: str) -> None:
+    """As an editor does: a new file, so that no hard link is written through."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)

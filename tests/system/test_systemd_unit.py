@@ -1,0 +1,138 @@
+"""The unit as systemd sees it: it verifies beside systemd's own units, is hardened, and its user can be made."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.installation import COMMAND, REPOSITORY, UNIT, clean_environment, copied, installed, run
+
+pytestmark = pytest.mark.timeout(300)
+
+EXPOSURE_LIMIT = 2.0
+NOTIFICATION_LIMIT_S = 60.0
+SYSTEM_UNITS = Path("/usr/lib/systemd/system")
+SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed tree and systemd's own units."""
+    image = copied(tmp_path_factory.mktemp("root") / "image")
+    target = image / SYSTEM_UNITS.relative_to("/")
+    target.parent.mkdir(parents=True)
+    run("cp", "--recursive", SYSTEM_UNITS, target)
+    return image
+
+
+def test_it_verifies_without_a_word(root: Path) -> None:
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{UNIT}")
+    assert done.stdout + done.stderr == ""
+
+
+def test_verification_would_find_a_mistake(root: Path) -> None:
+    unit = root / UNIT.with_name("wrong.service")
+    unit.write_text((root / UNIT).read_text().replace("KillMode=", "KilMode="))
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{UNIT.with_name('wrong.service')}")
+    assert "KilMode" in done.stdout + done.stderr
+
+
+def test_its_exposure_is_small() -> None:
+    done = run("systemd-analyze", "security", "--offline=true", "--no-pager", SOURCE)
+    (exposure,) = re.findall(r"Overall exposure level for edge-gateway.service: ([\d.]+)", done.stdout)
+    assert float(exposure) <= EXPOSURE_LIMIT
+
+
+def test_hardening_spares_what_the_runtimes_need() -> None:
+    service = _service()
+    assert "memorydenywriteexecute" not in service  # OpenVINO writes machine code and runs it
+    assert service["procsubset"] == "all"  # /proc/cpuinfo and meminfo
+    assert "inaccessiblepaths" not in service  # /sys/devices/system/cpu
+    assert "privatedevices" not in service
+    assert service["devicepolicy"] == "closed"
+    assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(service["restrictaddressfamilies"].split())
+
+
+@pytest.mark.parametrize("nodes", ["drm", "accel", "apex", "usb_device", "hailo*", "nvidia*"])
+def test_accelerators_nodes_may_be_opened(nodes: str) -> None:
+    assert f"DeviceAllow=char-{nodes} rw" in SOURCE.read_text().splitlines()
+
+
+def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    file = installed() / "usr/local/lib/sysusers.d/edge-gateway.conf"
+    run("systemd-sysusers", f"--root={tmp_path}", file)
+    users, groups = (tmp_path / "etc/passwd").read_text(), (tmp_path / "etc/group").read_text()
+    assert re.search(r"^edge-gateway:.*:/var/lib/edge-gateway:\S*nologin$", users, re.MULTILINE)
+    members = dict(re.findall(r"^(\S+?):x?:\d+:(\S*)$", groups, re.MULTILINE))
+    assert {name for name, names in members.items() if "edge-gateway" in names.split(",")} == {
+        "render",
+        "video",
+        "plugdev",
+        "apex",
+    }
+
+
+def test_the_units_user_is_the_one_that_is_made() -> None:
+    assert (_service()["user"], _service()["group"]) == ("edge-gateway", "edge-gateway")
+
+
+# ---- what Type=notify expects of the installed daemon, without a systemd -------------------------------------------
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """Listens as systemd does on NOTIFY_SOCKET."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(NOTIFICATION_LIMIT_S)
+        yield listener
+
+
+def test_it_tells_the_manager_what_it_does(manager: socket.socket, tmp_path: Path) -> None:
+    environment = clean_environment(
+        NOTIFY_SOCKET=manager.getsockname(), STATE_DIRECTORY=str(tmp_path / "state"), WATCHDOG_USEC="1000000"
+    )
+    options = ("--grpc", f"unix:{tmp_path}/grpc.sock", "--http", "off", "--mqtt", "off")
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen([str(installed() / COMMAND), "run", *options], env=environment, stderr=log) as daemon,
+    ):
+        try:
+            assert _await(manager, "READY=1") <= {"WATCHDOG=1"}
+            assert (tmp_path / "grpc.sock").is_socket()
+            _await(manager, "WATCHDOG=1")
+            os.kill(daemon.pid, signal.SIGHUP)
+            _await(manager, "RELOADING=1")
+            _await(manager, "READY=1")
+            _await(manager, "WATCHDOG=1")
+            daemon.terminate()
+            _await(manager, "STOPPING=1")
+            assert daemon.wait(NOTIFICATION_LIMIT_S) == 0
+        finally:
+            daemon.kill()
+
+
+def _await(manager: socket.socket, expected: str) -> set[str]:
+    """Every assignment heard before `expected`, but for the status line."""
+    heard: set[str] = set()
+    while True:
+        lines = manager.recv(4096).decode().splitlines()
+        if expected in lines:
+            return heard
+        heard |= {line for line in lines if not line.startswith("STATUS=")}
+
+
+def _service() -> dict[str, str]:
+    """The [Service] section; of a repeated key the last."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read_string(SOURCE.read_text())
+    return dict(unit["Service"])
