@@ -212,7 +212,28 @@ async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     async with mosquitto(tmp_path, lines) as broker:
         url = f"mqtts://localhost:{broker.port}"
         async with frontend(simulated(), url, SINGLE, **files) as gateway:
-            assert gateway.counters()["connected"] == 1
+            await ask_over_tls(broker.port, files)
+            await until(lambda: gateway.counters().get("answered") == 20)
+
+
+async def ask_over_tls(port: int, files: dict[str, str]) -> None:
+    """Twenty messages in one breath, by Debian's client: several in one TLS record must all be read."""
+    words = ["mosquitto_pub", "-h", "localhost", "-p", str(port), "-t", "single/a", "-q", "1", "-l"]
+    words += ["--cafile", files["ca"], "--cert", files["cert"], "--key", files["key"]]
+    sender = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.PIPE)
+    await asyncio.wait_for(sender.communicate(b"[1]\n" * 20), 15)
+    assert sender.returncode == 0
+
+
+async def test_a_broker_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
+    authority(tmp_path)
+    lines = f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\n"
+    async with (
+        mosquitto(tmp_path, lines) as broker,
+        frontend(simulated(), f"mqtts://localhost:{broker.port}", SINGLE, online=False) as gateway,
+    ):
+        await until(lambda: gateway.counters().get("connect_failures", 0) >= 2)
+        assert "connections" not in gateway.counters()
 
 
 async def test_files_that_cannot_be_read_are_told_at_start(tmp_path: Path) -> None:

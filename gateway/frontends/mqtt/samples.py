@@ -1,8 +1,8 @@
-"""The frontend's counters as metrics: three names, so that a new reason or event needs no new metric."""
+"""The frontend's counters as metrics (METRICS.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gateway.domain.statistics import Sample
 
@@ -10,21 +10,13 @@ GAUGES = frozenset({"connected", "queued", "running", "sensors", "outbox"})
 DROPPED = "dropped_"
 
 
-def samples(counters: Mapping[str, int]) -> list[Sample]:
-    """What `MqttFrontend.counters()` says, for the metrics page."""
-    return [_sample(name, value) for name, value in sorted(counters.items())]
-
-
-def _sample(name: str, value: int) -> Sample:
-    if name in GAUGES:
-        return Sample(
-            "edge_gateway_mqtt_now",
-            "What there is now: connected (0 or 1), queues, sensors.",
-            value,
-            {"what": name},
-            False,
-        )
-    if name.startswith(DROPPED):
-        reason = {"reason": name.removeprefix(DROPPED)}
-        return Sample("edge_gateway_mqtt_drops_total", "MQTT messages that were dropped, by reason.", value, reason)
-    return Sample("edge_gateway_mqtt_events_total", "What happened on MQTT, by event.", value, {"event": name})
+def samples(counters: Mapping[str, int]) -> Iterator[Sample]:
+    """One sample per counter of `MqttFrontend.counters()`."""
+    for name, value in counters.items():
+        if name in GAUGES:
+            yield Sample("edge_gateway_mqtt_now", "What there is now.", value, {"what": name}, counter=False)
+        elif name.startswith(DROPPED):
+            reason = {"reason": name.removeprefix(DROPPED)}
+            yield Sample("edge_gateway_mqtt_drops_total", "Messages that were dropped.", value, reason)
+        else:
+            yield Sample("edge_gateway_mqtt_events_total", "What happened.", value, {"event": name})

@@ -8,10 +8,11 @@ Everything but the body of `connect` runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
     from paho.mqtt.properties import Properties
 
+_LOG = logging.getLogger(__name__)
 UNSUPPORTED_PROTOCOL = 0x84
 PACKET_TOO_LARGE = 0x95
 PACKET_OVERHEAD_BYTES = 512
@@ -41,6 +43,16 @@ class Welcome:
     retain: bool = True
 
 
+class ClientContext(ssl.SSLContext):
+    """TLS as a client; knows its newest socket, since paho loses sight of one whose handshake fails."""
+
+    newest: ssl.SSLSocket | None = None
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        self.newest = super().wrap_socket(*arguments, **named)
+        return self.newest
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who connects, with what password, and what the broker says for us when we are gone."""
@@ -48,7 +60,7 @@ class Identity:
     client_id: str
     will: Publication
     password: str | None = None
-    tls: ssl.SSLContext | None = None
+    tls: ClientContext | None = None
 
 
 class Listener(Protocol):
@@ -69,6 +81,7 @@ class Session:
         self.epoch = 0
         self._settings = settings
         self._listener = listener
+        self._tls = identity.tls
         self._client = _new_client(settings, identity, version_5=version_5)
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
@@ -88,7 +101,12 @@ class Session:
         paho resolves, connects and shakes hands blockingly, so this alone happens on a thread of the pool.
         """
         self._refusal, self._old_protocol, self._welcome = "", False, None
-        await self._loop.run_in_executor(None, self._client.reconnect)
+        try:
+            await self._loop.run_in_executor(None, self._client.reconnect)
+        except (OSError, ValueError):
+            if self._tls is not None and self._tls.newest is not None:
+                self._tls.newest.close()
+            raise
         self._attach()
 
     def publish(self, publication: Publication) -> int:
@@ -194,10 +212,19 @@ class Session:
 
     def _readable(self) -> None:
         self._last_in_s = self._loop.time()
-        self._client.loop_read()
+        self._guard(self._client.loop_read)
         # TLS: what OpenSSL has decrypted already does not make the socket readable again.
         while self._reading and self._socket is not None and _buffered(self._socket):
-            self._client.loop_read()
+            self._guard(self._client.loop_read)
+
+    def _guard(self, step: Callable[[], object]) -> None:
+        """One step of paho's. An exception out of it leaves half a packet behind: only a new connection mends that."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  a callback of the loop: nobody else would end the connection
+            _LOG.exception("the connection to the MQTT broker failed in our hands")
+            self.abandon()
+            self._listener.lost(f"{type(error).__name__}: {error}", old_protocol=False)
 
     def _want_write(self) -> None:
         """One flush per loop turn sends all that was queued in it; a writer is registered only if the kernel is full.
@@ -210,7 +237,7 @@ class Session:
     def _writable(self) -> None:
         if self._socket is None:
             return
-        self._client.loop_write()
+        self._guard(self._client.loop_write)
         self._last_out_s = self._loop.time()
         pending = self._client.want_write() and self._socket is not None
         if pending and not self._writer:
@@ -229,7 +256,7 @@ class Session:
         """A keepalive of silence one way: let paho ping, or notice that nobody answered the last one."""
         now_s = self._loop.time()
         if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
-            self._client.loop_misc()
+            self._guard(self._client.loop_misc)
             self._last_in_s = self._last_out_s = self._loop.time()
         if self._socket is not None:
             self._arm()
@@ -278,12 +305,16 @@ class _Packed:
         return self._packed
 
 
-def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
+def tls_context(settings: MqttSettings) -> ClientContext | None:
     """The TLS configuration, None for mqtt://. Raises ConfigurationError where a file cannot be used."""
     if not broker_of(settings.url).secure:
         return None
     try:
-        context = ssl.create_default_context(cafile=settings.ca)
+        context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+        if settings.ca:
+            context.load_verify_locations(settings.ca)
+        else:
+            context.load_default_certs()
         if settings.cert and settings.key:
             context.load_cert_chain(settings.cert, settings.key)
     except (OSError, ValueError) as error:
