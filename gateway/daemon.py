@@ -45,6 +45,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
         self._mqtt: MqttFrontend | None = None
@@ -87,7 +88,7 @@ class Daemon:
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._end_background)
         await self._start_grpc(stack, security)
-        await self._synchronise()
+        await self._first_synchronisation()
         self._engine.serving = True
         await self._start_http(stack, security)
         await self._start_mqtt(stack)
@@ -111,6 +112,23 @@ class Daemon:
             control=lambda: self._config.models.control,
             publish=self._publish,
         )
+
+    async def _first_synchronisation(self) -> None:
+        """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""
+        self._loading = asyncio.create_task(self._synchronise(), name="load")
+        done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.ready_within_s)
+        if done:
+            await self._loading
+        else:
+            self._log.warning("ready while models are still loading", serving=self._summary())
+            self._loading.add_done_callback(self._loaded_late)
+
+    def _loaded_late(self, loading: asyncio.Task[None]) -> None:
+        if loading.cancelled():
+            return
+        if (error := loading.exception()) is not None:
+            self._log.error("the model directory could not be read to its end", problem=str(error))
+        self._begin_refining()
 
     async def _synchronise(self) -> None:
         releases = await asyncio.to_thread(assembly.releases, self._config)
@@ -229,7 +247,7 @@ class Daemon:
             self._refining = asyncio.create_task(self._repository.refine(), name="refine")
 
     async def _end_background(self) -> None:
-        tasks = [task for task in (self._refining, self._reloading) if task is not None]
+        tasks = [task for task in (self._loading, self._refining, self._reloading) if task is not None]
         for task in tasks:
             task.cancel()
         for task in tasks:

@@ -50,12 +50,16 @@ class ConfigurationError(Exception):
 
 
 class VariantError(Exception):
-    """A runtime cannot open or run a variant: `reason` says why in words, `remedy` what to do (may be empty)."""
+    """A runtime cannot open or run a variant: `reason` says why in words, `remedy` what to do (may be empty).
 
-    def __init__(self, reason: str, *, remedy: str = "") -> None:
+    `transient`: the fault lies with the moment (no memory, no process), not with the variant.
+    """
+
+    def __init__(self, reason: str, *, remedy: str = "", transient: bool = False) -> None:
         super().__init__(f"{reason}; {remedy}" if remedy else reason)
         self.reason = reason
         self.remedy = remedy
+        self.transient = transient
 
 
 class UnreachableError(ConfigurationError):

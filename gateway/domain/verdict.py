@@ -34,12 +34,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` and why; `measured` and `accuracy` where the trial got that far."""
+    """`passed` and why; `measured` and `accuracy` where the trial got that far. A `transient` failure is not kept."""
 
     passed: bool
     reason: str
     measured: Measurement | None = None
     accuracy: float | None = None
+    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

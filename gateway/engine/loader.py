@@ -77,7 +77,8 @@ class Loader:
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
         """Try one candidate in a throw-away process and keep the verdict."""
         verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
-        self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
+        if not verdict.transient:
+            self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
         proven = with_verdict(candidate, verdict, manifest)
         self.publish(
             TrialFinished(

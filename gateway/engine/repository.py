@@ -82,8 +82,8 @@ class ModelRepository:
     async def synchronise(self, releases: Sequence[Release], only: str = "") -> None:
         """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
         async with self._changing:
-            for release in releases:
-                await self._bring_up(release)
+            gate = asyncio.Semaphore(self._selection.loads_at_once)
+            await asyncio.gather(*(self._bring_up_through(gate, release) for release in releases))
             wanted = {(release.name, release.version) for release in releases}
             for key in [k for k in self._known() if k not in wanted and only in {"", k[0]}]:
                 await self._remove(*key)
@@ -101,7 +101,7 @@ class ModelRepository:
             await self._loader.prove(release, manifest, candidate)
             async with self._changing:
                 if self._releases.get((release.name, release.version)) is release:
-                    await self._choose_again(release)
+                    await self._choose_again(release, tried)
 
     async def close(self) -> None:
         """Drain and free everything, in parallel."""
@@ -116,6 +116,11 @@ class ModelRepository:
 
     def _known(self) -> set[tuple[str, str]]:
         return set(self._releases) | {(line.name, line.version) for line in self._registry.index()}
+
+    async def _bring_up_through(self, gate: asyncio.Semaphore, release: Release) -> None:
+        """A few at once, so that one whose trial hangs until its deadline holds up nobody."""
+        async with gate:
+            await self._bring_up(release)
 
     async def _bring_up(self, release: Release) -> None:
         key = (release.name, release.version)
@@ -209,12 +214,13 @@ class ModelRepository:
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
-    async def _choose_again(self, release: Release) -> None:
+    async def _choose_again(self, release: Release, tried: set[TrialKey]) -> None:
         serving = self._registry.find(release.name, release.version)
         manifest = serving.manifest
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
-        if best is None or untried(candidates) or _serves(serving, best):
+        left = [candidate for candidate in untried(candidates) if _trial_key(release, candidate) not in tried]
+        if best is None or left or _serves(serving, best):
             return
         try:
             await self._swap(await self._loader.open(release, best, manifest))

@@ -17,6 +17,7 @@ class EngineSettings:
     batch_gain: float = 1.2  # one row's time over a batched row's, below which requests are not joined
     queue_requests: int = 256  # requests waiting per model version; one more is OVERLOADED
     retry_after_s: float = 1.0  # what an OVERLOADED or UNAVAILABLE caller is told to wait
+    ready_within_s: float = 10.0  # a start announces itself ready after this long, whatever models still load
     drain_s: float = 10.0  # how long a version that is replaced or unloaded may finish its queue
     image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
     image_pixels: int = 40_000_000  # an image that decodes to more is refused before it is decoded
@@ -28,11 +29,14 @@ class SelectionSettings:
     """`[selection]`: what decides among the variants that pass."""
 
     objective: str = "latency"  # latency, throughput or energy (CPU time)
+    loads_at_once: int = 2  # models tried and opened at the same time when the model directory is read
     idle_before_trial_s: float = 2.0  # quiet time before a variant is measured in the background
     threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
 
     def __post_init__(self) -> None:
-        """Refuse an unknown objective. Raises ConfigurationError (table selection)."""
+        """Refuse an unknown objective and a gate that nothing passes. Raises ConfigurationError (table selection)."""
+        if self.loads_at_once < 1:
+            raise ConfigurationError("must be at least 1", table="selection", key="loads_at_once")
         if self.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)
             raise ConfigurationError(

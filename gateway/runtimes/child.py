@@ -52,7 +52,9 @@ async def _start(task: Task, settings: TrialSettings) -> asyncio.subprocess.Proc
         )
     except OSError as error:
         raise VariantError(
-            f"the throw-away process could not be started: {error}", remedy="free memory, or allow more processes"
+            f"the throw-away process could not be started: {error}",
+            remedy="free memory, or allow more processes",
+            transient=True,
         ) from error
 
 
@@ -75,7 +77,7 @@ class _Conversation:
             if line.problem:
                 raise VariantError(f"{line.problem} (while {self.stage})", remedy=line.remedy)
             self.stage = line.stage
-        raise VariantError(await self._obituary())
+        raise VariantError(await self._obituary(), transient=self._process.returncode == -signal.SIGKILL)
 
     async def end(self) -> None:
         """Kill the child and all that it started, and reap it. It is alive still, unless it died by itself."""

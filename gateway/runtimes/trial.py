@@ -21,7 +21,7 @@ async def try_variant(
     try:
         said = await ask_child(Trial(manifest, variant, files, budget), settings.deadline_s, settings)
     except VariantError as error:
-        return Verdict(False, str(error))
+        return Verdict(False, str(error), transient=error.transient)
     return verdict_from_json(said)
 
 

@@ -134,7 +134,7 @@ class Rig:
             loader,
             lambda model: self.disk.get(model, ()),
             settings=self.settings,
-            selection=SelectionSettings(self.objective, self.idle_before_trial_s),
+            selection=SelectionSettings(self.objective, idle_before_trial_s=self.idle_before_trial_s),
             control=lambda: self.control,
             publish=self.events.append,
         )
