@@ -26,6 +26,9 @@ WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
 PUSHBACK = "grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailing metadata."""
 
+QUIET_S = 0.02
+"""A listener at which nothing arrived for this long has handed over what it had received."""
+
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,9 @@ class GrpcFrontend:
             return
         server, self._server = self._server, None
         self._service.drain()
-        await server.stop(grace_s)
+        ends_s = time.monotonic() + grace_s
+        await self._calls.last_calls(min(self._settings.last_calls_s, grace_s))
+        await server.stop(max(0.0, ends_s - time.monotonic()))
         # grpcio returns when its connections are gone, which is before the cancelled calls have heard of it.
         await self._calls.ended(self._settings.cancel_limit_s)
 
@@ -80,7 +85,8 @@ class _Calls:
         self._tokens = security.tokens
         self._certificates = security.client_ca is not None
         self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
-        self._in_progress = 0
+        self._in_progress = self._arrived = 0
+        self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
@@ -93,11 +99,30 @@ class _Calls:
         method = self._methods.get(details.method)
         if method is None:
             return None
+        self._arrived += 1
         try:
             self._admit(details.invocation_metadata)
         except RequestError as error:
             return self._refusal(error)
         return method
+
+    async def last_calls(self, limit_s: float) -> None:
+        """Let those calls in that were received but not yet handed over: stopping grpcio would tell them CANCELLED.
+        Where more keep coming for `limit_s`, they are refused for as long."""
+        quiet = await self._quiet(limit_s)
+        self._closing = True
+        if not quiet:
+            await self._quiet(limit_s)
+
+    async def _quiet(self, limit_s: float) -> bool:
+        """Wait until no call has come for a moment; False where that was not so within `limit_s`."""
+        ends_s = time.monotonic() + limit_s
+        while time.monotonic() < ends_s:
+            before = self._arrived
+            await asyncio.sleep(QUIET_S)
+            if self._arrived == before:
+                return True
+        return False
 
     async def ended(self, limit_s: float) -> None:
         """Wait until no call is in progress; one that withstands its cancellation longer than `limit_s` is logged."""
@@ -109,6 +134,8 @@ class _Calls:
     def _admit(self, metadata: Any) -> None:
         if self._tokens is not None:
             _token_name(self._tokens, metadata)
+        if self._closing:
+            raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         if self._in_progress >= self._limit:
             raise RequestError(
                 Fault.OVERLOADED, f"{self._limit} calls are in progress, the most this gateway takes; try again later"

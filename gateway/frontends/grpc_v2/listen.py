@@ -6,14 +6,14 @@ import socket
 from pathlib import Path
 
 from gateway.domain.access import Address, Security
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 
 CONNECT_TIMEOUT_S = 1.0
 """How long a UNIX socket that is already there may take to show that somebody listens on it."""
 
 
 def claim_unix_path(address: Address) -> None:
-    """Remove a dead server's socket. ConfigurationError where a live one listens, or the path is something else."""
+    """Remove a dead server's socket. UnreachableError where a live one listens, or the path is something else."""
     path = Path(address.path)
     if not path.parent.is_dir():
         raise _refusal(address, f"the folder {path.parent} does not exist", "create it or choose another path")
@@ -26,7 +26,7 @@ def claim_unix_path(address: Address) -> None:
     path.unlink()
 
 
-def cannot_listen(address: Address) -> ConfigurationError:
+def cannot_listen(address: Address) -> UnreachableError:
     """Why a listener could not be opened, asked of the operating system afterwards: grpcio does not tell."""
     if address.path:
         return _refusal(address, "the socket could not be created", "check the folder's permissions")
@@ -85,5 +85,5 @@ def _answers(path: str) -> bool:
     return True
 
 
-def _refusal(address: Address, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"cannot listen on {address}: {problem}; {remedy}", table="grpc", key="listen")
+def _refusal(address: Address, problem: str, remedy: str) -> UnreachableError:
+    return UnreachableError(f"cannot listen on {address}: {problem}; {remedy}", table="grpc", key="listen")

@@ -17,6 +17,7 @@ class GrpcSettings:
     stream_in_flight: int = 16  # requests of one ModelStreamInfer stream answered at the same time
     retry_after_s: float = 0.1  # hint with UNAVAILABLE where the engine gives none
     cancel_limit_s: float = 2.0  # how long a stop waits for calls to notice that they were cancelled
+    last_calls_s: float = 0.25  # how long a stop lets in calls that were on their way, and then refuses as long
     keepalive_ms: int = 7_200_000  # an idle connection is pinged after this long (gRPC's own default: two hours)
     keepalive_timeout_ms: int = 20_000  # ... and closed when the answer takes longer than this
     min_ping_interval_ms: int = 10_000  # clients that ping more often collect strikes

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from gateway.domain.access import Address
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import UnreachableError
 
 _REMEDIES = {
     errno.EADDRINUSE: "it is in use: stop what listens there, or choose another with --http or [http] listen",
@@ -20,12 +20,12 @@ _REMEDIES = {
 
 
 def listen(address: Address, *, backlog: int, unix_mode: int) -> socket.socket:
-    """A listening, non-blocking socket. Raises ConfigurationError that names the address and what to do."""
+    """A listening, non-blocking socket. Raises UnreachableError that names the address and what to do."""
     try:
         return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}; choose another address")
-        raise ConfigurationError(f"cannot listen on {address}; {remedy}", table="http", key="listen") from None
+        raise UnreachableError(f"cannot listen on {address}; {remedy}", table="http", key="listen") from None
 
 
 def bound_address(listener: socket.socket) -> Address:
