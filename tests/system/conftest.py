@@ -1,4 +1,4 @@
-"""What system tests share: one state folder (so that trials run once a session), one daemon a module, logs on failure."""
+"""What system tests share: one state folder, so that trials run once; one daemon a module; its log on failure."""
 
 from __future__ import annotations
 
