@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.messages import REFUSED, Message, Publication, Subscription
 from gateway.frontends.mqtt.outbox import Outbox
-from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, Identity, Session, Welcome
+from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, End, Identity, Session, Welcome
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Link:
         self._ready = False
         self._paused = False
         self._early = 0
+        self._guessed = False
         self._owing = False
         self._ended = asyncio.Event()
         self._stop = asyncio.Event()
@@ -188,19 +189,28 @@ class Link:
         self._settle(publication, code)
         self._pump()
 
-    def lost(self, reason: str, *, old_protocol: bool) -> None:
+    def lost(self, reason: str, end: End) -> None:
         """The connection is gone, or never was welcomed."""
         was_ready, self._ready = self._ready, False
         self._reason = reason
-        if not was_ready:
-            self._counters["connect_failures"] += 1
-            self._early += 1
-            if old_protocol or self._early >= EARLY_LOSSES:
-                self._early, self._version_5 = 0, not self._version_5
+        self._choose_version(end)
         if was_ready:
             self._changed(False, reason)
+        else:
+            self._counters["connect_failures"] += 1
         self._drained.set()
         self._ended.set()
+
+    def _choose_version(self, end: End) -> None:
+        """MQTT 3.1.1 for good where MQTT 5 was refused; for one connection where the broker twice just hung up."""
+        if end is End.OLD_PROTOCOL:
+            self._version_5 = not self._version_5
+        elif end is End.SILENT:
+            self._early += 1
+            if self._early >= EARLY_LOSSES:
+                self._early, self._version_5, self._guessed = 0, not self._version_5, self._version_5
+        elif self._guessed:
+            self._version_5, self._guessed = True, False
 
     def _pump(self) -> None:
         session = self._session

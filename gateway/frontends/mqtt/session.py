@@ -8,6 +8,7 @@ Everything but the body of `connect` runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import socket
 import ssl
@@ -63,6 +64,14 @@ class Identity:
     tls: ClientContext | None = None
 
 
+class End(enum.Enum):
+    """How far a connection had come when it ended."""
+
+    SILENT = "the broker never answered our CONNECT"
+    OLD_PROTOCOL = "it refused our protocol version"
+    ANSWERED = "it refused us for another reason, or had welcomed us"
+
+
 class Listener(Protocol):
     """What a session tells its owner, always on the loop's thread."""
 
@@ -70,7 +79,7 @@ class Listener(Protocol):
     def subscribed(self, codes: Sequence[int]) -> None: ...
     def received(self, message: Message) -> None: ...
     def taken(self, mid: int, code: int) -> None: ...
-    def lost(self, reason: str, *, old_protocol: bool) -> None: ...
+    def lost(self, reason: str, end: End) -> None: ...
 
 
 class Session:
@@ -87,7 +96,7 @@ class Session:
         self._socket: socket.socket | None = None
         self._welcome: Welcome | None = None
         self._refusal = ""
-        self._old_protocol = False
+        self._end = End.SILENT
         self._reading = True
         self._writer = False
         self._last_in_s = self._last_out_s = 0.0
@@ -100,7 +109,7 @@ class Session:
 
         paho resolves, connects and shakes hands blockingly, so this alone happens on a thread of the pool.
         """
-        self._refusal, self._old_protocol, self._welcome = "", False, None
+        self._refusal, self._end, self._welcome = "", End.SILENT, None
         try:
             await self._loop.run_in_executor(None, self._client.reconnect)
         except (OSError, ValueError):
@@ -224,7 +233,7 @@ class Session:
         except Exception as error:  # noqa: BLE001  a callback of the loop: nobody else would end the connection
             _LOG.exception("the connection to the MQTT broker failed in our hands")
             self.abandon()
-            self._listener.lost(f"{type(error).__name__}: {error}", old_protocol=False)
+            self._listener.lost(f"{type(error).__name__}: {error}", End.ANSWERED)
 
     def _want_write(self) -> None:
         """One flush per loop turn sends all that was queued in it; a writer is registered only if the kernel is full.
@@ -264,8 +273,9 @@ class Session:
     def _on_connect(self, _client: Client, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             self._refusal = str(reason)
-            self._old_protocol = reason.value == UNSUPPORTED_PROTOCOL
+            self._end = End.OLD_PROTOCOL if reason.value == UNSUPPORTED_PROTOCOL else End.ANSWERED
             return
+        self._end = End.ANSWERED
         self._welcome = Welcome(
             resumed=flags.session_present,
             receive_maximum=getattr(properties, "ReceiveMaximum", 65_535),
@@ -278,7 +288,7 @@ class Session:
 
     def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._detach()
-        self._listener.lost(self._refusal or str(reason), old_protocol=self._old_protocol)
+        self._listener.lost(self._refusal or str(reason), self._end)
 
     def _on_message(self, received: Any) -> None:
         self._listener.received(_read_message(received, self.epoch))

@@ -78,6 +78,33 @@ async def test_a_defect_of_ours_costs_the_connection_and_no_more(monkeypatch: py
     await server.wait_closed()
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "versions"),
+    [
+        (b"\x20\x03\x00\x87\x00", [5, 5, 5, 5, 5]),
+        (b"\x20\x02\x00\x01", [5, 4, 4, 5, 4]),
+        (b"", [5, 5, 4, 4, 5]),
+    ],
+    ids=["not authorized", "protocol refused", "hung up"],
+)
+async def test_only_a_broker_that_lacks_mqtt_5_is_asked_for_less(answer: bytes, versions: list[int]) -> None:
+    asked: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.read(100)).partition(b"MQTT")[2][0])
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with frontend(simulated(), url, online=False):
+        await until(lambda: len(asked) >= 5)
+    server.close()
+    await server.wait_closed()
+    assert asked[:5] == versions
+
+
 def test_counters_are_metrics() -> None:
     found = {
         (each.name, *each.labels.values()): each for each in samples({"connected": 1, "dropped_x": 2, "received": 3})
