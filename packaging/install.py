@@ -21,8 +21,10 @@ from record import Record, digest
 SOURCE = Path(__file__).resolve().parent.parent
 DISTRIBUTION = "edge-inference-gateway"
 LAUNCHER = """#!/bin/sh
-# Finds its interpreter beside itself: this tree may be moved. The working directory is no place to import from.
-PYTHONSAFEPATH=1 exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m gateway "$@"
+# Finds its interpreter beside itself: this tree may be moved.
+# The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
+export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
+exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m gateway "$@"
 """
 PRIVATE = ("/root/", "/home/")
 """Where the service may not look (ProtectHome=yes)."""

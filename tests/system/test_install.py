@@ -58,6 +58,16 @@ def test_it_infers_with_its_own_models(model: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["model_name"] == model
 
 
+@pytest.mark.parametrize("model", ["meter-reader", "activity"])
+def test_no_runtime_collects_anything_at_home(model: str, tmp_path: Path) -> None:
+    """ONNX Runtime would keep a device id and events to report under ~/.cache."""
+    environment = clean_environment(HOME=str(tmp_path / "home"))
+    options = ("--json", "--state", tmp_path / "state")
+    done = run(installed() / EDGE_GATEWAY, "explain", model, *options, env=environment)
+    assert {variant["runtime"] for variant in json.loads(done.stdout)["variants"]} >= {"onnx", "openvino", "litert"}
+    assert not (tmp_path / "home").exists()
+
+
 def test_every_module_is_compiled_under_its_final_path() -> None:
     sources = list(_packages().rglob("*.py"))
     assert len(sources) > 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,19 +28,24 @@ SAMPLE = Path("usr/local/share/edge-gateway/edge-gateway.toml")
 
 
 @pytest.fixture
+def image(tmp_path: Path) -> Iterator[Path]:
+    """A whole installation to change; half a gigabyte that pytest must not keep."""
+    yield copied(tmp_path / "whole")
+    shutil.rmtree(tmp_path / "whole")
+
+
+@pytest.fixture
 def lock(tmp_path: Path) -> Path:
     return tmp_path / "no-runtimes.txt"
 
 
-def test_uninstalling_leaves_nothing(tmp_path: Path) -> None:
-    image = copied(tmp_path / "image")
+def test_uninstalling_leaves_nothing(image: Path) -> None:
     done = make("uninstall", image)
     assert list(image.iterdir()) == []
     assert "kept" not in done.stdout
 
 
-def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(tmp_path: Path) -> None:
-    image = copied(tmp_path / "image")
+def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image: Path) -> None:
     _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
     _write(image / "var/lib/edge-gateway/state.sqlite", "verdicts")
     _write(image / "etc/edge-gateway/tokens", "camera s3cret\n")
@@ -61,8 +68,7 @@ def test_uninstalling_what_is_not_there_says_where_it_looked(tmp_path: Path) -> 
     assert f"nothing is installed under {tmp_path}/usr/local" in done.stderr
 
 
-def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(tmp_path: Path, lock: Path) -> None:
-    image = copied(tmp_path / "image")
+def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(image: Path, lock: Path) -> None:
     _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
     _write(image / UNIT, "[Unit]\n")
     (image / VENV / "stale").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,13 +25,14 @@ SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installed tree and systemd's own units."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The installed tree and systemd's own units; half a gigabyte that pytest must not keep."""
     image = copied(tmp_path_factory.mktemp("root") / "image")
     target = image / SYSTEM_UNITS.relative_to("/")
     target.parent.mkdir(parents=True)
     run("cp", "--recursive", SYSTEM_UNITS, target)
-    return image
+    yield image
+    shutil.rmtree(image)
 
 
 def test_it_verifies_without_a_word(root: Path) -> None:
