@@ -84,6 +84,7 @@ class Daemon:
         check_listeners(config, security)
         state = State.open(self._state_folder, config.state)
         stack.callback(state.close)
+        self._state = state
         await self._build(state)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._end_background)
@@ -154,7 +155,8 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=[self._mqtt_samples])
+        sources = [self._mqtt_samples, self._state_samples]
+        metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         frontend = RestFrontend(
             self._engine, self._repository, self._engine, self._config.http, security, metrics.render
         )
@@ -177,6 +179,12 @@ class Daemon:
         from gateway.hardware.vitals import read_vitals
 
         return read_vitals(Tree(assembly.HERE, self._config.hardware))
+
+    def _state_samples(self) -> Iterable[Sample]:
+        from gateway.domain.statistics import Sample
+
+        name, what = "edge_gateway_state_write_failures_total", "Verdicts that could not be kept."
+        return [Sample(name, what, self._state.write_failures)]
 
     def _mqtt_samples(self) -> Iterable[Sample]:
         if self._mqtt is None:
@@ -250,9 +258,9 @@ class Daemon:
         tasks = [task for task in (self._loading, self._refining, self._reloading) if task is not None]
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                self._log.error("background work ended badly", problem=f"{type(ended).__name__}: {ended}")
 
     def _start_watchdog(self, stack: AsyncExitStack) -> None:
         period_s = watchdog_period_s(os.environ)

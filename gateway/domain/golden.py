@@ -36,13 +36,15 @@ class GoldenSet:
 
 @dataclass(frozen=True, slots=True)
 class GoldenResult:
-    """`agreement` and `accuracy` in 0..1 (`accuracy` None without labels); `reason` says in words what was found."""
+    """`agreement` and `accuracy` in 0..1; `accuracy_loss` against the golden answers' own accuracy; both None without
+    labels. `reason` says in words what was found."""
 
     passed: bool
     agreement: float
     mean_abs: float
     accuracy: float | None
     reason: str
+    accuracy_loss: float | None = None
 
 
 def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet:
@@ -79,7 +81,9 @@ def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenRe
         f"agreement {agreement:.4f} (at least {tolerance.agreement:g}), "
         f"mean difference {mean_abs:.2g} (at most {tolerance.mean_abs:g})"
     )
-    return GoldenResult(passed, agreement, mean_abs, _accuracy(golden, answers), words)
+    best, accuracy = _accuracy(golden, golden.outputs), _accuracy(golden, answers)
+    loss = None if best is None or accuracy is None else best - accuracy
+    return GoldenResult(passed, agreement, mean_abs, accuracy, words, loss)
 
 
 def _load(content: bytes) -> dict[str, Array]:

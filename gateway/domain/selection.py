@@ -80,7 +80,7 @@ def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelM
         return candidate
     if not verdict.passed:
         return replace(candidate, verdict=verdict, eligible=False, reason=verdict.reason)
-    loss = _accuracy_loss(manifest, verdict.accuracy)
+    loss = _too_much(manifest, verdict.accuracy_loss, "the golden answers")
     if loss:
         return replace(candidate, verdict=verdict, eligible=False, reason=loss)
     return replace(candidate, verdict=verdict, reason=verdict.reason)
@@ -181,14 +181,18 @@ def _runtime_obstacle(variant: Variant, runtimes: Mapping[str, RuntimeStatus] | 
 
 
 def _accuracy_loss(manifest: ModelManifest, accuracy: float | None) -> str:
+    """What the release itself says: the variant's held-out accuracy against the reference variant's."""
     reference = manifest.reference()
     if reference is None or reference.accuracy is None or accuracy is None:
         return ""
-    loss = reference.accuracy - accuracy
-    if loss <= manifest.max_accuracy_loss + 1e-9:
-        return ""
+    return _too_much(manifest, reference.accuracy - accuracy, reference.name)
+
+
+def _too_much(manifest: ModelManifest, loss: float | None, against: str) -> str:
     allowed = manifest.max_accuracy_loss
-    return f"loses {loss:.4f} of accuracy against {reference.name}, more than max_accuracy_loss {allowed:g}"
+    if loss is None or loss <= allowed + 1e-9:
+        return ""
+    return f"loses {loss:.4f} of accuracy against {against}, more than max_accuracy_loss {allowed:g}"
 
 
 def climb_trials(inventory: Inventory, candidates: Sequence[Candidate]) -> Inventory:

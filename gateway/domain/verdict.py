@@ -34,12 +34,14 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` and why; `measured` and `accuracy` where the trial got that far. A `transient` failure is not kept."""
+    """`passed` and why; `measured` where the trial got that far; `accuracy` on the golden set and how much that loses
+    against the golden answers, None without labels. A `transient` failure is not kept."""
 
     passed: bool
     reason: str
     measured: Measurement | None = None
     accuracy: float | None = None
+    accuracy_loss: float | None = None
     transient: bool = False
 
 

@@ -30,7 +30,11 @@ def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) ->
     """
     if spec.preprocess is None:
         raise RequestError(Fault.INVALID, f"input '{spec.name}' does not take encoded images")
-    images = [_decode(bytes(element), index, spec, settings) for index, element in enumerate(encoded.ravel())]
+    images, pixels_left = [], settings.image_pixels
+    for index, element in enumerate(encoded.ravel()):
+        image, pixels = _decode(bytes(element), f"image {index} of input '{spec.name}'", spec, settings, pixels_left)
+        images.append(image)
+        pixels_left -= pixels
     try:
         batch = np.stack(images)
     except ValueError:
@@ -43,13 +47,16 @@ def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) ->
     return batch
 
 
-def _decode(content: bytes, index: int, spec: TensorSpec, settings: EngineSettings) -> Array:
-    preprocess, where = spec.preprocess or Preprocess(()), f"image {index} of input '{spec.name}'"
+def _decode(
+    content: bytes, where: str, spec: TensorSpec, settings: EngineSettings, pixels_left: int
+) -> tuple[Array, int]:
+    """The image as the spec wants it, and how many pixels it had."""
+    preprocess = spec.preprocess or Preprocess(())
     if len(content) > settings.image_bytes:
         raise RequestError(
             Fault.TOO_LARGE, f"{where} has {len(content)} bytes, at most {settings.image_bytes} are read"
         )
-    image = _open(content, preprocess, where, settings.image_pixels)
+    image = _open(content, preprocess, where, pixels_left)
     pixels = np.asarray(_fit(image, preprocess), np.float32)
     if preprocess.color == "bgr":
         pixels = pixels[:, :, ::-1]
@@ -57,7 +64,7 @@ def _decode(content: bytes, index: int, spec: TensorSpec, settings: EngineSettin
         pixels = pixels[:, :, np.newaxis]
     values = pixels * np.float32(preprocess.scale) - np.asarray(preprocess.mean, np.float32)
     ordered = values if spec.layout in _NOT_CHANNELS_FIRST else values.transpose(2, 0, 1)
-    return _cast(ordered, spec.datatype.dtype)
+    return _cast(ordered, spec.datatype.dtype), image.width * image.height
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
@@ -99,7 +106,7 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 def _check_pixels(pixels: int, limit: int, where: str) -> None:
     if pixels > limit:
-        raise RequestError(Fault.TOO_LARGE, f"{where} has {pixels} pixels, at most {limit} are decoded")
+        raise RequestError(Fault.TOO_LARGE, f"{where} has {pixels} pixels, at most {limit} more are decoded for it")
 
 
 def _draft_size(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:

@@ -83,7 +83,9 @@ class ModelRepository:
         """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
         async with self._changing:
             gate = asyncio.Semaphore(self._selection.loads_at_once)
-            await asyncio.gather(*(self._bring_up_through(gate, release) for release in releases))
+            async with asyncio.TaskGroup() as loads:
+                for release in releases:
+                    loads.create_task(self._bring_up_through(gate, release))
             wanted = {(release.name, release.version) for release in releases}
             for key in [k for k in self._known() if k not in wanted and only in {"", k[0]}]:
                 await self._remove(*key)

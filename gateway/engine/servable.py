@@ -83,14 +83,24 @@ class Servable:
         return InferResponse(manifest.name, manifest.version, request.id, outputs, self.placement.variant)
 
     async def close(self, drain_s: float) -> None:
-        """Finish the queue (longer than `drain_s`: refuse the rest), then free the session."""
+        """Finish the queue (longer than `drain_s`: refuse the rest), then free the session.
+
+        A run that hangs for another `drain_s` is left behind with its thread: nothing in Python can end it.
+        """
         self.move(State.UNLOADING)
         closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
             self._worker.abandon(self._unloaded())
-            await closing
+            _, hanging = await asyncio.wait({closing}, timeout=drain_s)
+            if hanging:
+                self._leave_behind(closing)
         self.move(State.END)
+
+    def _leave_behind(self, closing: asyncio.Future[None]) -> None:
+        closing.cancel()
+        manifest, variant = self.manifest, self.placement.variant
+        self._publish(RunFailed(manifest.name, manifest.version, variant, "a run hangs; its thread is left behind"))
 
     async def _drain(self) -> None:
         """Images still being decoded join the queue before it closes."""

@@ -20,7 +20,7 @@ class EngineSettings:
     ready_within_s: float = 10.0  # a start announces itself ready after this long, whatever models still load
     drain_s: float = 10.0  # how long a version that is replaced or unloaded may finish its queue
     image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
-    image_pixels: int = 40_000_000  # an image that decodes to more is refused before it is decoded
+    image_pixels: int = 40_000_000  # images of one request that decode to more in all are refused before that
     image_threads: int = 1  # images decoded at once
 
 

@@ -95,9 +95,7 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
 def verdict_from_json(said: Mapping[str, Any]) -> Verdict:
     """The inverse of `verdict_to_json`."""
     measured = said["measured"]
-    return Verdict(
-        said["passed"], said["reason"], Measurement(**measured) if measured is not None else None, said["accuracy"]
-    )
+    return Verdict(**{**said, "measured": Measurement(**measured) if measured is not None else None})
 
 
 def signature_to_json(signature: Signature) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
     tolerances = manifest.golden.tolerance if manifest.golden else {}
     result = judge(golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance()))
     word = "passed" if result.passed else "failed"
-    return Verdict(result.passed, f"{word} its golden set: {result.reason}", accuracy=result.accuracy)
+    reason = f"{word} its golden set: {result.reason}"
+    return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=result.accuracy_loss)
 
 
 def repeated(manifest: ModelManifest, session: Session) -> Verdict:

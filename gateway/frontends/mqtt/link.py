@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gateway.frontends.mqtt.backoff import delay_s
+from gateway.frontends.mqtt.identity import Identity
 from gateway.frontends.mqtt.messages import REFUSED, Message, Publication, Subscription
 from gateway.frontends.mqtt.outbox import Outbox
-from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, End, Identity, Session, Welcome
+from gateway.frontends.mqtt.session import PACKET_TOO_LARGE, End, Session, Welcome
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)

@@ -50,9 +50,11 @@ class Requests:
             limit = self._max_topic_bytes
             problem = f"the Response Topic must be a topic without + and #, of at most {limit} bytes"
             raise RequestError(Fault.INVALID, problem)
-        if not topic.startswith(self._prefixes) or self._ours(topic):
-            allowed = ", ".join(self._prefixes) or "none"
-            problem = f"answers go only to topics that begin with {allowed} (mqtt.response_prefixes)"
+        if self._prefixes and not topic.startswith(self._prefixes):
+            problem = f"answers go only to topics that begin with {', '.join(self._prefixes)} (mqtt.response_prefixes)"
+            raise RequestError(Fault.DENIED, problem)
+        if self._taken(topic):
+            problem = "answers never go to a gateway's own topics (but edge/<id>/reply/), a route's, or the broker's"
             raise RequestError(Fault.DENIED, problem)
         return Reply(topic, message.correlation)
 
@@ -71,7 +73,8 @@ class Requests:
         request.caller = "mqtt:infer"
         return request, lambda response: bytes(encode_response(response))
 
-    def _ours(self, topic: str) -> bool:
-        """Topics that this gateway listens to, or says other things on."""
-        own = (f"{self._home}{part}" for part in ("infer", "results", "errors", "status"))
-        return topic.startswith(tuple(own)) or self._router.route(topic) is not None
+    def _taken(self, topic: str) -> bool:
+        """Topics that this gateway or another listens to or says other things on, and the broker's own."""
+        if topic.startswith(f"{self._home}reply/"):
+            return False
+        return topic.startswith(("edge/", "$")) or self._router.route(topic) is not None

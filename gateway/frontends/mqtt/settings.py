@@ -125,15 +125,8 @@ class MqttSettings:
     """Largest packet a broker may send us (MQTT 5, where it discards larger ones)."""
     max_topic_bytes: int = 1_024
     """Longest topic or response topic that is dealt with."""
-    response_prefixes: tuple[str, ...] = (
-        "edge/<id>/reply/",
-        "reply/",
-        "replies/",
-        "response/",
-        "responses/",
-        "clients/",
-    )
-    """Where answers may go: a Response Topic must begin with one of them."""
+    response_prefixes: tuple[str, ...] = ()
+    """Beginnings that a Response Topic must have; none: any topic that is not a gateway's own, routed or `$…`."""
     dedup_ttl_s: float = 120.0
     """How long an answered message is remembered, so that a repetition is not run again."""
     dedup_entries: int = 4_096

@@ -137,8 +137,8 @@ def test_accuracy_measured_here_counts_too() -> None:
     exact = variant("exact", runtime="onnx", accuracy=0.99)
     of = model(exact)
     (candidate,) = plan(of, site())  # type: ignore[arg-type]
-    assert not with_verdict(candidate, Verdict(True, "ok", accuracy=0.97), of).eligible  # type: ignore[arg-type]
-    assert with_verdict(candidate, Verdict(True, "ok", accuracy=0.985), of).proven  # type: ignore[arg-type]
+    assert not with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.02), of).eligible  # type: ignore[arg-type]
+    assert with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.005), of).proven  # type: ignore[arg-type]
 
 
 def test_a_failed_trial_makes_ineligible_and_an_ineligible_candidate_stays_so() -> None:

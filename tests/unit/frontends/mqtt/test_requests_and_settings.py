@@ -29,8 +29,8 @@ def requests(**settings: Any) -> Requests:
     return Requests(MqttSettings(**settings), "gw", Router((route,), "gw"))
 
 
-@pytest.mark.parametrize("topic", ["replies/a", "edge/gw/reply/a"])
-def test_answers_may_go_under_the_prefixes(topic: str) -> None:
+@pytest.mark.parametrize("topic", ["replies/a", "edge/gw/reply/a", "anything/else"])
+def test_answers_go_where_the_asker_says(topic: str) -> None:
     reply = requests().reply(Message(ASK, b"", response_topic=topic, correlation=b"c"))
     assert (reply.topic, reply.correlation) == (topic, b"c")
 
@@ -43,7 +43,8 @@ def test_answers_may_go_under_the_prefixes(topic: str) -> None:
         ("replies/#", Fault.INVALID),
         ("replies/\0", Fault.INVALID),
         ("replies/" + "a" * 2000, Fault.INVALID),
-        ("Replies/a", Fault.DENIED),
+        ("edge/other/infer/a", Fault.DENIED),
+        ("edge/gw/status", Fault.DENIED),
         ("$SYS/a", Fault.DENIED),
         ("edge/gw/infer/a", Fault.DENIED),
         ("replies/loop/a", Fault.DENIED),
@@ -55,9 +56,12 @@ def test_answers_go_nowhere_else(topic: str, fault: Fault) -> None:
     assert refused.value.fault is fault
 
 
-def test_no_prefix_means_no_answers() -> None:
-    with pytest.raises(RequestError, match="none"):
-        requests(response_prefixes=()).reply(Message(ASK, b"", response_topic="replies/a"))
+def test_prefixes_narrow_where_answers_go() -> None:
+    narrow = requests(response_prefixes=("replies/", "edge/<id>/reply/"))
+    for topic in ("replies/a", "edge/gw/reply/a"):
+        assert narrow.reply(Message(ASK, b"", response_topic=topic)).topic == topic
+    with pytest.raises(RequestError, match="replies/"):
+        narrow.reply(Message(ASK, b"", response_topic="Replies/a"))
 
 
 def test_the_sooner_of_timeout_and_expiry_is_the_deadline() -> None:

@@ -1,0 +1,62 @@
+"""Who we are to the broker: client id, Will, password, certificate."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.messages import Publication
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+
+
+class ClientContext(ssl.SSLContext):
+    """TLS as a client; knows its newest socket, since paho loses sight of one whose handshake fails."""
+
+    newest: ssl.SSLSocket | None = None
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        """As SSLContext does, and remember the socket."""
+        self.newest = super().wrap_socket(*arguments, **named)
+        return self.newest
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who connects, with what password, and what the broker says for us when we are gone."""
+
+    client_id: str
+    will: Publication
+    password: str | None = None
+    tls: ClientContext | None = None
+
+
+def tls_context(settings: MqttSettings) -> ClientContext | None:
+    """The TLS configuration, None for mqtt://. Raises ConfigurationError where a file cannot be used."""
+    if not broker_of(settings.url).secure:
+        return None
+    try:
+        context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
+        if settings.ca:
+            context.load_verify_locations(settings.ca)
+        else:
+            context.load_default_certs()
+        if settings.cert and settings.key:
+            context.load_cert_chain(settings.cert, settings.key)
+    except (OSError, ValueError) as error:
+        problem = f"ca, cert or key cannot be used ({error}); give PEM files that the gateway may read"
+        raise ConfigurationError(problem, table="mqtt") from None
+    return context
+
+
+def read_password(settings: MqttSettings) -> str | None:
+    """First line of `password_file`. Raises ConfigurationError where it cannot be read."""
+    if not settings.password_file:
+        return None
+    try:
+        return Path(settings.password_file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({error}); write the password on its first line"
+        raise ConfigurationError(problem, table="mqtt", key="password_file") from None
