@@ -58,6 +58,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+	@$(MAKE) --no-print-directory lock-build
 
 format: $(VENV)/.test ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .

@@ -43,6 +43,7 @@ def _check(arguments: argparse.Namespace) -> int:
     problem = None
     try:
         config = load_config(Path(name) if name else None)
+        name = name or config.file
         check_listeners(config, read_security(config))
     except ConfigurationError as error:
         problem = str(error)

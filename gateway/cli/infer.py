@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from gateway import assembly
 from gateway.cli.common import configured, print_table
 from gateway.cli.explain import find_release
+from gateway.cli.files import images, read_file
 from gateway.cli.remote import ask
 from gateway.config import Config, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
@@ -28,7 +28,6 @@ from gateway.frontends.oip_json import decode_request, encode_response
 from gateway.store.state import State
 
 ROWS_SHOWN = 20
-FILE_LIMIT_BYTES = 64 * 1_048_576
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -80,27 +79,6 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
     if arguments.npz:
         return InferRequest(name, _arrays(Path(arguments.npz), manifest), version)
     return InferRequest(name, {manifest.inputs[0].name: images(arguments.image)}, version)
-
-
-def images(names: list[str]) -> Tensor:
-    """BYTES tensor [n] of encoded images."""
-    encoded = np.empty(len(names), object)
-    encoded[:] = [read_file(name) for name in names]
-    return Tensor(Datatype.BYTES, encoded)
-
-
-def read_file(name: str) -> bytes:
-    """A bounded file; "-" is standard input. Raises ConfigurationError."""
-    try:
-        if name == "-":
-            return sys.stdin.buffer.read(FILE_LIMIT_BYTES)
-        with Path(name).open("rb") as file:
-            content = file.read(FILE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error}", file=name) from error
-    if len(content) > FILE_LIMIT_BYTES:
-        raise ConfigurationError(f"is larger than {FILE_LIMIT_BYTES} bytes", file=name)
-    return content
 
 
 def _arrays(path: Path, manifest: ModelManifest) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.cli.files import images, read_file
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.tensor import Tensor, datatype_of, encode_raw
@@ -69,8 +70,6 @@ def _exchange(
 def _body(
     arguments: argparse.Namespace, connection: http.client.HTTPConnection, base: str
 ) -> tuple[bytes, dict[str, str]]:
-    from gateway.cli.infer import images, read_file
-
     if arguments.json:
         return read_file(arguments.json), {"Content-Type": "application/json"}
     status, content = _exchange(connection, "GET", base, b"", _token(arguments))
@@ -101,8 +100,6 @@ def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:
 
 
 def _token(arguments: argparse.Namespace) -> dict[str, str]:
-    from gateway.cli.infer import read_file
-
     if not arguments.token_file:
         return {}
     return {"Authorization": f"Bearer {read_file(arguments.token_file).decode().strip()}"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,10 @@ from gateway.runtimes.session import bind
 
 if TYPE_CHECKING:
     import onnxruntime
+
+NO_REPORTS = "ORT_DISABLE_TELEMETRY"
+"""ONNX Runtime's wheels carry a client that reports usage to its vendor and keeps its queue under ~/.cache. Only this
+variable, set before the import, stops it (seen with 1.31.1; `disable_telemetry_events` comes too late)."""
 
 _NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 _NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
@@ -181,6 +186,7 @@ def _known_options(budget: Budget) -> Mapping[str, Sequence[str]]:
 
 def _engine() -> ModuleType:
     require("onnx")
+    os.environ.setdefault(NO_REPORTS, "1")
     try:
         import onnxruntime
     except ImportError as error:

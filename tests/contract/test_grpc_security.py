@@ -149,15 +149,15 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(tmp_path):
         async with serving(addresses=[free]) as again:
             assert again.addresses == [free]
     assert text == (
-        f"grpc.listen: cannot listen on {taken}: Address already in use; "
-        "stop what listens there or choose another address"
+        f"grpc.listen: cannot listen on {taken}; it is in use: "
+        "stop what listens there, or choose another address"
     )
 
 
 async def test_a_unix_socket_in_use(tmp_path):
     address = Address(path=str(tmp_path / "grpc.sock"))
     async with serving(addresses=[address]) as gateway:
-        assert "another program listens there" in await refused_start(addresses=[address])
+        assert "it is in use: stop what listens there" in await refused_start(addresses=[address])
         async with grpc.aio.insecure_channel(gateway.target) as channel:
             await infer(channel)
 

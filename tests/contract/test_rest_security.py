@@ -112,7 +112,7 @@ async def test_a_stale_unix_socket_is_replaced_and_a_live_one_is_not(tmp_path):
             await serving(addresses=[address]).__aenter__()
         assert path.is_socket()
     path.write_text("precious")
-    with pytest.raises(ConfigurationError, match="in use"):
+    with pytest.raises(ConfigurationError, match="is no socket"):
         await serving(addresses=[address]).__aenter__()
     assert path.read_text() == "precious"
 

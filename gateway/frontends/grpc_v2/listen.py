@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import socket
+import errno
 from pathlib import Path
 
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.frontends.listening import listen, refusal, remove_stale
 
-CONNECT_TIMEOUT_S = 1.0
-"""How long a UNIX socket that is already there may take to show that somebody listens on it."""
+TABLE = "grpc"
+BACKLOG = 1
 
 
 def claim_unix_path(address: Address) -> None:
-    """Remove a dead server's socket. UnreachableError where a live one listens, or the path is something else."""
-    path = Path(address.path)
-    if not path.parent.is_dir():
-        raise _refusal(address, f"the folder {path.parent} does not exist", "create it or choose another path")
-    if not path.exists():
-        return
-    if not path.is_socket():
-        raise _refusal(address, "the path exists and is no socket", "remove it or choose another path")
-    if _answers(address.path):
-        raise _refusal(address, "another program listens there", "stop it or choose another path")
-    path.unlink()
+    """Remove a dead server's socket. UnreachableError where a live one listens, or the path cannot be had."""
+    if not Path(address.path).parent.is_dir():
+        raise refusal(address, TABLE, OSError(errno.ENOENT, "no such folder"))
+    try:
+        remove_stale(address.path)
+    except OSError as error:
+        raise refusal(address, TABLE, error) from None
 
 
 def cannot_listen(address: Address) -> UnreachableError:
     """Why a listener could not be opened, asked of the operating system afterwards: grpcio does not tell."""
     if address.path:
-        return _refusal(address, "the socket could not be created", "check the folder's permissions")
+        return refusal(address, TABLE, OSError(errno.EACCES, "not permitted"))
     try:
-        family, kind, _, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except OSError as error:
-        return _refusal(address, str(error.strerror or error), "stop what listens there or choose another address")
-    return _refusal(address, "the listener could not be opened", "try again or choose another address")
+        listen(address, TABLE, backlog=BACKLOG, unix_mode=0).close()
+    except UnreachableError as error:
+        return error
+    return refusal(address, TABLE, OSError("the listener could not be opened"))
 
 
 def check_certificates(security: Security) -> tuple[bytes, bytes] | None:
@@ -71,19 +65,3 @@ def _check_pem(certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
         ) from None
     if leaf.public_key() != private.public_key():
         raise ConfigurationError("the key does not belong to the certificate; give the pair", table="tls", key="key")
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(CONNECT_TIMEOUT_S)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
-
-
-def _refusal(address: Address, problem: str, remedy: str) -> UnreachableError:
-    return UnreachableError(f"cannot listen on {address}: {problem}; {remedy}", table="grpc", key="listen")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
 from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.listening import bound_address, listen
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.rest_v2.sockets import bound_address, listen
 from gateway.frontends.rest_v2.tls import server_context
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RestFrontend:
             await server.wait_closed()
 
     def _listen(self, address: Address) -> socket:
-        return listen(address, backlog=self._settings.backlog, unix_mode=self._settings.unix_socket_mode)
+        return listen(address, "http", backlog=self._settings.backlog, unix_mode=self._settings.unix_socket_mode)
 
     def _build(self) -> Config:
         from uvicorn.config import Config

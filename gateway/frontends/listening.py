@@ -1,4 +1,4 @@
-"""Listening sockets: bound by ourselves, so that a busy address is a clear error and port 0 is known afterwards."""
+"""Listening sockets, for every frontend: a busy address is a clear error, port 0 is known afterwards."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from pathlib import Path
 from gateway.domain.access import Address
 from gateway.domain.errors import UnreachableError
 
+PROBE_TIMEOUT_S = 1.0
+"""How long a UNIX socket that is already there may take to show that somebody listens on it."""
+
 _REMEDIES = {
-    errno.EADDRINUSE: "it is in use: stop what listens there, or choose another with --http or [http] listen",
+    errno.EADDRINUSE: "it is in use: stop what listens there, or choose another address",
     errno.EACCES: "it is not permitted: choose a port from 1024, or a folder that this user may write",
     errno.EADDRNOTAVAIL: "this machine has no such address: choose one that `ip address` lists",
+    errno.EEXIST: "the path exists and is no socket: remove it, or choose another path",
     errno.ENOENT: "its folder does not exist: create it, or choose another path",
 }
 
 
-def listen(address: Address, *, backlog: int, unix_mode: int) -> socket.socket:
-    """A listening, non-blocking socket. Raises UnreachableError that names the address and what to do."""
+def listen(address: Address, table: str, *, backlog: int, unix_mode: int) -> socket.socket:
+    """A listening, non-blocking socket. UnreachableError names the address, `table` and what to do."""
     try:
         return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}; choose another address")
-        raise UnreachableError(f"cannot listen on {address}; {remedy}", table="http", key="listen") from None
+        raise refusal(address, table, error) from None
+
+
+def refusal(address: Address, table: str, error: OSError) -> UnreachableError:
+    """Why `address` of `[table] listen` cannot be had, and what to do."""
+    remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}: choose another address")
+    return UnreachableError(f"cannot listen on {address}; {remedy}", table=table, key="listen")
 
 
 def bound_address(listener: socket.socket) -> Address:
@@ -50,7 +59,7 @@ def _listen_tcp(address: Address, backlog: int) -> socket.socket:
 
 
 def _listen_unix(path: str, backlog: int, mode: int) -> socket.socket:
-    _remove_stale(path)
+    remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Bound without permissions for others: nobody connects between bind and chmod.
@@ -75,16 +84,16 @@ def _ready(listener: socket.socket, where: object, backlog: int) -> socket.socke
     return listener
 
 
-def _remove_stale(path: str) -> None:
+def remove_stale(path: str) -> None:
     """Unlink a socket that nobody listens on any more. OSError EADDRINUSE where somebody does, or it is no socket."""
     try:
         found = Path(path).lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EADDRINUSE, "exists and is no socket")
+        raise OSError(errno.EEXIST, "exists and is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
+        probe.settimeout(PROBE_TIMEOUT_S)
         try:
             probe.connect(path)
         except ConnectionRefusedError:
