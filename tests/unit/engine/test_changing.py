@@ -181,6 +181,21 @@ async def test_a_drain_that_takes_too_long_refuses_what_still_waits() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_run_that_hangs_does_not_hold_up_the_stop() -> None:
+    rig = Rig(EngineSettings(drain_s=0.01))
+    await rig.serve(manifest())
+    rig.session.gate.clear()
+    stuck = asyncio.ensure_future(rig.engine.infer(request()))
+    try:
+        await rig.begun()
+        await rig.repository.close()
+        assert "a run hangs; its thread is left behind" in str(rig.events)
+    finally:
+        rig.session.gate.set()
+    assert values(await stuck) == [1.0]
+
+
+@pytest.mark.asyncio
 async def test_a_session_that_fails_to_close_is_reported_and_does_not_block() -> None:
     rig = Rig()
     await rig.serve(manifest())
