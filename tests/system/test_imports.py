@@ -1,0 +1,63 @@
+"""What is not asked for is not loaded: a cheap import, and no HTTP stack in a daemon without HTTP."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tritonclient.grpc as triton
+
+from tests.simulators.daemon import ROOT, golden, running
+
+HEAVY = {
+    *("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "grpc", "google", "paho", "litestar", "uvicorn"),
+    *("rich", "PIL", "prometheus_client", "cryptography", "cbor2", "msgspec", "structlog", "psutil"),
+}
+
+
+def loaded(module):
+    code = f"import json, sys, {module}; print(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("module", ["gateway.daemon", "gateway.cli", "gateway.config"])
+def test_importing_is_cheap(module):
+    assert loaded(module) & HEAVY == set()
+
+
+def maps(daemon):
+    """Compiled modules that the process has mapped, by path."""
+    with open(f"/proc/{daemon.pid}/maps") as lines:  # noqa: PTH123  a file of the kernel
+        return {line.split(None, 5)[5].strip() for line in lines if "site-packages" in line}
+
+
+def mapped(daemon, package):
+    return any(f"site-packages/{package}" in path for path in maps(daemon))
+
+
+def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
+    """Only compiled packages can be seen from outside: msgspec comes with litestar, Pillow with the first image."""
+    with running(tmp_path, state=state, http=["off"]) as daemon:
+        wanted = golden("activity", 1)
+        tensor = triton.InferInput(wanted.name, list(wanted.rows.shape), "FP32")
+        tensor.set_data_from_numpy(wanted.rows)
+        with triton.InferenceServerClient(daemon.grpc) as client:
+            client.infer("activity", [tensor])
+        assert mapped(daemon, "grpc")
+        for package in ("msgspec", "PIL", "cryptography", "multidict"):
+            assert not mapped(daemon, package), package
+
+
+def test_without_grpc_its_library_stays_out(tmp_path, state):
+    with running(tmp_path, state=state, grpc=["off"]) as daemon:
+        assert mapped(daemon, "msgspec")
+        assert not mapped(daemon, "grpc")
+
+
+def test_engines_that_do_not_serve_stay_out(gateway):
+    """What OpenVINO and LiteRT were asked, a child was asked; onnx-int8 serves both models at first."""
+    serving = {line["variant"].split("-")[0] for line in gateway.lines() if line["event"] == "variant chosen"}
+    names = {"onnx": "onnxruntime", "openvino": "openvino", "litert": "ai_edge_litert"}
+    for runtime, package in names.items():
+        assert mapped(gateway, package) is (runtime in serving), package
