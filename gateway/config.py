@@ -128,9 +128,9 @@ def parse_config(text: str, file: str) -> Config:
     )
 
 
-def read_addresses(texts: typing.Iterable[str], table: str) -> tuple[Address, ...]:
-    """Addresses without those that are "off". Raises ConfigurationError."""
-    return tuple(address for text in texts if (address := read_address(text, table)) is not None)
+def read_addresses(texts: typing.Iterable[str], table: str, key: str = "listen") -> tuple[Address, ...]:
+    """Addresses without those that are "off". Raises ConfigurationError naming table and key."""
+    return tuple(address for text in texts if (address := read_address(text, table, key)) is not None)
 
 
 def read_security(config: Config) -> Security:

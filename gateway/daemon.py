@@ -119,7 +119,8 @@ class Daemon:
         self._loading = asyncio.create_task(self._synchronise(), name="load")
         done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.ready_within_s)
         if done:
-            await self._loading
+            loading, self._loading = self._loading, None
+            await loading
         else:
             self._log.warning("ready while models are still loading", serving=self._summary())
             self._loading.add_done_callback(self._loaded_late)

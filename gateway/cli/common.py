@@ -29,7 +29,7 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
     for name in ("grpc", "http"):
         texts = getattr(arguments, name, None)
         if texts:
-            changes[f"{name}_listen"] = read_addresses(texts, f"--{name}")
+            changes[f"{name}_listen"] = read_addresses(texts, f"--{name}", "")
     models, mqtt = getattr(arguments, "models", None), getattr(arguments, "mqtt", None)
 
     def apply(config: Config) -> Config:

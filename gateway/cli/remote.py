@@ -35,7 +35,7 @@ def ask(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises UnreachableError where nobody answers, RequestError with the daemon's words where it refuses.
     """
-    address = read_address(arguments.url, "--url")
+    address = read_address(arguments.url, "--url", "")
     if address is None:
         raise ConfigurationError("--url takes host:port or unix:/path")
     version = f"/versions/{arguments.model_version}" if arguments.model_version else ""
