@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
-EXIT_CODES = "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage · 3 cannot reach what it needs"
+EXIT_CODES = (
+    "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage\n            3 cannot reach what it needs"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message:.500}; see {self.prog} --help\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +42,44 @@ class Verb:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
-    parsed = build_parser().parse_args(arguments)
-    command = importlib.import_module(f"gateway.cli.{parsed.module}").command
+    _make_streams_usable()
     try:
-        return int(command(parsed))
+        return _carry_out(arguments)
     except UnreachableError as error:
         return _complain(str(error), UNREACHABLE)
     except ConfigurationError as error:
         return _complain(str(error), USAGE)
     except RequestError as error:
         return _complain(f"{error.fault.value}: {error.message}", FINDING)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read our output has seen enough; what is left must not fail at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as error:  # a full disk behind standard output, no more processes or files to be had
+        return _complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", UNREACHABLE)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
 
 
+def _carry_out(arguments: Sequence[str] | None) -> int:
+    parsed = build_parser().parse_args(arguments)
+    code = int(importlib.import_module(f"gateway.cli.{parsed.module}").command(parsed))
+    sys.stdout.flush()
+    return code
+
+
+def _make_streams_usable() -> None:
+    """Closed streams swallow what is written; what an encoding cannot say is escaped (in JSON it stays JSON)."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line, without importing any verb."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="edge-gateway",
-        description="Finds this device's accelerators, picks the variant of each model that suits them, and serves it.",
+        description="Finds this device's accelerators, picks each model's best variant for them,\nand serves it.",
         epilog=f"{EXIT_CODES}\n'edge-gateway VERB --help' shows examples.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(
             verb.name,
             help=verb.help,
-            description=verb.help[0].upper() + verb.help[1:] + ".",
+            description=textwrap.fill(verb.help[0].upper() + verb.help[1:] + ".", 78),
             epilog=f"examples:\n{verb.examples}\n\n{EXIT_CODES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -70,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"edge-gateway: {message}", file=sys.stderr)
+    print(f"edge-gateway: {' '.join(message.splitlines())}", file=sys.stderr)
     return code
 
 
@@ -170,8 +199,9 @@ VERBS = (
         "run",
         "serve models over gRPC, HTTP and MQTT until SIGTERM; SIGHUP reads configuration and models again",
         "  edge-gateway run\n"
-        "  edge-gateway run --models /srv/models --grpc unix:/run/edge-gateway/grpc.sock --http off\n"
-        "  edge-gateway run --config /etc/edge-gateway/edge-gateway.toml --mqtt mqtt://127.0.0.1:1883",
+        "  edge-gateway run --models models --mqtt mqtt://127.0.0.1:1883\n"
+        "  edge-gateway run --grpc unix:/run/edge-gateway/grpc.sock --http off\n"
+        "  edge-gateway run --config /etc/edge-gateway/edge-gateway.toml",
         _run,
     ),
     Verb(
