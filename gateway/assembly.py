@@ -105,7 +105,7 @@ def releases(config: Config) -> tuple[Release, ...]:
 def releases_of(config: Config, model: str) -> tuple[Release, ...]:
     """The versions of one model on disk; empty where its folder is absent or the name could not be a folder's."""
     folder = models_folder(config) / model
-    if model.startswith(".") or "/" in model or "\0" in model or not folder.is_dir():
+    if model.startswith(".") or "/" in model or not os.path.isdir(folder):  # noqa: PTH112 - False for any string
         return ()
     return scan_model(folder, config.library)
 

@@ -111,7 +111,11 @@ def load_config(path: Path | None) -> Config:
         if len(content) > CONFIG_LIMIT_BYTES:
             raise ConfigurationError(f"is larger than {CONFIG_LIMIT_BYTES} bytes", file=str(file))
         return parse_config(content.decode("utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from error
+    except ValueError as error:  # a null byte in the name
         raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
 
 

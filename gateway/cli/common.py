@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+WORD_WIDTH = 16
+"""Columns no wider than this are never broken over lines."""
+
+
 def configured(arguments: argparse.Namespace) -> Config:
     """The configuration with what the command line says laid over it. Raises ConfigurationError."""
     path = Path(arguments.config) if arguments.config else None
@@ -58,15 +62,18 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
     """A table for people: as wide as the terminal, whole lines when piped."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
+    cells = list(rows)
+    for position, column in enumerate(columns):
+        widest = max((cell_len(row[position]) for row in cells), default=0)
+        table.add_column(column, overflow="fold", no_wrap=widest <= WORD_WIDTH)
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
 

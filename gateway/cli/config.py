@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def command(arguments: argparse.Namespace) -> int:
         print_json(settings)
     else:
         print(f"from {config.file or 'the defaults'}; this device is {gateway_id(config)}\n")
-        rows = [(table, key, str(value)) for table, keys in settings.items() for key, value in keys.items()]
+        rows = [(table, key, _shown(key, value)) for table, keys in settings.items() for key, value in keys.items()]
         print_table(("table", "key", "value"), rows)
     return 0
 
@@ -36,6 +37,13 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
         tables[name] = {"listen": listen, **tables[name]}
         tables.pop(f"{name}_listen")
     return tables
+
+
+def _shown(key: str, value: Any) -> str:
+    """As it would be written in the file; "" where nothing is set."""
+    if value is None:
+        return ""
+    return f"0o{value:o}" if key.endswith("_mode") else json.dumps(value, ensure_ascii=False)
 
 
 def _check(arguments: argparse.Namespace) -> int:

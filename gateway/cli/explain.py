@@ -49,13 +49,16 @@ def find_release(config: Config, model: str, version: str) -> Release:
 
     Raises ConfigurationError saying what is there, RequestError UNAVAILABLE for a version that is refused.
     """
-    found = assembly.releases_of(config, model)
-    if version:
-        found = tuple(release for release in found if release.version == version)
-    if not found:
+    versions = assembly.releases_of(config, model)
+    if not versions:
         known = ", ".join(sorted({release.name for release in assembly.releases(config)})) or "none"
-        named = f"{model!r} version {version!r}" if version else f"{model!r}"
-        raise ConfigurationError(f"holds no model {named}; known are {known}", file=str(models_folder(config)))
+        raise ConfigurationError(f"holds no model {model!r:.120}; known are {known}", file=str(models_folder(config)))
+    found = [release for release in versions if version in {"", release.version}]
+    if not found:
+        known = ", ".join(release.version for release in versions)
+        raise ConfigurationError(
+            f"model {model!r} has no version {version!r:.120}; known are {known}", file=str(models_folder(config))
+        )
     release = max(found, key=lambda candidate: version_order(candidate.version))
     if release.problem:
         raise RequestError(Fault.UNAVAILABLE, release.problem)
@@ -122,8 +125,10 @@ def _print(
     release: Release, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
 ) -> None:
     print(f"{release.name} version {release.version} on profile {profile}, objective {objective}\n")
-    columns = ("rank", "variant", "accelerator", "eligible", "p50 µs", "p99 µs", "CPU µs", "memory", "reason")
+    columns = ("rank", "variant", "accelerator", "fits", "p50 µs", "p99 µs", "CPU µs", "MiB")
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
+    print()
+    print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
     if chosen is None:
         print("\nno variant can serve on this device")
     elif chosen.proven:
@@ -140,8 +145,8 @@ def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
             f"{measured.p50_us:.0f}",
             f"{measured.p99_us:.0f}",
             f"{measured.cpu_us:.0f}",
-            f"{measured.memory_bytes / 2**20:.1f} MiB",
+            f"{measured.memory_bytes / 2**20:.1f}",
         )
     name = f"{candidate.variant.name} ◀" if candidate is chosen else candidate.variant.name
     rank, eligible = str(candidate.rank or ""), mark(candidate.eligible)
-    return rank, name, candidate.accelerator or "", eligible, *figures, candidate.reason
+    return rank, name, candidate.accelerator or "", eligible, *figures

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,12 @@ import numpy as np
 from gateway import assembly
 from gateway.cli.common import configured, print_table
 from gateway.cli.explain import find_release
-from gateway.cli.files import images, read_file
+from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
 from gateway.config import Config, state_folder
-from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.tensor import DATATYPES, Datatype, Tensor, datatype_of
+from gateway.domain.tensor import DATATYPES, Datatype
 from gateway.engine.engine import Engine
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
@@ -77,24 +75,8 @@ def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> Infe
     if arguments.json:
         return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request
     if arguments.npz:
-        return InferRequest(name, _arrays(Path(arguments.npz), manifest), version)
+        return InferRequest(name, tensors(arguments.npz, (spec.name for spec in manifest.inputs)), version)
     return InferRequest(name, {manifest.inputs[0].name: images(arguments.image)}, version)
-
-
-def _arrays(path: Path, manifest: ModelManifest) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for spec in manifest.inputs:
-                key = next((key for key in (spec.name, f"input.{spec.name}") if key in arrays), None)
-                if key is None:
-                    raise RequestError(
-                        Fault.INVALID, f"{path} holds no array '{spec.name}'; it holds {', '.join(arrays)}"
-                    )
-                found[spec.name] = Tensor(datatype_of(arrays[key].dtype), arrays[key])
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"cannot be read as npz: {error}", file=str(path)) from error
-    return found
 
 
 def _print(answer: dict[str, Any], labels: tuple[str, ...]) -> None:

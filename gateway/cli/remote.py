@@ -8,12 +8,10 @@ import json
 import socket
 from typing import Any
 
-import numpy as np
-
-from gateway.cli.files import images, read_file
+from gateway.cli.files import images, read_file, tensors
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
-from gateway.domain.tensor import Tensor, datatype_of, encode_raw
+from gateway.domain.tensor import Tensor, encode_raw
 
 TIMEOUT_S = 60.0
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
@@ -44,7 +42,7 @@ def ask(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         body, headers = _body(arguments, connection, base)
         status, content = _exchange(connection, "POST", f"{base}/infer", body, headers | _token(arguments))
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: a host that no DNS name can be
         raise UnreachableError(
             f"no daemon answers at {address}: {error}; is edge-gateway run up, with HTTP on?"
         ) from error
@@ -76,9 +74,7 @@ def _body(
     names = [line["name"] for line in _answer(status, content)["inputs"]]
     if arguments.image:
         return _binary({names[0]: images(arguments.image)})
-    with np.load(arguments.npz, allow_pickle=False) as arrays:
-        keyed = {name: next((k for k in (name, f"input.{name}") if k in arrays), None) for name in names}
-        return _binary({n: Tensor(datatype_of(arrays[k].dtype), arrays[k]) for n, k in keyed.items() if k})
+    return _binary(tensors(arguments.npz, names))
 
 
 def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:
