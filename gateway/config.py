@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import os
 import platform
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Read where it exists and no other is named."""
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
+GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 MACHINE_ID = Path("/etc/machine-id")
 CONFIG_LIMIT_BYTES = 1_048_576
 INTEGER_LIMIT = 2**63 - 1
@@ -43,6 +45,13 @@ class GatewaySettings:
 
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
+
+    def __post_init__(self) -> None:
+        """Refuse an id that is no level of an MQTT topic. Raises ConfigurationError (table gateway)."""
+        if not GATEWAY_ID.fullmatch(self.id):
+            raise ConfigurationError(
+                f"must be up to 64 letters, digits, '.', '_' or '-', not {self.id!r:.80}", table="gateway", key="id"
+            )
 
 
 @dataclass(frozen=True, slots=True)

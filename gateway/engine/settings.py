@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.selection import OBJECTIVES
 
+THREADS_LIMIT = 1024
+"""More threads than any device of ours has cores; a typing error beyond."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -23,6 +26,12 @@ class EngineSettings:
     image_pixels: int = 40_000_000  # images of one request that decode to more in all are refused before that
     image_threads: int = 1  # images decoded at once
 
+    def __post_init__(self) -> None:
+        """Refuse bounds that nothing passes. Raises ConfigurationError (table limits)."""
+        for key in ("max_batch_rows", "batch_rows", "queue_requests", "image_bytes", "image_pixels", "image_threads"):
+            if getattr(self, key) < 1:
+                raise ConfigurationError("must be at least 1", table="limits", key=key)
+
 
 @dataclass(frozen=True, slots=True)
 class SelectionSettings:
@@ -37,6 +46,10 @@ class SelectionSettings:
         """Refuse an unknown objective and a gate that nothing passes. Raises ConfigurationError (table selection)."""
         if self.loads_at_once < 1:
             raise ConfigurationError("must be at least 1", table="selection", key="loads_at_once")
+        if self.threads > THREADS_LIMIT:
+            raise ConfigurationError(
+                f"must be between 0 and {THREADS_LIMIT}, not {self.threads}", table="selection", key="threads"
+            )
         if self.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)
             raise ConfigurationError(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from gateway.domain.errors import ConfigurationError
+
+INT32_MAX = 2**31 - 1
+"""gRPC keeps its channel arguments in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +28,17 @@ class GrpcSettings:
     min_ping_interval_ms: int = 10_000  # clients that ping more often collect strikes
     max_ping_strikes: int = 4  # ... and lose their connection after this many
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
+
+    def __post_init__(self) -> None:
+        """Refuse what gRPC cannot hold and bounds that nothing passes. Raises ConfigurationError (table grpc)."""
+        for key in (spec.name for spec in fields(self) if isinstance(getattr(self, spec.name), int)):
+            if not 1 <= getattr(self, key) <= INT32_MAX:
+                raise _refused(key, f"must be between 1 and {INT32_MAX}, not {getattr(self, key)}")
+        if self.unix_socket_mode > 0o777:
+            raise _refused(
+                "unix_socket_mode", f"must be permission bits such as 0o660, not 0o{self.unix_socket_mode:o}"
+            )
+
+
+def _refused(key: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(problem, table="grpc", key=key)

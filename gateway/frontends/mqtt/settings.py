@@ -174,13 +174,13 @@ class Broker:
 
 def broker_of(url: str) -> Broker:
     """Host and port of `mqtt://…` or `mqtts://…`. Raises ConfigurationError (table mqtt, key url)."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise _refused("url", f"{url!r:.150} is no broker address: {error}") from None
     if parts.username or parts.password:
         raise _refused("url", "must hold no user and password; set username and password_file")
-    try:
-        port = parts.port
-    except ValueError:
-        raise _refused("url", f"{url!r:.150} has no valid port") from None
     if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname or parts.path.strip("/") or parts.query:
         raise _refused("url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883")
     secure = parts.scheme == "mqtts"

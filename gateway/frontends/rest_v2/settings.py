@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from gateway.domain.errors import ConfigurationError
+
+BACKLOG_MAX = 2**31 - 1
+"""listen(2) takes an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +29,21 @@ class RestSettings:
     compress_from_bytes: int = 1024  # answers this long are compressed where the caller accepts it
     compression_level: int = 1  # zlib's level, 1 (quick) to 9 (small)
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that nothing passes. Raises ConfigurationError (table http)."""
+        for key in (spec.name for spec in fields(self)):
+            if getattr(self, key) <= 0:
+                raise _refused(key, "must be more than 0")
+        if self.backlog > BACKLOG_MAX:
+            raise _refused("backlog", f"must be at most {BACKLOG_MAX}, not {self.backlog}")
+        if self.compression_level > 9:
+            raise _refused("compression_level", f"must be between 1 and 9, not {self.compression_level}")
+        if self.unix_socket_mode > 0o777:
+            raise _refused(
+                "unix_socket_mode", f"must be permission bits such as 0o660, not 0o{self.unix_socket_mode:o}"
+            )
+
+
+def _refused(key: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(problem, table="http", key=key)
