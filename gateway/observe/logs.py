@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
 
-from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import (
     Event,
     ModelRefused,
@@ -29,7 +28,6 @@ EventDict = MutableMapping[str, Any]
 Processor = Callable[[Any, str, EventDict], Any]
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-FORMATS = ("auto", "console", "json")
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """sd-daemon(3): journald reads the priority from a "<n>" before the line."""
 
@@ -43,7 +41,7 @@ _CONTROL_BUT_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a
 def configure_logging(
     settings: LogSettings | None = None, *, stream: TextIO | None = None, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Send every log line of the process to `stream` (standard error). Raises ConfigurationError.
+    """Send every log line of the process to `stream` (standard error).
 
     `format = "auto"` means a readable line on a terminal, else one JSON object a line; under systemd (JOURNAL_STREAM)
     each line begins with its priority.
@@ -51,7 +49,6 @@ def configure_logging(
     import structlog
 
     settings, out = settings or LogSettings(), stream or sys.stderr
-    _check(settings)
     level = LEVELS[settings.level]
     console = settings.format == "console" or (settings.format == "auto" and out.isatty())
     journal = "JOURNAL_STREAM" in (os.environ if environ is None else environ)
@@ -65,12 +62,6 @@ def configure_logging(
     logging.root.setLevel(level)
     for name, at_least in QUIET.items():
         logging.getLogger(name).setLevel(max(level, at_least))
-
-
-def _check(settings: LogSettings) -> None:
-    for key, value, known in (("level", settings.level, tuple(LEVELS)), ("format", settings.format, FORMATS)):
-        if value not in known:
-            raise ConfigurationError(f"{value!r} is unknown; write one of {', '.join(known)}", table="log", key=key)
 
 
 def get_logger(name: str) -> Any:

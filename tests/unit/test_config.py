@@ -1,0 +1,174 @@
+"""The configuration: defaults, every table by its settings, errors with file, table, key and line."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import (
+    CONFIG_LIMIT_BYTES,
+    SECTIONS,
+    check_listeners,
+    gateway_id,
+    load_config,
+    models_folder,
+    parse_config,
+    read_security,
+    state_folder,
+)
+from gateway.domain.access import Address, Security
+from gateway.domain.errors import ConfigurationError
+from gateway.frontends.mqtt.settings import MqttRoute
+
+ROUTE = '[[mqtt.route]]\nname = "wrists"\ntopics = ["a/+"]\nmodel = "activity"\nhop_rows = 50\n'
+
+
+def refused(text):
+    with pytest.raises(ConfigurationError) as caught:
+        parse_config(text, "edge.toml")
+    return str(caught.value)
+
+
+def test_the_defaults_listen_on_loopback_only():
+    config = parse_config("", "")
+    assert config.grpc_listen == (Address("127.0.0.1", 8001),)
+    assert config.http_listen == (Address("127.0.0.1", 8000),)
+    check_listeners(config, Security())
+
+
+@pytest.mark.parametrize("table", SECTIONS)
+def test_every_table_has_defaults_and_refuses_what_it_does_not_know(table):
+    assert getattr(parse_config(f"[{table}]\n", ""), table) == SECTIONS[table]()
+    assert refused(f"[{table}]\nno_such_key = 1\n") == (
+        f"edge.toml:2: {table}.no_such_key: unknown key; remove it or correct its spelling"
+    )
+
+
+@pytest.mark.parametrize("table", SECTIONS)
+def test_every_number_and_flag_can_be_set_and_must_be_one(table):
+    for spec in dataclasses.fields(SECTIONS[table]()):
+        if isinstance(spec.default, bool | int | float) and spec.default:
+            value = str(spec.default).lower()
+            assert getattr(getattr(parse_config(f"[{table}]\n{spec.name} = {value}\n", ""), table), spec.name)
+            said = refused(f'[{table}]\n{spec.name} = "three"\n')
+            assert said.startswith(f"edge.toml:2: {table}.{spec.name}: must be ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[nobody]\nx = 1", "edge.toml:1: nobody: unknown key"),
+        ("x = 1", "edge.toml:1: x: unknown key"),
+        ("[models]\ncontrol = 1", "edge.toml:2: models.control: must be true or false, not 1"),
+        ("[selection]\nobjective = 'speed'", "edge.toml:2: selection.objective: must be one of latency"),
+        ("[limits]\nqueue_requests = -1", "edge.toml:2: limits.queue_requests: must be between 0"),
+        ("[limits]\ndrain_s = nan", "edge.toml:2: limits.drain_s: must be between 0"),
+        ("[grpc]\nlisten = '127.0.0.1:1'", "edge.toml:2: grpc.listen: must be an array of strings"),
+        ("[grpc]\nlisten = ['127.0.0.1']", "edge.toml:2: grpc.listen: '127.0.0.1' is no address"),
+        ("[http]\nlisten = ['unix:relative']", "edge.toml:2: http.listen: "),
+        ("[log]\nlevel = 'loud'", "edge.toml:2: log.level: "),
+        ("grpc = 3", "edge.toml:1: grpc: must be a table"),
+        ("[[mqtt.route]]\nname = 'a'\ntopics = ['b']", "mqtt.route[0].model: missing; it must be a string"),
+        (ROUTE.replace("wrists", "a b"), "name: must be 1 to 64 letters"),
+        (f"{ROUTE}colour = 1", "edge.toml:6: mqtt.route[0].colour: unknown key"),
+        ("[mqtt]\nroute = {}", "mqtt.route: must be an array of tables"),
+        ("a = [", "edge.toml: not valid TOML"),
+        ("a = 1\nb = = 2", "edge.toml:2: not valid TOML"),
+    ],
+)
+def test_errors_name_file_table_key_and_line(text, said):
+    assert said in refused(text)
+
+
+def test_routes_are_built():
+    (route,) = parse_config(ROUTE, "").mqtt.route
+    assert route == MqttRoute("wrists", ("a/+",), "activity", hop_rows=50)
+
+
+def test_off_means_no_listener():
+    assert parse_config("[grpc]\nlisten = ['off']\n[http]\nlisten = []\n", "").grpc_listen == ()
+
+
+@given(text=st.text(max_size=200))
+def test_no_text_makes_it_stumble(text):
+    try:
+        said = parse_config(text, "edge.toml").file
+    except ConfigurationError as error:
+        said = str(error)
+    assert said.startswith("edge.toml")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * (CONFIG_LIMIT_BYTES + 1)], ids=["not-utf8", "too-large"])
+def test_files_that_cannot_be_read(tmp_path, content):
+    file = tmp_path / "edge.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"^{file}: "):
+        load_config(file)
+
+
+@pytest.mark.parametrize("name", ["", "absent"])
+def test_a_file_that_is_none(tmp_path, name):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_config(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tls]\ncert = 'a'\n", "edge.toml: tls: cert and key go together"),
+        ("[tls]\nclient_ca = 'a'\n", "edge.toml: tls: client_ca needs cert and key"),
+        ("[auth]\ntokens_file = '/nowhere'\n", "edge.toml: auth.tokens_file: cannot be read"),
+        ("[tls]\ncert = '/nowhere'\nkey = '/nowhere'\n", "edge.toml: tls.cert: cannot be read"),
+    ],
+)
+def test_security_that_cannot_be_read(text, said):
+    with pytest.raises(ConfigurationError) as caught:
+        read_security(parse_config(text, "edge.toml"))
+    assert said in str(caught.value)
+
+
+def test_tokens_are_read(tmp_path):
+    (tmp_path / "tokens").write_text("bench secret  # a comment\n")
+    security = read_security(parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", ""))
+    assert security.tokens.caller("Bearer secret") == "bench"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "gateway.lan:1"])
+@pytest.mark.parametrize("table", ["grpc", "http"])
+def test_open_listeners_need_security(listen, table):
+    config = parse_config(f"[{table}]\nlisten = ['{listen}']\n", "")
+    with pytest.raises(ConfigurationError, match=r"\[auth\] tokens_file, or \[tls\] cert and key"):
+        check_listeners(config, Security())
+    check_listeners(config, Security(certificate=b"c", key=b"k"))
+
+
+@pytest.mark.parametrize(
+    ("named", "environ", "expected"),
+    [
+        ("/a", {"STATE_DIRECTORY": "/b"}, "/a"),
+        (None, {"STATE_DIRECTORY": "/b:/c", "XDG_STATE_HOME": "/d"}, "/b"),
+        (None, {"XDG_STATE_HOME": "/d"}, "/d/edge-gateway"),
+        (None, {}, str(Path("~/.local/state/edge-gateway").expanduser())),
+    ],
+)
+def test_where_the_state_is_kept(named, environ, expected):
+    assert state_folder(named, environ) == Path(expected)
+
+
+def test_the_id_is_the_configured_one_or_stable_and_not_the_machine_s():
+    assert gateway_id(parse_config("[gateway]\nid = 'cellar'\n", "")) == "cellar"
+    derived = gateway_id(parse_config("", ""))
+    assert derived == gateway_id(parse_config("", ""))
+    machine = Path("/etc/machine-id")
+    assert not (machine.is_file() and machine.read_text().strip() and derived in machine.read_text())
+
+
+def test_the_shipped_models_are_the_default():
+    assert sorted(
+        path.parent.parent.name for path in models_folder(parse_config("", "")).glob("*/1/manifest.toml")
+    ) == [
+        "activity",
+        "meter-reader",
+    ]
