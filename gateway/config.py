@@ -35,7 +35,8 @@ DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 MACHINE_ID = Path("/etc/machine-id")
 CONFIG_LIMIT_BYTES = 1_048_576
-INTEGER_LIMIT = 2**63 - 1
+INTEGER_LIMIT = 2**32
+"""Larger than any bound of ours: one that reads up to it still fits a buffer."""
 NUMBER_LIMIT = 1e12
 
 

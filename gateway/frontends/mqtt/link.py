@@ -141,9 +141,9 @@ class Link:
         self._ended.clear()
         try:
             await session.connect()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - the task's boundary: whatever paho raises, the link tries again
             self._counters["connect_failures"] += 1
-            return str(error)
+            return str(error) or type(error).__name__
         if self._stop.is_set():
             session.abandon()
             return "stopping"

@@ -16,6 +16,18 @@ CONTENT_TYPES = (
     "image/jpeg",
     "image/png",
 )
+RANGES = (
+    ("keepalive_s", 1, 65_535),
+    ("receive_maximum", 1, 65_535),
+    ("max_inflight", 1, 65_535),
+    ("max_outbox", 1, 65_535),
+    ("max_queued", 1, 65_535),
+    ("max_running", 1, 65_535),
+    ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
+    ("will_delay_s", 0, 2**32 - 1),
+    ("max_packet_bytes", 1_024, 268_435_455),  # the longest packet there is (MQTT 5, 2.1.4)
+)
+"""Settings that have a least and a most value."""
 SENSOR_FORM = re.compile(r"topic(\[\d{1,3}\])?|payload(\.[^.\s]+)+|property\.\S+")
 SECURE_PORT, PLAIN_PORT = 8883, 1883
 
@@ -148,9 +160,9 @@ class MqttSettings:
         """Refuse what cannot work. Raises ConfigurationError (table mqtt)."""
         if self.url:
             broker_of(self.url)
-        for key in ("keepalive_s", "receive_maximum", "max_inflight", "max_outbox", "max_queued", "max_running"):
-            if not 1 <= getattr(self, key) <= 65_535:
-                raise _refused(key, f"must be between 1 and 65535, not {getattr(self, key)}")
+        for key, least, most in RANGES:
+            if not least <= getattr(self, key) <= most:
+                raise _refused(key, f"must be between {least} and {most}, not {getattr(self, key)}")
         for key in ("reconnect_min_s", "reconnect_max_s", "connect_timeout_s", "retry_min_s", "retry_max_s"):
             if not 0 < getattr(self, key) <= 3600:
                 raise _refused(key, f"must be more than 0 and at most 3600 seconds, not {getattr(self, key)}")
