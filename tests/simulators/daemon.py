@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -235,6 +236,11 @@ def copy_model(model: str, folder: Path, version: str = "1", name: str = "") -> 
     text = manifest.read_text().replace('version = "1"', f'version = "{version}"', 1)
     manifest.write_text(text.replace(f'name = "{model}"', f'name = "{name or model}"', 1))
     return target
+
+
+def documented() -> set[str]:
+    """The metrics that METRICS.md describes."""
+    return set(re.findall(r"`(edge_gateway_\w+)`", (ROOT / "gateway" / "observe" / "METRICS.md").read_text()))
 
 
 def _notify_socket() -> tuple[socket.socket, str]:

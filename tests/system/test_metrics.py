@@ -5,10 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.simulators.daemon import ROOT
+from tests.simulators.daemon import documented
 from tests.simulators.hammer import hammering
-
-DOCUMENTED = set(re.findall(r"`(edge_gateway_\w+)`", (ROOT / "gateway" / "observe" / "METRICS.md").read_text()))
 
 
 def scrape(daemon):
@@ -31,7 +29,7 @@ def test_promtool_has_nothing_to_say(page):
 def test_every_metric_is_documented(page):
     told = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     assert told
-    assert told <= DOCUMENTED
+    assert told <= documented()
 
 
 def value(page, name, **labels):
