@@ -12,7 +12,8 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one session may use: threads (≥ 1), the ladder step's options, a folder for compiled blobs ("": none)."""
+    """What one session may use: threads (≥ 1; the most that a trial may settle on), the ladder step's options, a folder
+    for compiled blobs ("": none)."""
 
     threads: int = 1
     accelerator: str = CPU
@@ -35,7 +36,8 @@ class Measurement:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`passed` and why; `measured` where the trial got that far; `accuracy` on the golden set and how much that loses
-    against the golden answers, None without labels. A `transient` failure is not kept."""
+    against the golden answers, None without labels; `threads` it is to serve with. A `transient` failure is not kept.
+    """
 
     passed: bool
     reason: str
@@ -43,6 +45,7 @@ class Verdict:
     accuracy: float | None = None
     accuracy_loss: float | None = None
     transient: bool = False
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

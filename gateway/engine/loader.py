@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -97,8 +97,10 @@ class Loader:
 
         Cancelling closes the session as soon as it is open.
         """
+        threads = candidate.verdict.threads if candidate.verdict else 1
+        budget = replace(candidate.budget, threads=threads)
         opening = asyncio.ensure_future(
-            asyncio.to_thread(self.open_session, manifest, candidate.variant, release.folder, candidate.budget)
+            asyncio.to_thread(self.open_session, manifest, candidate.variant, release.folder, budget)
         )
         try:
             return Opened(manifest, candidate, await asyncio.shield(opening))

@@ -14,6 +14,7 @@ class TrialSettings:
     nice: int = 10  # added to the child's nice value, so that what is being served goes first
     measure_runs: int = 100  # one-row runs measured, at most
     measure_s: float = 0.5  # time spent on them, at most (five runs are made in any case)
+    one_thread_below_us: float = 5_000.0  # a CPU run quicker than this is not tried with more than one thread
     batch_rows: int = 8  # rows of the batch whose time per row is measured
     golden_batch_rows: int = 32  # rows of a golden set fed at once
     stderr_tail_bytes: int = 4096  # how much of a child's last words is kept

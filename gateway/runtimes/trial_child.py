@@ -17,10 +17,14 @@ from typing import Any
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.golden import GoldenSet, read_golden
+from gateway.domain.inventory import CPU
+from gateway.domain.ports import Session
+from gateway.domain.selection import TIE_LEAD
 from gateway.domain.verdict import Verdict
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job, signature_to_json, verdict_to_json
+from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Say = Callable[[Line], None]
@@ -71,23 +75,51 @@ def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
-    """The verdict: opened, judged, and, where it passed, measured."""
-    manifest, settings = trial.manifest, job.settings
+    """The verdict with one thread or, for a model that is slow enough to gain by it, with all the budget allows.
+
+    One thread under about 5 ms a run: waking more costs energy and saves no time (devices.md, "Power, heat, memory").
+    """
     golden = _golden(trial)
+    single = _attempt(trial, 1, job.settings, golden, enter)
+    allowed, measured = trial.budget.threads, single.measured
+    if allowed == 1 or trial.budget.accelerator != CPU or measured is None:
+        return single
+    if measured.p50_us < job.settings.one_thread_below_us:
+        return single
+    several = _attempt(trial, allowed, job.settings, golden, enter)
+    gains = several.measured and several.measured.p50_us < measured.p50_us * (1.0 - TIE_LEAD)
+    return several if several.passed and gains else single
+
+
+def _attempt(
+    trial: Trial, threads: int, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
+) -> Verdict:
+    """Open, judge and, where it passed, measure with so many threads."""
+    manifest, budget = trial.manifest, replace(trial.budget, threads=threads)
     before_bytes = measure.resident_bytes()
-    enter("opening it")
-    session = get_runtime(trial.variant.runtime).open(manifest, trial.variant, trial.files, trial.budget)
+    enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
+    session = get_runtime(trial.variant.runtime).open(manifest, trial.variant, trial.files, budget)
+    try:
+        verdict = _judge(trial, session, golden, settings, enter)
+        if not verdict.passed:
+            return verdict
+        enter("measuring it")
+        cost = measure.measured(manifest, session, measure.first_row(manifest, golden), settings, before_bytes)
+    finally:
+        enter("closing it")
+        session.close()  # what crashes here would take the daemon along at the next swap
+    words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
+    return replace(verdict, measured=cost, reason=words, threads=threads)
+
+
+def _judge(
+    trial: Trial, session: Session, golden: GoldenSet | None, settings: TrialSettings, enter: Callable[[str], None]
+) -> Verdict:
     if golden is None:
         enter("running it twice")
-        verdict = measure.repeated(manifest, session)
-    else:
-        enter("running its golden set")
-        verdict = measure.judged(manifest, session, golden, trial.variant.runtime, settings.golden_batch_rows)
-    if not verdict.passed:
-        return verdict
-    enter("measuring it")
-    cost = measure.measured(manifest, session, measure.first_row(manifest, golden), settings, before_bytes)
-    return replace(verdict, measured=cost, reason=f"{verdict.reason}, p50 {cost.p50_us:.0f} us")
+        return measure.repeated(trial.manifest, session)
+    enter("running its golden set")
+    return measure.judged(trial.manifest, session, golden, trial.variant.runtime, settings.golden_batch_rows)
 
 
 def _golden(trial: Trial) -> GoldenSet | None:
