@@ -54,6 +54,8 @@ def read_tokens(text: str, file: str) -> Tokens:
 
     Raises ConfigurationError (file, line).
     """
+    if "-----BEGIN" in text:
+        raise ConfigurationError("holds PEM, not tokens; write one token a line", file=file)
     names: dict[bytes, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = _COMMENT.sub("", line).split()

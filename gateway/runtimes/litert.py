@@ -178,7 +178,8 @@ def _engine() -> ModuleType:
 def _interpreter_maker(module: ModuleType, file: Path, budget: Budget) -> Callable[[], Any]:
     known = {"delegate": ("xnnpack", "none")} if budget.accelerator == CPU else {}
     options = read_options("litert", budget, known)
-    arguments: dict[str, Any] = {"model_path": str(file), "num_threads": budget.threads}
+    # Read, not mapped: a file that is overwritten in place would otherwise end the daemon by SIGBUS.
+    arguments: dict[str, Any] = {"model_content": file.read_bytes(), "num_threads": budget.threads}
     if options.get("delegate") == "none":
         arguments["experimental_op_resolver_type"] = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     if budget.accelerator in CORAL:

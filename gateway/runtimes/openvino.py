@@ -169,6 +169,7 @@ def _engine() -> ModuleType:
 
 def _read(core: Any, file: Path) -> Any:
     try:
+        core.set_property({"ENABLE_MMAP": False})  # a mapped file, overwritten in place, ends the process by SIGBUS
         return core.read_model(str(file))
     except ERRORS as error:
         raise VariantError(f"OpenVINO cannot read {file.name}: {_words(error)}") from error

@@ -119,3 +119,9 @@ def test_listening_to_this_machine_needs_nothing(address: str) -> None:
     found = read_address(address)
     assert found is not None
     check_exposure(found, tls=False, tokens=False)
+
+
+def test_a_certificate_is_no_tokens_file() -> None:
+    """Its lines are public: taken for tokens they would let anybody in."""
+    with pytest.raises(ConfigurationError, match=r"tokens\.txt: holds PEM"):
+        read_tokens("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "tokens.txt")
