@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,10 +30,10 @@ def command(arguments: argparse.Namespace) -> int:
     """Print findings; 1 where there are any."""
     config, root = configured(arguments), root_folder(arguments)
     surveyed = asyncio.run(assembly.survey(config, root, ask_all=True))
+    findings: list[Finding] = []
     if root == HERE:
-        inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, state_folder(arguments.state)))
-        surveyed = Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings)
-    findings = [*_accelerators(surveyed), *_runtimes(surveyed)]
+        surveyed, findings = _with_trials(config, surveyed, state_folder(arguments.state))
+    findings += [*_accelerators(surveyed), *_runtimes(surveyed)]
     if root == HERE:
         findings += [*_models(config), *_listeners(config)]
     if arguments.json:
@@ -63,9 +64,18 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
     ]
 
 
+def _with_trials(config: Config, surveyed: Survey, folder: Path) -> tuple[Survey, list[Finding]]:
+    """The survey with the rungs that earlier trials climbed, and what keeps the state from being read."""
+    try:
+        inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, folder))
+    except ConfigurationError as error:
+        return surveyed, [Finding("state", str(error), "")]
+    return Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings), []
+
+
 def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
     """What earlier trials on this device found, without trying anything now."""
-    if surveyed.profile is None or not (folder / "state.sqlite").is_file():
+    if surveyed.profile is None or not os.path.lexists(folder):  # also False where it may not be looked for
         return []
     state = State.open(folder, config.state)
     try:

@@ -178,6 +178,17 @@ async def test_what_is_no_http_is_told_so():
         await hangs_up(writer)
 
 
+@pytest.mark.parametrize("host", [b"a\r\n X: folded", b"a b", b"a/b", b"a@b", b"[", b"a:x"])
+@pytest.mark.parametrize("path", [b"/v2", b"/nowhere"])
+async def test_a_host_that_is_none_is_no_defect_of_ours(host, path):
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+        status, _ = await answer(reader)
+        assert status in {200, 400, 404}
+        await hangs_up(writer)
+
+
 async def waiting(inference, number):
     """Until `number` requests have reached the engine."""
     while len(inference.requests) < number:

@@ -65,14 +65,15 @@ def _gone(_: Call, __: ClientGone) -> Response[bytes]:
 
 def _http_error(request: Call, error: HTTPException) -> Response[bytes]:
     """Unknown path, wrong method and the like, as litestar found them."""
-    detail = {404: f"there is no {request.url.path}", 405: f"{request.method} is not possible on {request.url.path}"}
+    path = request.scope["path"]  # not request.url: a Host that is none breaks it
+    detail = {404: f"there is no {path}", 405: f"{request.method} is not possible on {path}"}
     headers = tuple((error.headers or {}).items())
     return _response(Refusal(error.status_code, detail.get(error.status_code, error.detail), headers))
 
 
 def _defect(request: Call, error: Exception) -> Response[bytes]:
     """A defect of ours: told in full to the log, and to the caller that it is not the caller's fault."""
-    _log.error("a request to %s failed", request.url.path, exc_info=error)
+    _log.error("a request to %s failed", request.scope["path"], exc_info=error)
     return _response(Refusal(500, "internal error; the gateway's log says more"))
 
 
