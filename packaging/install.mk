@@ -7,7 +7,7 @@ LOCK ?= requirements/runtime.txt
 TOOLS ?=
 INSTALL := packaging/install.py
 
-.PHONY: install uninstall lock-build debian-boot
+.PHONY: install uninstall lock-build debian-boot debian-arm64
 
 install: ## put the gateway, its unit and its configuration in place (as root; DESTDIR=, PREFIX=)
 	@umask 022 && $(PYTHON) -B $(INSTALL) install --destdir "$(DESTDIR)" --prefix "$(PREFIX)" --python "$(PYTHON)" --lock "$(LOCK)" \
@@ -24,3 +24,8 @@ lock-build: $(VENV)/.test ## compile the lock of what builds the wheel anew
 test-long: debian-boot
 debian-boot:
 	@packaging/debian-packages systemd-container
+
+# The test of the gateway on an emulated arm64 machine needs qemu's user mode and a Debian for it.
+test-long: debian-arm64
+debian-arm64:
+	@packaging/debian-packages qemu-user-static binfmt-support mmdebstrap debian-archive-keyring

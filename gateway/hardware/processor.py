@@ -96,10 +96,13 @@ ARM64_BOARDS = (
     "qcom,sa",
 )
 
+X86 = ("x86_64", "i686", "i586", "i486", "i386")
+"""Names that uname has for x86."""
+
 
 def read_cpu(tree: Tree) -> Cpu:
     """What all cores have in common: a feature that only the big ones have would kill a thread on a small one."""
-    blocks = _blocks(tree)
+    blocks = _own(_blocks(tree), read_arch(tree)) if tree.live else _blocks(tree)
     parts = {(_code(block, "CPU implementer"), _code(block, "CPU part")) for block in blocks} - {("", "")}
     first = blocks[0] if blocks else {}
     cores = len(blocks) or (os.cpu_count() if tree.live else None)
@@ -114,6 +117,13 @@ def read_arch(tree: Tree) -> str | None:
     if tree.live:
         return os.uname().machine
     return _arch_of_cpuinfo(_blocks(tree)) or _arch_of_board(tree)
+
+
+def _own(blocks: Sequence[Block], machine: str | None) -> Sequence[Block]:
+    """None where they tell of the other architecture: qemu's user mode shows programs the emulating host's cpuinfo."""
+    told = _arch_of_cpuinfo(blocks)
+    foreign = told is not None and machine is not None and (told in X86) != (machine in X86)
+    return () if foreign else blocks
 
 
 def _blocks(tree: Tree) -> Sequence[Block]:

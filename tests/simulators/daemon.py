@@ -54,6 +54,7 @@ class Daemon:
         http: Sequence[str] = (ANYWHERE,),
         mqtt: str = "off",
         environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.models, self.state = folder, models, state or folder / "state"
@@ -63,7 +64,7 @@ class Daemon:
         listens = [option for name, ads in (("grpc", grpc), ("http", http)) for a in ads for option in (f"--{name}", a)]
         self.options = ["--config", str(self.config_file), "--models", str(models), "--state", str(self.state)]
         self.options += [*listens, "--mqtt", mqtt]
-        self._environ = dict(environ or {})
+        self._environ, self._command = dict(environ or {}), tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._notified: socket.socket | None = None
         self._log_begin = 0
@@ -76,7 +77,7 @@ class Daemon:
         self._log_begin = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, "run", *self.options], cwd=ROOT, env=environ, stdout=log, stderr=log
+                [*self._command, "run", *self.options], cwd=ROOT, env=environ, stdout=log, stderr=log
             )
         LIVE.append(self)
         if ready:

@@ -105,5 +105,15 @@ def test_the_live_machine_is_told_by_uname_and_cpuinfo() -> None:
     assert found.memory_bytes > 2**20
 
 
+def test_an_emulating_processor_is_not_taken_for_the_emulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = os.uname()
+    other = "aarch64" if live.machine == "x86_64" else "x86_64"
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*live[:4], other)))
+    found = probe(Path("/"))
+    assert found.arch == other
+    assert (found.cpu.vendor, found.cpu.model, found.cpu.features) == (None, None, ())
+    assert found.cpu.cores == os.cpu_count()
+
+
 def test_all_core_features_of_the_catalogue_are_sorted(probed: Probed) -> None:
     assert probed(TREES["pi5"]).cpu.features == tuple(sorted(A76.split()))
