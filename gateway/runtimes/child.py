@@ -75,7 +75,8 @@ class _Conversation:
             if line.result is not None:
                 return line.result
             if line.problem:
-                raise VariantError(f"{line.problem} (while {self.stage})", remedy=line.remedy)
+                problem = f"{line.problem} (while {self.stage})"
+                raise VariantError(problem, remedy=line.remedy, transient=line.transient)
             self.stage = line.stage
         raise VariantError(await self._obituary(), transient=self._process.returncode == -signal.SIGKILL)
 

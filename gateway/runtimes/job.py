@@ -66,12 +66,14 @@ def read_job(stream: IO[bytes]) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the child: the stage it has reached, its result, or the problem that ended it."""
+    """One line of the child: the stage it has reached, its result, or the problem that ended it (`transient`: the fault
+    of the moment)."""
 
     stage: str = ""
     result: Mapping[str, Any] | None = None
     problem: str = ""
     remedy: str = ""
+    transient: bool = False
 
     def encode(self) -> bytes:
         """JSON and a newline."""
@@ -82,7 +84,7 @@ def read_line(raw: bytes) -> Line:
     """Raises VariantError where the child said something else."""
     try:
         said = json.loads(raw)
-        return Line(said["stage"], said["result"], said["problem"], said["remedy"])
+        return Line(said["stage"], said["result"], said["problem"], said["remedy"], said["transient"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VariantError(f"the trial process answered nonsense: {raw[:80]!r}") from error
 

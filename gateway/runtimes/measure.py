@@ -79,6 +79,14 @@ def measured(
     )
 
 
+def once_us(session: Session, row: Tensors) -> float:
+    """Wall time of one run, after one that warms up."""
+    session.run(row)
+    start_ns = time.monotonic_ns()
+    session.run(row)
+    return (time.monotonic_ns() - start_ns) / 1000
+
+
 def first_row(manifest: ModelManifest, golden: GoldenSet | None) -> Tensors:
     """The inputs of one run: the golden set's first, else generated ones."""
     return generated_inputs(manifest) if golden is None else next(_portions(manifest, golden, 1))

@@ -11,7 +11,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +59,9 @@ def answer(job: Job, say: Say) -> None:
     try:
         line = Line(result=_do(job, lambda stage: say(Line(stage=stage))))
     except VariantError as error:
-        line = Line(problem=error.reason, remedy=error.remedy)
+        line = Line(problem=error.reason, remedy=error.remedy, transient=error.transient)
+    except MemoryError:
+        line = Line(problem="there is not enough memory", remedy="free memory", transient=True)
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever an engine raises is the answer
         line = Line(problem=f"{type(error).__name__}: {error}")
     say(line)
@@ -78,48 +82,81 @@ def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
     """The verdict with one thread or, for a model that is slow enough to gain by it, with all the budget allows.
 
     One thread under about 5 ms a run: waking more costs energy and saves no time (devices.md, "Power, heat, memory").
+    A slow model is judged with several first: with one thread its golden set alone could outlast the deadline.
     """
-    golden = _golden(trial)
-    single = _attempt(trial, 1, job.settings, golden, enter)
-    allowed, measured = trial.budget.threads, single.measured
-    if allowed == 1 or trial.budget.accelerator != CPU or measured is None:
-        return single
-    if measured.p50_us < job.settings.one_thread_below_us:
-        return single
-    several = _attempt(trial, allowed, job.settings, golden, enter)
-    gains = several.measured and several.measured.p50_us < measured.p50_us * (1.0 - TIE_LEAD)
-    return several if several.passed and gains else single
+    began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), enter)
+    if trial.budget.threads == 1 or trial.budget.accelerator != CPU:
+        return exam.held(1)
+    with exam.opened(1) as session:
+        single_us = exam.once_us(session)
+        if single_us < job.settings.one_thread_below_us:
+            return exam.judged(session, 1)
+    several = _several(exam)
+    if several is not None and several.measured and several.measured.p50_us < single_us * (1.0 - TIE_LEAD):
+        return several
+    if several is not None and several.passed and time.monotonic() - began_s > job.settings.deadline_s / 2:
+        return several  # another round might not end in time, and would take the verdict along
+    return exam.held(1)
 
 
-def _attempt(
-    trial: Trial, threads: int, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
-) -> Verdict:
-    """Open, judge and, where it passed, measure with so many threads."""
-    manifest, budget = trial.manifest, replace(trial.budget, threads=threads)
-    before_bytes = measure.resident_bytes()
-    enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
-    session = get_runtime(trial.variant.runtime).open(manifest, trial.variant, trial.files, budget)
+def _several(exam: _Exam) -> Verdict | None:
+    """The verdict with all threads; None where the engine refuses them: one may still do."""
     try:
-        verdict = _judge(trial, session, golden, settings, enter)
+        return exam.held(exam.trial.budget.threads)
+    except VariantError:
+        return None
+
+
+class _Exam:
+    """One variant under trial, opened with as many threads as are asked for."""
+
+    def __init__(
+        self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
+    ) -> None:
+        self.trial, self._settings, self._golden, self._enter = trial, settings, golden, enter
+        self._row = measure.first_row(trial.manifest, golden)
+        self._before_bytes = measure.resident_bytes()
+
+    @contextmanager
+    def opened(self, threads: int) -> Iterator[Session]:
+        """A session with so many threads, closed under trial as well."""
+        trial, budget = self.trial, replace(self.trial.budget, threads=threads)
+        self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
+        session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
+        try:
+            yield session
+        finally:
+            self._enter("closing it")
+            session.close()  # what crashes here would take the daemon along at the next swap
+
+    def once_us(self, session: Session) -> float:
+        """About what a run takes."""
+        self._enter("running it once")
+        return measure.once_us(session, self._row)
+
+    def held(self, threads: int) -> Verdict:
+        """Open, judge and measure with so many threads."""
+        with self.opened(threads) as session:
+            return self.judged(session, threads)
+
+    def judged(self, session: Session, threads: int) -> Verdict:
+        """Judge and, where it passed, measure a session that was opened with so many threads."""
+        verdict = self._answers(session)
         if not verdict.passed:
             return verdict
-        enter("measuring it")
-        cost = measure.measured(manifest, session, measure.first_row(manifest, golden), settings, before_bytes)
-    finally:
-        enter("closing it")
-        session.close()  # what crashes here would take the daemon along at the next swap
-    words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
-    return replace(verdict, measured=cost, reason=words, threads=threads)
+        self._enter("measuring it")
+        cost = measure.measured(self.trial.manifest, session, self._row, self._settings, self._before_bytes)
+        words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
+        return replace(verdict, measured=cost, reason=words, threads=threads)
 
-
-def _judge(
-    trial: Trial, session: Session, golden: GoldenSet | None, settings: TrialSettings, enter: Callable[[str], None]
-) -> Verdict:
-    if golden is None:
-        enter("running it twice")
-        return measure.repeated(trial.manifest, session)
-    enter("running its golden set")
-    return measure.judged(trial.manifest, session, golden, trial.variant.runtime, settings.golden_batch_rows)
+    def _answers(self, session: Session) -> Verdict:
+        trial, golden = self.trial, self._golden
+        if golden is None:
+            self._enter("running it twice")
+            return measure.repeated(trial.manifest, session)
+        self._enter("running its golden set")
+        rows = self._settings.golden_batch_rows
+        return measure.judged(trial.manifest, session, golden, trial.variant.runtime, rows)
 
 
 def _golden(trial: Trial) -> GoldenSet | None:

@@ -1,0 +1,114 @@
+"""How many threads a trial settles on: one for quick models, several only where they pay, and never at the price of
+the verdict.
+"""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import Artifact, Variant
+from gateway.domain.verdict import Budget
+from gateway.runtimes import trial_child
+from gateway.runtimes.job import Job, Trial
+from gateway.runtimes.settings import TrialSettings
+from tests.simulators import models
+
+SLOW = TrialSettings(one_thread_below_us=0.0, measure_runs=5)
+VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
+
+
+class Session:
+    """Hands its input back after `pause_s`."""
+
+    def __init__(self, pause_s, runs):
+        self.pause_s, self.runs = pause_s, runs
+
+    def run(self, inputs):
+        self.runs.append(self.pause_s)
+        time.sleep(self.pause_s)
+        return {"y": inputs["x"]}
+
+    def close(self):
+        pass
+
+
+class Runtime:
+    """`pauses_s`: what a run takes by number of threads; an exception instead is raised by `open`."""
+
+    def __init__(self, pauses_s):
+        self.pauses_s, self.opened, self.runs = pauses_s, [], []
+
+    def open(self, manifest, variant, files, budget):
+        del manifest, variant, files
+        self.opened.append(budget.threads)
+        behaviour = self.pauses_s[budget.threads]
+        if isinstance(behaviour, Exception):
+            raise behaviour
+        return Session(behaviour, self.runs)
+
+
+@pytest.fixture
+def answered(monkeypatch, tmp_path):
+    def answer(runtime, settings=SLOW, budget=Budget(4)):  # noqa: B008 - frozen
+        monkeypatch.setattr(trial_child, "get_runtime", lambda _name: runtime)
+        lines = []
+        trial_child.answer(Job(Trial(models.identity(), VARIANT, tmp_path, budget), settings, 0), lines.append)
+        return lines[-1]
+
+    return answer
+
+
+def test_a_quick_model_is_opened_once_with_one_thread(answered):
+    runtime = Runtime({1: 0.0})
+    line = answered(runtime, replace(SLOW, one_thread_below_us=1e9))
+    assert runtime.opened == [1]
+    assert line.result["threads"] == 1
+    assert line.result["passed"]
+
+
+def test_a_slow_model_gets_the_threads_that_pay(answered):
+    line = answered(Runtime({1: 0.005, 4: 0.0}))
+    assert line.result["threads"] == 4
+    assert line.result["measured"]["p50_us"] < 5000
+
+
+def test_a_slow_model_keeps_one_thread_where_more_do_not_pay(answered):
+    line = answered(Runtime({1: 0.001, 4: 0.005}))
+    assert line.result["threads"] == 1
+    assert line.result["measured"]["p50_us"] < 5000
+
+
+@pytest.mark.parametrize("budget", [Budget(1), Budget(4, "intel-gpu")])
+def test_one_thread_where_no_more_are_allowed_or_an_accelerator_computes(answered, budget):
+    runtime = Runtime({1: 0.0})
+    assert answered(runtime, budget=budget).result["threads"] == 1
+    assert runtime.opened == [1]
+
+
+def test_a_variant_that_passed_with_one_thread_passes_whatever_more_threads_do(answered):
+    line = answered(Runtime({1: 0.001, 4: VariantError("cannot open it with so many")}))
+    assert line.result["passed"], line
+    assert line.result["threads"] == 1
+
+
+def test_a_model_is_not_given_up_because_one_thread_would_take_too_long(answered):
+    """A golden set that ends in time with four threads need not do so with one."""
+    runtime = Runtime({1: 0.05, 4: 0.0})
+    assert answered(runtime).result["threads"] == 4
+    assert runtime.runs.count(0.05) == 2, "judged and measured with one thread"
+
+
+def test_half_the_deadline_spent_is_enough_of_trying(answered):
+    runtime = Runtime({1: 0.0, 4: 0.001})
+    line = answered(runtime, replace(SLOW, deadline_s=0.0))
+    assert runtime.opened == [1, 4]
+    assert line.result["passed"]
+    assert line.result["threads"] == 4
+
+
+def test_no_memory_is_a_fault_of_the_moment(answered):
+    line = answered(Runtime({1: MemoryError()}), budget=Budget(1))
+    assert line.transient
+    assert "memory" in line.remedy
