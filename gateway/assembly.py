@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import Config, models_folder
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.events import Publish
 from gateway.domain.inventory import Inventory, RuntimeListing
 from gateway.domain.manifest import RUNTIMES, ModelManifest, Variant
@@ -26,7 +26,7 @@ from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
-from gateway.store.library import scan, scan_model
+from gateway.store.library import changed_file, scan, scan_model
 from gateway.store.state import State
 
 HERE = Path("/")
@@ -86,15 +86,26 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
     """A Loader over the real runtimes and trials."""
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
-        return await try_variant(manifest, variant, files, budget, config.trial)
+        verdict = await try_variant(manifest, variant, files, budget, config.trial)
+        changed = await asyncio.to_thread(changed_file, manifest, variant, files)
+        return Verdict(False, str(_stale(changed)), transient=True) if changed else verdict
 
     async def inspect(runtime: str, file: Path) -> Signature:
         return await inspect_file(runtime, file, config.trial)
 
-    def open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-        return get_runtime(variant.runtime).open(manifest, variant, files, budget)
+    return Loader(where, config.selection.objective, trial, inspect, _open_session, state, publish)
 
-    return Loader(where, config.selection.objective, trial, inspect, open_session, state, publish)
+
+def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
+    """What serves is what was tried: only the bytes that the manifest names. Raises VariantError."""
+    changed = changed_file(manifest, variant, files)
+    if changed:
+        raise _stale(changed)
+    return get_runtime(variant.runtime).open(manifest, variant, files, budget)
+
+
+def _stale(file: Path) -> VariantError:
+    return VariantError(f"{file} changed since it was read", remedy="reload the models (SIGHUP)", transient=True)
 
 
 def releases(config: Config) -> tuple[Release, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact, ModelManifest
+from gateway.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.domain.manifest_toml import NAME_PATTERN, read_manifest
 from gateway.domain.release import BARE_RUNTIMES, Release, bare_variant
 from gateway.domain.routing import version_order
@@ -44,6 +44,14 @@ def scan_model(folder: Path, settings: LibrarySettings | None = None) -> tuple[R
 def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Release:
     """One version's folder (…/<name>/<version>), whatever it holds."""
     return _read(folder.parent.name, folder.name, folder, settings or LibrarySettings())
+
+
+def changed_file(manifest: ModelManifest, variant: Variant, folder: Path) -> Path | None:
+    """The first of a variant's files, or the golden set, that is no longer what was read when `folder` was scanned."""
+    wanted = [(artifact.path, artifact.sha256) for artifact in variant.artifacts]
+    if manifest.golden:
+        wanted.append((manifest.golden.file, manifest.golden.sha256))
+    return next((folder / path for path, sha256 in wanted if _digest_or_none(folder / path) != sha256), None)
 
 
 def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
@@ -160,6 +168,13 @@ def _check_file(path: Path, sha256: str, size_bytes: int | None, folder: Path, t
             file=file,
             table=table,
         )
+
+
+def _digest_or_none(path: Path) -> str | None:
+    try:
+        return file_digest(path) if path.is_file() else None
+    except OSError:
+        return None
 
 
 def file_digest(path: Path) -> str:
