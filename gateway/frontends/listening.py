@@ -29,6 +29,8 @@ def listen(address: Address, table: str, *, backlog: int, unix_mode: int) -> soc
         return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
     except OSError as error:
         raise refusal(address, table, error) from None
+    except UnicodeError:  # a label beyond 63 bytes, or an empty one
+        raise refusal(address, table, OSError("this cannot be a host's name")) from None
 
 
 def refusal(address: Address, table: str, error: OSError) -> UnreachableError:

@@ -1,4 +1,4 @@
-"""Fault → wire status, for every protocol, in one table (contracts.md, "Faults")."""
+"""Fault → wire status, for every protocol, in one table (contracts.md, "Faults"), and what a refusal may say."""
 
 from __future__ import annotations
 
@@ -29,3 +29,15 @@ STATUS: Mapping[Fault, WireStatus] = {
     Fault.UNSUPPORTED: WireStatus("UNIMPLEMENTED", 12, 501),
     Fault.INTERNAL: WireStatus("INTERNAL", 13, 500),
 }
+
+WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
+"""Their refusals carry a hint when to try again."""
+
+MESSAGE_LIMIT_CHARS = 1024
+"""Longest error text sent: gRPC's travels in a trailer, of which clients accept 8 KiB. Names in it come from peers."""
+
+
+def error_text(text: str) -> str:
+    """`text`, cut to what may travel; lone surrogates (a file name may hold some) become question marks."""
+    text = text.encode(errors="replace").decode()
+    return text if len(text) <= MESSAGE_LIMIT_CHARS else f"{text[: MESSAGE_LIMIT_CHARS - 1]}…"

@@ -11,9 +11,6 @@ from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 
-MESSAGE_LIMIT_CHARS = 1024
-"""Longest error text sent: it travels in a trailer, and clients accept 8 KiB of those. Names in it come from peers."""
-
 log = logging.getLogger(__name__)
 
 
@@ -52,12 +49,6 @@ class Rpc:
         except DecodeError:
             name = self.request.DESCRIPTOR.full_name
             raise RequestError(Fault.INVALID, f"the {len(raw)} bytes sent are no {name} message") from None
-
-
-def error_text(text: str) -> str:
-    """`text`, cut to what may travel; lone surrogates (a file name may hold some) become question marks."""
-    text = text.encode(errors="replace").decode()
-    return text if len(text) <= MESSAGE_LIMIT_CHARS else f"{text[: MESSAGE_LIMIT_CHARS - 1]}…"
 
 
 def unexpected(error: Exception, path: str) -> RequestError:

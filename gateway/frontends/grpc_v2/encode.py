@@ -7,8 +7,8 @@ from typing import Any
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse, Parameter
 from gateway.domain.tensor import encode_raw
-from gateway.frontends.grpc_v2.calls import error_text
 from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.status import error_text
 
 INT64_LIMIT = 2**63
 

@@ -16,13 +16,12 @@ from urllib.parse import unquote
 from gateway.domain.access import Address, Security, Tokens
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, error_text, unexpected
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.status import STATUS
+from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
-WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
 PUSHBACK = "grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailing metadata."""
 
@@ -167,9 +166,10 @@ class _Calls:
             try:
                 return await rpc.answer(rpc.parse(raw), self._info(context))
             except RequestError as error:
-                refusal = error
+                refusal = _bare(error)
             except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
                 refusal = unexpected(error, rpc.path)
+            del raw  # grpcio keeps an abort's frames until the next garbage collection
             return await self._abort(context, refusal)
 
     async def _server_stream(self, rpc: Rpc, raw: bytes, context: Any) -> None:
@@ -187,7 +187,7 @@ class _Calls:
                         await context.write(reply)
                     return
             except RequestError as error:
-                refusal = error
+                refusal = _bare(error)
             except self._transport_error:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary, as for unary calls
@@ -247,6 +247,13 @@ def peer_address(peer: str) -> str:
 async def _parsed(rpc: Rpc, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
     async for raw in requests:
         yield rpc.parse(raw)
+
+
+def _bare(error: RequestError) -> RequestError:
+    """`error` without its history: those frames hold the message, and grpcio holds what aborts a call in a cycle.
+    Measured: sixteen refused messages of 60 MB left 1.8 GB behind."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 def _serialize(reply: Any) -> bytes:

@@ -184,10 +184,9 @@ class InferenceService:
         try:
             return encode_stream_reply(await self.model_infer(request, call), final=final)
         except RequestError as error:
-            refusal = error
+            return encode_stream_error(error, request, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on
-            refusal = unexpected(error, STREAM_PATH)
-        return encode_stream_error(refusal, request, final=final)
+            return encode_stream_error(unexpected(error, STREAM_PATH), request, final=final)
 
 
 def _kind(method: Any) -> Kind:

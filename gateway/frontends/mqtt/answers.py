@@ -12,8 +12,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.feed import Ready
-
-MESSAGE_LIMIT_CHARS = 1_000
+from gateway.frontends.status import error_text
 
 
 def result(identity: str, ready: Ready, response: InferResponse) -> bytes:
@@ -36,7 +35,7 @@ def result(identity: str, ready: Ready, response: InferResponse) -> bytes:
 
 def error(identity: str, topic: str, refused: RequestError) -> bytes:
     """A refusal. `error` repeats `message`, since that is what clients of the inference protocol look for."""
-    message = refused.message[:MESSAGE_LIMIT_CHARS]
+    message = error_text(refused.message)
     return msgspec.json.encode(
         {"id": identity, "topic": topic, "fault": refused.fault.value, "message": message, "error": message}
     )

@@ -66,7 +66,8 @@ class Delivery:
             return False
         self._counters["duplicates"] += 1
         if seen.answer is None:
-            seen.waiting.append(message)
+            message.payload = b""
+            seen.waiting += [message] if message.qos else []  # at QoS 0 nobody waits for an acknowledgement
         elif reply is None:
             self._outlet.acknowledge(message)
         else:

@@ -43,7 +43,7 @@ class Link:
         self._session: Session | None = None
         self._version_5 = True
         self._ready = False
-        self._paused = False
+        self._paused = self._pumping = False
         self._early = 0
         self._guessed = False
         self._owing = False
@@ -214,18 +214,26 @@ class Link:
             self._version_5, self._guessed = True, False
 
     def _pump(self) -> None:
-        session = self._session
-        while self._ready and session is not None and (publication := self._outbox.first()):
-            mid = session.publish(publication)
-            if mid < 0:
-                return
-            if mid == 0:
-                self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
-            elif not self._outbox.sent(mid).qos:
-                self._settle(publication, 0)
+        if self._pumping:  # what one settled publication leads to is sent by the loop below, however many there are
+            return
+        self._pumping = True
+        try:
+            while self._ready and (publication := self._outbox.first()) and self._sent(publication):
+                pass
+        finally:
+            self._pumping = False
         if not len(self._outbox):
             self._drained.set()
             self._fetch_again()
+
+    def _sent(self, publication: Publication) -> bool:
+        """Send the outbox's first; False where the session cannot take it now."""
+        mid = -1 if self._session is None else self._session.publish(publication)
+        if mid == 0:
+            self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
+        elif mid > 0 and not self._outbox.sent(mid).qos:
+            self._settle(publication, 0)
+        return mid >= 0
 
     def _fetch_again(self) -> None:
         """A broker sends again what is unacknowledged only on a new connection: take one, now that there is room."""

@@ -11,7 +11,7 @@ from gateway.frontends.mqtt.messages import Message, Subscription
 from gateway.frontends.mqtt.settings import MqttRoute
 
 SENSOR_LIMIT_CHARS = 256
-TOPICS_REMEMBERED = 20_000
+TOPICS_REMEMBERED, TOPIC_REMEMBERED_CHARS = 20_000, 256
 _UNSAFE = {ord(character): "_" for character in "+#/\0"} | dict.fromkeys((*range(1, 32), *range(127, 160)), "_")
 
 
@@ -85,9 +85,10 @@ class Router:
             pass
         levels = topic.split("/")
         found = next((route for filter_, route in self._filters if filter_.takes(levels)), None)
-        if len(self._known) >= TOPICS_REMEMBERED:
-            self._known.clear()
-        self._known[topic] = found
+        if len(topic) <= TOPIC_REMEMBERED_CHARS:
+            if len(self._known) >= TOPICS_REMEMBERED:
+                self._known.clear()
+            self._known[topic] = found
         return found
 
     def _add(self, route: MqttRoute, text: str) -> None:

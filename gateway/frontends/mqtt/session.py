@@ -236,8 +236,9 @@ class Session:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due_s = min(self._last_in_s, self._last_out_s) + self._client.keepalive
-        self._timer = self._loop.call_at(due_s, self._tick)
+        if self._client.keepalive:  # the broker's CONNACK may turn it off with 0
+            due_s = min(self._last_in_s, self._last_out_s) + self._client.keepalive
+            self._timer = self._loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
         """A keepalive of silence one way: let paho ping, or notice that nobody answered the last one."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.rest_v2.body import SlowBody
-from gateway.frontends.status import STATUS
+from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 REQUEST_TIMEOUT = 408
-RETRY = (Fault.OVERLOADED, Fault.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Refusal:
     @property
     def body(self) -> bytes:
         """The JSON body."""
-        return json.dumps({"error": self.message}, ensure_ascii=False).encode(errors="replace")
+        return json.dumps({"error": error_text(self.message)}, ensure_ascii=False).encode()
 
 
 def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
@@ -35,7 +34,7 @@ def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
     status = STATUS[error.fault].http
     if error.fault is Fault.UNAUTHENTICATED:
         return Refusal(status, error.message, (("www-authenticate", "Bearer"),))
-    if error.fault in RETRY:
+    if error.fault in WAITING_HELPS:
         hint_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
         # Whole seconds, and never 0: "at once" is no help to a server that is full (RFC 9110, 10.2.3).
         return Refusal(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 
 import grpc
 import pytest
 
 from gateway.domain.errors import Fault
-from gateway.frontends.status import STATUS
+from gateway.frontends.rest_v2.errors import Refusal
+from gateway.frontends.status import MESSAGE_LIMIT_CHARS, STATUS, error_text
 
 CONTRACT = {
     "INVALID": ("INVALID_ARGUMENT", 400),
@@ -34,3 +36,10 @@ def test_the_codes_are_those_of_the_contract(fault: Fault) -> None:
     assert (wire.grpc, wire.http) == CONTRACT[fault.value]
     assert grpc.StatusCode[wire.grpc].value[0] == wire.grpc_code
     assert HTTPStatus(wire.http)
+
+
+def test_an_error_text_is_bounded_and_can_always_be_encoded() -> None:
+    assert error_text("short, \udcff") == "short, ?"
+    long = error_text("ä" * 5000)
+    assert (len(long), long[-1]) == (MESSAGE_LIMIT_CHARS, "…")
+    assert json.loads(Refusal(400, "ä" * 5000).body) == {"error": long}

@@ -9,7 +9,6 @@ from tritonclient.grpc import InferResult, service_pb2
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.frontends.grpc_v2.calls import MESSAGE_LIMIT_CHARS
 from gateway.frontends.grpc_v2.encode import (
     encode_response,
     encode_stream_error,
@@ -17,6 +16,7 @@ from gateway.frontends.grpc_v2.encode import (
     set_parameter,
 )
 from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.status import MESSAGE_LIMIT_CHARS
 
 
 def seen_by_client(reply):

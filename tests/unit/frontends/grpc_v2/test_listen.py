@@ -80,3 +80,8 @@ def test_an_address_of_another_machine():
 
 def test_a_unix_path_that_cannot_be_created():
     assert "a folder that this user may write" in str(cannot_listen(Address(path="/s")))
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "..", "\xe9" * 64])
+def test_a_host_that_no_name_server_would_be_asked_for(host):
+    assert "this cannot be a host's name: choose another address" in str(cannot_listen(Address(host, 0)))

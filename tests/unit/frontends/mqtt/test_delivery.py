@@ -1,0 +1,90 @@
+"""What answers and refusals leave behind in memory, and on the wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+from collections import Counter
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.mqtt import answers
+from gateway.frontends.mqtt.dedup import key_of
+from gateway.frontends.mqtt.delivery import Delivery
+from gateway.frontends.mqtt.identity import Identity
+from gateway.frontends.mqtt.link import Link
+from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.session import Session
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+
+SETTINGS = MqttSettings(url="mqtt://127.0.0.1")
+
+
+class Outlet:
+    """Takes everything and keeps nothing."""
+
+    def publish(self, publication: Publication) -> bool:
+        return True
+
+    def acknowledge(self, message: Message) -> None: ...
+    def pause(self, *, on: bool) -> None: ...
+
+
+def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
+    delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
+    first, again = (Message("t", b"p", qos=0, correlation=b"c") for _ in range(2))
+    key = key_of(first)
+    assert not delivery.repeated(key, first)
+    held = sys.getrefcount(again)
+    assert delivery.repeated(key, again)
+    assert sys.getrefcount(again) == held
+
+
+def test_repetitions_that_wait_do_not_keep_their_payload() -> None:
+    delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
+    first, again = (Message("t", b"p", qos=1, correlation=b"c") for _ in range(2))
+    key = key_of(first)
+    assert not delivery.repeated(key, first)
+    assert delivery.repeated(key, again)
+    assert again.payload == b""
+
+
+def test_hostile_topics_fill_no_memory() -> None:
+    router = Router((MqttRoute("all", ("sensors/#",), "m"),), "gw")
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            assert router.route(f"sensors/{number}/" + "x" * 60_000) is not None
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 1_000_000
+
+
+class Narrow(Session):
+    """A session whose broker takes no publication: all are beyond its largest packet."""
+
+    version_5 = True
+
+    def __init__(self) -> None: ...
+
+    def publish(self, publication: Publication) -> int:
+        return 0
+
+
+def test_an_outbox_of_answers_that_are_too_large_is_refused_to_its_end() -> None:
+    counters: Counter[str] = Counter()
+    nobody = Identity("gw", Publication("s", b""))
+    link = Link(SETTINGS, nobody, (), receive=print, changed=print, counters=counters)
+    for _ in range(1000):
+        link.publish(Publication("answer", b"", taken=lambda _: link.publish(Publication("error", b"")) and None))
+    link._session, link._ready = Narrow(), True
+    link._pump()
+    assert counters["publications_refused"] == 2000
+    assert link.waiting == 0
+
+
+def test_an_error_that_names_a_strange_file_can_be_said() -> None:
+    refused = RequestError(Fault.UNAVAILABLE, "model in '/m/\udcff' is refused")
+    assert json.loads(answers.error("i", "t", refused))["message"] == "model in '/m/?' is refused"

@@ -1,0 +1,56 @@
+"""A session against a broker of a few bytes: what a CONNACK may say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.frontends.mqtt.identity import Identity
+from gateway.frontends.mqtt.messages import Publication
+from gateway.frontends.mqtt.session import Session
+from gateway.frontends.mqtt.settings import MqttSettings
+
+NO_KEEPALIVE = b"\x20\x06\x00\x00\x03\x13\x00\x00"
+"""CONNACK: accepted, Server Keep Alive 0, which turns the keepalive off (MQTT 5, 3.2.2.3.14)."""
+
+
+class Owner:
+    """Notes that it was welcomed."""
+
+    def __init__(self) -> None:
+        self.was_welcomed = asyncio.Event()
+
+    def welcomed(self, _: object) -> None:
+        self.was_welcomed.set()
+
+    def lost(self, *_: object) -> None: ...
+
+    subscribed = received = taken = lost
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[None] = []
+    tick = Session._tick
+    monkeypatch.setattr(Session, "_tick", lambda self: (ticks.append(None), tick(self)))
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(NO_KEEPALIVE)
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    gone = asyncio.Event()
+    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
+    async with broker:
+        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
+        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
+        await session.connect()
+        await asyncio.wait_for(owner.was_welcomed.wait(), 15)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        session.abandon()
+        await asyncio.wait_for(gone.wait(), 15)
+    assert ticks == []
