@@ -1,10 +1,12 @@
 """What bad input gets: exact codes and texts, seen by plain grpcio stubs and by tritonclient."""
 
 import asyncio
+import gc
 import gzip
 import logging
 import re
 import time
+import tracemalloc
 
 import grpc
 import grpc.aio
@@ -212,3 +214,24 @@ async def test_calls_beyond_the_bound_are_unavailable_at_once():
 
 async def _result(call):
     return await call
+
+
+@pytest.fixture
+def traced():
+    """Memory as it is without the cyclic garbage collector, which may stay away for a thousand calls."""
+    gc.disable()
+    tracemalloc.start()
+    yield tracemalloc
+    tracemalloc.stop()
+    gc.enable()
+
+
+@pytest.mark.parametrize("raw", [bytes(4 * MIB), request(raw_input_contents=[bytes(4 * MIB)]).SerializeToString()])
+async def test_refused_messages_leave_nothing_behind(traced, raw):
+    async with serving() as gateway, connected(gateway) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        before, _ = traced.get_traced_memory()
+        for _ in range(8):
+            await refused(call(raw))
+        after, _ = traced.get_traced_memory()
+        assert after - before < 2 * len(raw)
