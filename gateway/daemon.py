@@ -116,7 +116,7 @@ class Daemon:
 
     async def _first_synchronisation(self) -> None:
         """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""
-        self._loading = asyncio.create_task(self._synchronise(), name="load")
+        self._loading = asyncio.create_task(self._synchronise(self._config), name="load")
         done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.ready_within_s)
         if done:
             loading, self._loading = self._loading, None
@@ -132,8 +132,10 @@ class Daemon:
             self._log.error("the model directory could not be read to its end", problem=str(error))
         self._begin_refining()
 
-    async def _synchronise(self) -> None:
-        releases = await asyncio.to_thread(assembly.releases, self._config)
+    async def _synchronise(self, config: Config) -> None:
+        """Serve what the model directory of `config` holds. Where that cannot be read, nothing of `config` is taken."""
+        releases = await asyncio.to_thread(assembly.releases, config)
+        self._apply(config)
         await self._repository.synchronise(releases)
         self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
 
@@ -218,6 +220,8 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._begin_reloading)
 
     def _begin_reloading(self) -> None:
+        if self._stop.is_set():
+            return
         if self._up and (self._reloading is None or self._reloading.done()):
             self._reloading = asyncio.create_task(self._reload(), name="reload")
         else:
@@ -229,12 +233,15 @@ class Daemon:
         while self._reload_again:
             self._reload_again = False
             self._notify.reloading()
+            if self._loading is not None:
+                await asyncio.wait({self._loading})  # what the start read must not come after what we read
             try:
                 path = Path(self._config.file) if self._config.file else None
-                self._apply(self._overrides(load_config(path)))
-                await self._synchronise()
+                await self._synchronise(self._overrides(load_config(path)))
             except ConfigurationError as error:
                 self._log.error("reload refused; the old configuration stays in force", problem=str(error))
+            except Exception as error:  # noqa: BLE001  a task's boundary: whoever waits for READY=1 must hear of the end
+                self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
             self._notify.ready(self._summary())
         self._begin_refining()
 
@@ -252,7 +259,7 @@ class Daemon:
 
     # ---- background -------------------------------------------------------------------------------------------------
     def _begin_refining(self) -> None:
-        if self._refining is None or self._refining.done():
+        if not self._stop.is_set() and (self._refining is None or self._refining.done()):
             self._refining = asyncio.create_task(self._repository.refine(), name="refine")
 
     async def _end_background(self) -> None:

@@ -55,8 +55,12 @@ class Registry:
 
     def forget(self, model: str, version: str) -> None:
         """Drop what is remembered of a version that is gone from disk."""
+        self.entry(model).refused.pop(version, None)
+        self.tidy(model)
+
+    def tidy(self, model: str) -> None:
+        """Drop a model of which nothing serves, loads or is refused."""
         entry = self.entry(model)
-        entry.refused.pop(version, None)
         if not (entry.serving or entry.loading or entry.refused):
             del self._entries[model]
 

@@ -87,8 +87,10 @@ class ModelRepository:
                 for release in releases:
                     loads.create_task(self._bring_up_through(gate, release))
             wanted = {(release.name, release.version) for release in releases}
-            for key in [k for k in self._known() if k not in wanted and only in {"", k[0]}]:
-                await self._remove(*key)
+            unread = {release.name for release in releases if not release.version}  # what it holds is not known
+            for name, version in self._known() - wanted:
+                if name not in unread and only in {"", name}:
+                    await self._remove(name, version)
 
     async def refine(self) -> None:
         """Measure what was never tried while the device is idle; swap where the objective then says so.
@@ -139,9 +141,11 @@ class ModelRepository:
             self._publish(ModelRefused(release.name, release.version, str(error)))
         else:
             self._releases[key] = release
+            entry.refused.pop(release.version, None)
             await self._swap(opened)
         finally:
             entry.loading.discard(release.version)
+            self._registry.tidy(release.name)
 
     async def _swap(self, opened: Opened) -> None:
         manifest = opened.manifest
@@ -150,7 +154,6 @@ class ModelRepository:
         servable = self._servable(opened, old)
         servable.move(State.AVAILABLE)
         entry.serving[manifest.version] = servable
-        entry.refused.pop(manifest.version, None)
         candidate = opened.candidate
         self._publish(
             VariantChosen(

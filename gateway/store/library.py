@@ -17,13 +17,20 @@ MANIFEST = "manifest.toml"
 
 
 def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """Every model version under `root`, by name and version. ConfigurationError where `root` is no folder."""
+    """Every model version under `root`, by name and version. ConfigurationError where `root` cannot be read."""
     settings = settings or LibrarySettings()
-    if not root.is_dir():
-        raise ConfigurationError(
-            "the model directory does not exist; create it or name another with --models", file=str(root)
+    try:
+        if not root.is_dir():
+            raise ConfigurationError(
+                "the model directory does not exist; create it or name another with --models", file=str(root)
+            )
+        folders = list(_folders(root, settings.models_limit))
+    except OSError as error:
+        problem = (
+            f"the model directory cannot be read: {error.strerror}; make it readable or name another with --models"
         )
-    found = [release for folder in _folders(root, settings.models_limit) for release in scan_model(folder, settings)]
+        raise ConfigurationError(problem, file=str(root)) from error
+    found = [release for folder in folders for release in scan_model(folder, settings)]
     return tuple(sorted(found, key=lambda release: (release.name, version_order(release.version))))
 
 

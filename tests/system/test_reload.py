@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from tests.simulators import models
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, copy_model, running, starting
@@ -138,6 +139,16 @@ def test_a_model_directory_that_is_gone_leaves_the_models_in_place(gateway, libr
     gateway.reload()
     assert "does not exist" in gateway.wait_logged("reload refused")["problem"]
     assert index(gateway) == {("meter-reader", "1"): ("READY", "")}
+
+
+def test_a_refused_reload_takes_nothing_over_of_the_new_configuration(gateway, library):
+    library.rename(library.with_name("away"))
+    gateway.config_file.write_text(f"{BASE}[models]\ncontrol = true\n")
+    gateway.reload()
+    gateway.wait_logged("reload refused; the old configuration stays in force")
+    library.with_name("away").rename(library)
+    with triton.InferenceServerClient(gateway.grpc) as client, pytest.raises(InferenceServerException, match="control"):
+        client.load_model("meter-reader")
 
 
 def test_what_waits_for_a_restart_is_named(gateway):

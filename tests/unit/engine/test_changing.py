@@ -255,3 +255,19 @@ async def test_a_refused_release_that_is_gone_from_disk_is_forgotten() -> None:
     await rig.repository.synchronise([refused("n")])
     assert [line.name for line in rig.repository.index()] == ["n"]
     assert (await caught(rig)).fault is Fault.NOT_FOUND
+
+
+@pytest.mark.asyncio
+async def test_a_model_whose_folder_cannot_be_looked_through_goes_on_as_it_was() -> None:
+    rig = Rig()
+    await rig.serve(manifest(), manifest("n"))
+    await rig.repository.synchronise([refused("m", "", "holds a bare model beside a folder 1"), release(manifest("n"))])
+    assert values(await rig.engine.infer(request(3.0))) == [3.0]
+    assert [(line.name, line.version, line.state) for line in rig.repository.index()] == [
+        ("m", "", "UNAVAILABLE"),
+        ("m", "1", "READY"),
+        ("n", "1", "READY"),
+    ]
+    await rig.serve(manifest())
+    assert [(line.name, line.version) for line in rig.repository.index()] == [("m", "1")]
+    await rig.repository.close()

@@ -10,7 +10,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import ModelRefused, TrialFinished
 from gateway.domain.verdict import Verdict
 from gateway.engine.settings import EngineSettings
-from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, request
+from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, refused, request
 
 
 @pytest.mark.asyncio
@@ -183,4 +183,15 @@ async def test_the_largest_batch_is_announced_only_for_models_with_rows() -> Non
     single = tuple(type(s)(s.name, s.datatype, (1, 1)) for s in fixed.inputs + fixed.outputs)
     await rig.serve(manifest(), manifest("fixed", inputs=single[:1], outputs=single[1:]))
     assert [rig.engine.placement(name).max_batch_rows for name in ("m", "fixed")] == [7, 0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_refinement_does_not_hide_that_a_newer_file_is_refused() -> None:
+    rig = Rig(trials={"a": measured(100.0), "b": measured(50.0)})
+    await rig.serve(manifest(variants=("a", "b")))
+    await rig.repository.synchronise([refused("m")])
+    await rig.repository.refine()
+    assert rig.engine.placement("m").variant == "b"
+    assert "a newer file is refused" in rig.repository.index()[0].reason
     await rig.repository.close()

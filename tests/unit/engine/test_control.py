@@ -97,6 +97,7 @@ async def test_a_caller_who_leaves_during_load_leaks_no_session() -> None:
     while not (rig.runtime.sessions and rig.session.closed):
         await asyncio.sleep(0)
     assert rig.runtime.memory_bytes == 0
+    assert (await fault_of(rig.engine.infer(request()))).fault is Fault.NOT_FOUND
     await rig.repository.load("m")
     assert rig.engine.ready("m")
     await rig.repository.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -283,3 +285,17 @@ def test_an_absent_root_is_the_operators_mistake_an_absent_model_nobodys(tmp_pat
 def test_one_version_can_be_looked_at_alone(tmp_path: Path) -> None:
     assert scan_version(write(tmp_path)).manifest is not None
     assert "holds no model" in scan_version(tmp_path / "m" / "2").problem
+
+
+def test_a_root_that_the_system_refuses_is_the_operators_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: File name too long"):
+        scan(tmp_path / ("x" * 300))
+
+    def refuse(_folder: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ConfigurationError, match="cannot be read: Permission denied"):
+        scan(tmp_path)
