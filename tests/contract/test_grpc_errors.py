@@ -212,6 +212,28 @@ async def test_calls_beyond_the_bound_are_unavailable_at_once():
         assert (await stub(channel).ModelInfer(request())).outputs[0].name == "y"
 
 
+async def test_calls_whose_messages_come_late_pass_no_bound():
+    async with serving(settings=GrpcSettings(max_concurrent_calls=2)) as gateway, connected(gateway) as channel:
+        gateway.inference.gate.clear()
+        admitted = asyncio.Event()
+
+        async def late():
+            await admitted.wait()
+            yield request().SerializeToString()
+
+        calls = [channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(late()) for _ in range(9)]
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        await stub(channel).ServerLive(service_pb2.ServerLiveRequest())  # a call that came after them was answered
+        admitted.set()
+        for refused_call in asyncio.as_completed(codes):
+            assert await refused_call is grpc.StatusCode.UNAVAILABLE
+            if sum(code.done() for code in codes) == 7:
+                break
+        assert len(gateway.inference.requests) == 2
+        gateway.inference.gate.set()
+        assert [await code for code in codes].count(grpc.StatusCode.OK) == 2
+
+
 async def _result(call):
     return await call
 

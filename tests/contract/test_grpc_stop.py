@@ -76,6 +76,17 @@ async def test_a_call_that_withstands_its_cancellation_does_not_hold_up_the_stop
     assert "1 gRPC calls did not end within 0.01 s" in caplog.text
 
 
+async def test_a_stream_that_opens_while_the_gateway_stops_does_not_hold_it_up():
+    async with serving() as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        await stub.ServerLive(service_pb2.ServerLiveRequest())
+        stopping = asyncio.ensure_future(gateway.frontend.stop(3600))
+        await asyncio.sleep(0)
+        stream = stub.ModelStreamInfer()
+        assert await stream.code() is grpc.StatusCode.UNAVAILABLE
+        await stopping
+
+
 async def test_stopping_twice_is_harmless():
     async with serving() as gateway:
         await gateway.frontend.stop(0)

@@ -135,6 +135,9 @@ class _Calls:
             _token_name(self._tokens, metadata)
         if self._closing:
             raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
+        self._check_load()
+
+    def _check_load(self) -> None:
         if self._in_progress >= self._limit:
             raise RequestError(
                 Fault.OVERLOADED, f"{self._limit} calls are in progress, the most this gateway takes; try again later"
@@ -162,15 +165,15 @@ class _Calls:
         return methods
 
     async def _unary(self, rpc: Rpc, raw: bytes, context: Any) -> Any:
-        with self._counted():
-            try:
+        try:
+            with self._counted():
                 return await rpc.answer(rpc.parse(raw), self._info(context))
-            except RequestError as error:
-                refusal = _bare(error)
-            except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
-                refusal = unexpected(error, rpc.path)
-            del raw  # grpcio keeps an abort's frames until the next garbage collection
-            return await self._abort(context, refusal)
+        except RequestError as error:
+            refusal = _bare(error)
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
+            refusal = unexpected(error, rpc.path)
+        del raw  # grpcio keeps an abort's frames until the next garbage collection
+        return await self._abort(context, refusal)
 
     async def _server_stream(self, rpc: Rpc, raw: bytes, context: Any) -> None:
         await self._pump(rpc, context, lambda: rpc.answer(rpc.parse(raw), self._info(context)))
@@ -180,19 +183,19 @@ class _Calls:
 
     async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[], Any]) -> None:
         # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
-        with self._counted():
-            try:
+        try:
+            with self._counted():
                 async with aclosing(answer()) as replies:
                     async for reply in replies:
                         await context.write(reply)
-                    return
-            except RequestError as error:
-                refusal = _bare(error)
-            except self._transport_error:
-                raise
-            except Exception as error:  # noqa: BLE001 - the boundary, as for unary calls
-                refusal = unexpected(error, rpc.path)
-            await self._abort(context, refusal)
+                return
+        except RequestError as error:
+            refusal = _bare(error)
+        except self._transport_error:
+            raise
+        except Exception as error:  # noqa: BLE001 - the boundary, as for unary calls
+            refusal = unexpected(error, rpc.path)
+        await self._abort(context, refusal)
 
     async def _abort(self, context: Any, error: RequestError) -> NoReturn:
         metadata: tuple[tuple[str, str], ...] = ()
@@ -204,6 +207,7 @@ class _Calls:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
+        self._check_load()  # again: many may have been admitted while their messages were on the way
         self._in_progress += 1
         self._idle.clear()
         try:

@@ -20,7 +20,7 @@ from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_erro
 from gateway.frontends.grpc_v2.health import HealthService
 from gateway.frontends.grpc_v2.protocol import message, services
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.stream import InferStream
+from gateway.frontends.grpc_v2.stream import InferStream, stopping
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
@@ -35,6 +35,7 @@ class InferenceService:
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._stream_in_flight = settings.stream_in_flight
         self._streams: set[InferStream] = set()
+        self._draining = False
         self.health = HealthService(inference, settings.max_health_watches, settings.retry_after_s)
 
     def rpcs(self) -> Mapping[str, Rpc]:
@@ -48,7 +49,8 @@ class InferenceService:
         return rpcs
 
     def drain(self) -> None:
-        """Health turns NOT_SERVING; open streams answer what they have read and end."""
+        """Health turns NOT_SERVING; open streams answer what they have read and end, new ones are refused."""
+        self._draining = True
         self.health.drain()
         for stream in tuple(self._streams):
             stream.drain()
@@ -88,6 +90,8 @@ class InferenceService:
 
     async def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer requests as they complete; an error of one is in-band and the stream goes on."""
+        if self._draining:
+            raise stopping()
 
         async def answer(request: Any) -> Any:
             return await self._stream_answer(request, call)

@@ -21,12 +21,10 @@ class InferStream:
         self._finished: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reader: asyncio.Task[None] | None = None
-        self._draining = False
         self._failure: BaseException | None = None
 
     def drain(self) -> None:
         """Read no more; what was read is answered, then the stream ends UNAVAILABLE."""
-        self._draining = True
         if self._reader is not None:
             self._reader.cancel()
 
@@ -34,12 +32,11 @@ class InferStream:
         """Every answer. Closing the generator cancels what is in flight. Raises what reading the requests raised."""
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(self._reader_ended)
-        if self._draining:
-            self._reader.cancel()
         try:
             async for reply in self._taken():
                 yield reply
-            self._raise_failure()
+            if self._failure is not None:
+                raise self._failure
         finally:
             for task in (self._reader, *self._tasks):
                 task.cancel()
@@ -64,11 +61,10 @@ class InferStream:
             await self._slots.acquire()
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        self._failure = None if reader.cancelled() else reader.exception()
+        self._failure = stopping() if reader.cancelled() else reader.exception()
         self._finished.put_nowait(None)
 
-    def _raise_failure(self) -> None:
-        if self._draining:
-            raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; open the stream again", retry_after_s=1.0)
-        if self._failure is not None:
-            raise self._failure
+
+def stopping() -> RequestError:
+    """How a stream ends of which no more is read."""
+    return RequestError(Fault.UNAVAILABLE, "the gateway is stopping; open the stream again", retry_after_s=1.0)

@@ -94,13 +94,16 @@ async def test_draining_answers_what_was_read_and_ends():
     assert caught.value.fault is Fault.UNAVAILABLE
 
 
-async def test_draining_before_the_first_read():
+async def test_draining_a_stream_that_was_read_to_its_end_refuses_nothing():
     peer = Peer(1)
-    stream = InferStream(peer.endless(), peer.answer, 4)
-    stream.drain()
-    with pytest.raises(RequestError, match="stopping"):
-        await anext(stream.replies())
-    assert peer.pulled == 0
+    stream = InferStream(peer.requests(), peer.answer, 4)
+    async with aclosing(stream.replies()) as replies:
+        reply = asyncio.ensure_future(anext(replies))
+        await settle()
+        stream.drain()
+        peer.done[0].set()
+        assert await reply == 0
+        assert [more async for more in replies] == []
 
 
 async def test_a_request_that_cannot_be_read_ends_the_stream_after_the_answers():
