@@ -163,7 +163,13 @@ def read_security(config: Config) -> Security:
 
 
 def check_listeners(config: Config, security: Security) -> None:
-    """Refuse an open listener beyond this machine. Raises ConfigurationError naming the settings."""
+    """Refuse an open listener beyond this machine, and no way in at all. ConfigurationError names the settings."""
+    if not (config.grpc_listen or config.http_listen or config.mqtt.url):
+        raise ConfigurationError(
+            "gRPC and HTTP are off and no broker is named, so nothing could ask; "
+            "set [grpc] or [http] listen, or [mqtt] url",
+            file=config.file,
+        )
     for address in (*config.grpc_listen, *config.http_listen):
         check_exposure(address, tls=security.certificate is not None, tokens=security.tokens is not None)
 

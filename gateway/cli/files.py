@@ -7,6 +7,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -62,9 +63,7 @@ def _tensor(array: Array, wish: str, name: str) -> Tensor:
 def read_file(name: str) -> bytes:
     """A bounded file; "-" is standard input. Raises ConfigurationError."""
     try:
-        if name == "-":
-            return sys.stdin.buffer.read(FILE_LIMIT_BYTES)
-        with Path(name).open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=name) from error

@@ -98,6 +98,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def named(text: str) -> str:
+    """A value that says something: an unset shell variable must not mean the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def _complain(message: str, code: int) -> int:
     print(f"edge-gateway: {' '.join(message.splitlines())}", file=sys.stderr)
     return code
@@ -106,6 +113,7 @@ def _complain(message: str, code: int) -> int:
 def _config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
+        type=named,
         metavar="FILE",
         help="TOML configuration (default: /etc/edge-gateway/edge-gateway.toml if it exists)",
     )
@@ -114,10 +122,11 @@ def _config(parser: argparse.ArgumentParser) -> None:
 def _device(parser: argparse.ArgumentParser) -> None:
     _config(parser)
     parser.add_argument(
-        "--models", metavar="DIR", help="model directory (default: the models that come with the gateway)"
+        "--models", type=named, metavar="DIR", help="model directory (default: the models that come with the gateway)"
     )
     parser.add_argument(
         "--state",
+        type=named,
         metavar="DIR",
         help="where verdicts are kept (default: $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway)",
     )
@@ -129,7 +138,11 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 def _root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--root", metavar="DIR", default="/", help="read another machine's /sys, /proc, /dev and /etc from DIR"
+        "--root",
+        type=named,
+        metavar="DIR",
+        default="/",
+        help="another machine's /sys, /proc, /dev and /etc",
     )
 
 
@@ -138,7 +151,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     address = "host:port, unix:/path or off; repeatable, replaces the configured ones"
     parser.add_argument("--grpc", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8001)")
     parser.add_argument("--http", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8000)")
-    parser.add_argument("--mqtt", metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
+    parser.add_argument("--mqtt", type=named, metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
     parser.add_argument("--grpc-server", choices=("grpcio",), help="what speaks HTTP/2 (default grpcio)")
 
 
@@ -187,8 +200,8 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--image", metavar="F", action="append", help="a JPEG or PNG file; repeatable")
     source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
     source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
-    parser.add_argument("--url", metavar="ADDR", help="ask a running daemon over HTTP: host:port or unix:/path")
-    parser.add_argument("--token-file", metavar="FILE", help="with --url: the file that holds the caller's token")
+    parser.add_argument("--url", type=named, metavar="ADDR", help="ask a daemon over HTTP: host:port or unix:/path")
+    parser.add_argument("--token-file", type=named, metavar="FILE", help="with --url: file with the caller's token")
     parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
     _device(parser)
 

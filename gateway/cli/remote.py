@@ -12,6 +12,7 @@ from gateway.cli.files import images, read_file, tensors
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 from gateway.domain.tensor import Tensor, encode_raw
+from gateway.frontends.status import STATUS
 
 TIMEOUT_S = 60.0
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
@@ -107,5 +108,6 @@ def _answer(status: int, content: bytes) -> dict[str, Any]:
     except ValueError:
         raise UnreachableError(f"the answer (HTTP {status}) is not JSON; is this address a gateway's?") from None
     if status != http.HTTPStatus.OK:
-        raise RequestError(Fault.INVALID, f"HTTP {status}: {answer.get('error', content[:200])}")
+        fault = next((fault for fault, wire in STATUS.items() if wire.http == status), Fault.INTERNAL)
+        raise RequestError(fault, f"HTTP {status}: {answer.get('error', content[:200])}")
     return dict(answer)

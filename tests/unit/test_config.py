@@ -172,3 +172,10 @@ def test_the_shipped_models_are_the_default():
         "activity",
         "meter-reader",
     ]
+
+
+def test_a_gateway_that_nobody_could_ask_is_refused() -> None:
+    """Every way in is off: that is a mistake, not a configuration."""
+    config = parse_config('[grpc]\nlisten = ["off"]\n[http]\nlisten = ["off"]\n', "c.toml")
+    with pytest.raises(ConfigurationError, match=r"c\.toml: gRPC and HTTP are off and no broker is named"):
+        check_listeners(config, read_security(config))
