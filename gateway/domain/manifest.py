@@ -130,10 +130,6 @@ class ModelManifest:
         specs = self.inputs + self.outputs
         return bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
 
-    def input(self, name: str) -> TensorSpec | None:
-        """The input called `name`, or None."""
-        return next((spec for spec in self.inputs if spec.name == name), None)
-
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""
         return next((spec for spec in self.outputs if spec.name == name), None)

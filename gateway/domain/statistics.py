@@ -104,4 +104,3 @@ class Placement:
     accelerator: str
     reason: str
     max_batch_rows: int
-    facts: Mapping[str, str] = field(default_factory=dict)

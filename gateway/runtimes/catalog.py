@@ -18,9 +18,6 @@ CATALOG: Mapping[str, str] = {
     "reference": "gateway.runtimes.reference:ReferenceRuntime",
 }
 
-SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".xml": "openvino", ".tflite": "litert", ".npz": "reference"}
-"""Runtime by suffix of a bare model file (contracts.md, "A model on disk")."""
-
 
 def get_runtime(name: str) -> Runtime:
     """The runtime called `name`; its engine may still be missing. Raises VariantError for an unknown name."""

@@ -203,6 +203,7 @@ def _coral(module: ModuleType, device: str) -> Any:
         raise VariantError(
             f"the Edge TPU library {CORAL_LIBRARY} cannot be used: {_words(error)}",
             remedy="install libedgetpu1-std, plug the Coral in, and give this user access to it",
+            transient=True,  # one process per TPU: it may be another's at this moment
         ) from error
 
 

@@ -31,6 +31,11 @@ def test_a_job_survives_the_pipe(tmp_path):
     assert job.read_job(io.BytesIO(job.write_job(sent))) == sent
 
 
+def test_a_problem_of_the_moment_survives_the_pipe():
+    said = job.Line(problem="busy", remedy="wait", transient=True)
+    assert job.read_line(said.encode()) == said
+
+
 @pytest.mark.parametrize("measured", [None, Measurement(1.0, 2.0, 3.0, 4, 5.0)])
 def test_a_verdict_survives_the_pipe(measured):
     verdict = Verdict(True, "fine", measured, 0.5)

@@ -235,3 +235,4 @@ def test_litert_without_the_coral_library_says_what_to_install(tmp_path):
     with pytest.raises(VariantError, match=r"libedgetpu.so.1 cannot be used") as caught:
         get_runtime("litert").open(manifest, manifest.variants[0], tmp_path, Budget(accelerator="coral-usb"))
     assert "libedgetpu1-std" in caught.value.remedy
+    assert caught.value.transient, "one process per TPU: a busy one says nothing about the model"
