@@ -27,9 +27,8 @@ from gateway.domain.tensor import (
     decode_raw,
     encode_raw,
 )
+from gateway.frontends.not_offered import refuse_shared_memory
 from gateway.frontends.oip_json_arrays import read_array
-
-_SHARED_MEMORY = "shared_memory_"
 
 
 class _JsonInput(msgspec.Struct):
@@ -149,7 +148,7 @@ def _read_outputs(
     for output in asked:
         if output.name in read:
             raise _invalid(f"output '{output.name}' already exists in request")
-        _refuse_shared_memory(output.parameters, f"output '{output.name}'")
+        refuse_shared_memory(output.parameters or (), f"output '{output.name}'")
         read[output.name] = read_output_parameters(output.parameters or {}, output.name)
     said = {name: value.binary_data for name, value in read.items() if value.binary_data is not None}
     outputs = tuple(RequestedOutput(name, value.classification) for name, value in read.items())
@@ -164,7 +163,7 @@ def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tupl
         if item.name in inputs:
             raise _invalid(f"input '{item.name}' already exists in request")
         parameters = item.parameters or {}
-        _refuse_shared_memory(parameters, f"input '{item.name}'")
+        refuse_shared_memory(parameters, f"input '{item.name}'")
         datatype = datatype_named(item.datatype, item.name)
         size = _binary_size(parameters, item.name)
         ignored += len(parameters) - (size is not None)
@@ -200,11 +199,6 @@ def _slice(binary: memoryview | None, offset: int, size: int, item: _JsonInput) 
         left = len(binary) - offset
         raise _invalid(f"input '{item.name}' announces {size} bytes of binary data, but {left} are left of the body")
     return binary[offset : offset + size]
-
-
-def _refuse_shared_memory(parameters: Mapping[str, Parameter] | None, where: str) -> None:
-    if any(name.startswith(_SHARED_MEMORY) for name in parameters or ()):
-        raise RequestError(Fault.UNSUPPORTED, f"{where} is in shared memory, which is not offered here; send its bytes")
 
 
 def _text(element: bytes | str, name: str) -> str:

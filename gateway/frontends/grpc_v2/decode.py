@@ -12,6 +12,7 @@ from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
 from gateway.domain.parameters import RequestParameters, deadline_ns, read_output_parameters, read_parameters
 from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count
 from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.not_offered import refuse_shared_memory
 
 PARAMETERS_LIMIT = 256
 """Parameters of one request, input or output. Triton knows a dozen; each costs the loop about a microsecond."""
@@ -148,7 +149,7 @@ def _outputs(sent: Any) -> tuple[tuple[RequestedOutput, ...], int]:
         name, values = output.name, read_values(output.parameters, f"output '{output.name:.200}'")
         if name in requested:
             raise _invalid(f"output '{name:.200}' already exists in request")
-        _refuse_shared_memory(values, f"output '{name:.200}'")
+        refuse_shared_memory(values, f"output '{name:.200}'")
         parameters = read_output_parameters(values, name)
         requested[name] = RequestedOutput(name, parameters.classification)
         ignored += parameters.ignored
@@ -157,16 +158,8 @@ def _outputs(sent: Any) -> tuple[tuple[RequestedOutput, ...], int]:
 
 def _ignored(parameters: Any, where: str) -> int:
     values = read_values(parameters, where)
-    _refuse_shared_memory(values, where)
+    refuse_shared_memory(values, where)
     return len(values)
-
-
-def _refuse_shared_memory(values: Mapping[str, Parameter], where: str) -> None:
-    if "shared_memory_region" in values:
-        raise RequestError(
-            Fault.UNSUPPORTED,
-            f"{where} asks for a shared memory region, which this gateway does not offer; send and take the tensor raw",
-        )
 
 
 def _check_number(sent: Any, what: str) -> None:

@@ -6,8 +6,9 @@ import errno
 from pathlib import Path
 
 from gateway.domain.access import Address, Security
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import UnreachableError
 from gateway.frontends.listening import listen, refusal, remove_stale
+from gateway.frontends.tls import server_context
 
 TABLE = "grpc"
 BACKLOG = 1
@@ -35,33 +36,8 @@ def cannot_listen(address: Address) -> UnreachableError:
 
 
 def check_certificates(security: Security) -> tuple[bytes, bytes] | None:
-    """Certificate and key to serve with, None where TLS is not configured.
-
-    Raises ConfigurationError where half of it is missing, the PEM cannot be read, or the key is another certificate's:
-    a gateway that was told to guard its port never serves it in the clear.
-    """
-    certificate, key = security.certificate, security.key
-    if certificate is None or key is None:
-        if certificate is key is security.client_ca:
-            return None
-        raise ConfigurationError("cert and key belong together, and client_ca needs both; give them all", table="tls")
-    _check_pem(certificate, key, security.client_ca)
-    return certificate, key
-
-
-def _check_pem(certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
-    from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        leaf = x509.load_pem_x509_certificates(certificate)[0]
-        private = load_pem_private_key(key, None)
-        if client_ca is not None:
-            x509.load_pem_x509_certificates(client_ca)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(
-            f"cert, key or client_ca cannot be read as PEM without a password: {error}", table="tls"
-        ) from None
-    if leaf.public_key() != private.public_key():
-        raise ConfigurationError("the key does not belong to the certificate; give the pair", table="tls", key="key")
+    """Certificate and key to serve with, None where TLS is not configured. Raises as `server_context` does: grpcio
+    would say nothing of what is wrong with them."""
+    if server_context(security) is None or security.certificate is None or security.key is None:
+        return None
+    return security.certificate, security.key

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Inference, Repository, Statistics
-from gateway.frontends.grpc_v2 import metadata
+from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.decode import decode_request, wants_final_response
 from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
@@ -21,6 +21,7 @@ from gateway.frontends.grpc_v2.health import HealthService
 from gateway.frontends.grpc_v2.protocol import message, services
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
+from gateway.frontends.not_offered import refuse_load_parameters
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
@@ -70,19 +71,20 @@ class InferenceService:
 
     async def server_metadata(self, request: Any, call: CallInfo) -> Any:
         """Name, version, extensions."""
-        return metadata.server_metadata()
+        return message("inference.ServerMetadataResponse")(**documents.server_metadata())
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:
         """Inputs and outputs as clients see them. NOT_FOUND, UNAVAILABLE."""
-        return metadata.model_metadata(*self._described(request))
+        return message("inference.ModelMetadataResponse")(**documents.model_metadata(*self._described(request)))
 
     async def model_config(self, request: Any, call: CallInfo) -> Any:
         """Triton's configuration of the model, as far as it has one here. NOT_FOUND, UNAVAILABLE."""
-        return metadata.model_config(*self._described(request))
+        return message("inference.ModelConfigResponse")(config=documents.model_config(*self._described(request)))
 
     async def model_statistics(self, request: Any, call: CallInfo) -> Any:
         """Counters of one version, one model or all. NOT_FOUND."""
-        return metadata.model_statistics(self._statistics.statistics(request.name, request.version))
+        counted = self._statistics.statistics(request.name, request.version)
+        return message("inference.ModelStatisticsResponse")(**documents.model_statistics(counted))
 
     async def model_infer(self, request: Any, call: CallInfo) -> Any:
         """Answer one request."""
@@ -108,16 +110,13 @@ class InferenceService:
     async def repository_index(self, request: Any, call: CallInfo) -> Any:
         """Every known model version, or only the ready ones."""
         _refuse_repository_name(request.repository_name)
-        return metadata.repository_index(self._repository.index(), only_ready=request.ready)
+        lines = documents.repository_index(self._repository.index(), only_ready=request.ready)
+        return message("inference.RepositoryIndexResponse")(models=lines)
 
     async def repository_model_load(self, request: Any, call: CallInfo) -> Any:
         """Read the model's folder again. DENIED unless `[models] control = true`."""
         _refuse_repository_name(request.repository_name)
-        for name in request.parameters:
-            raise RequestError(
-                Fault.UNSUPPORTED,
-                f"load parameter '{name:.200}' is not supported; put files into the model directory, then load",
-            )
+        refuse_load_parameters(request.parameters)
         await self._repository.load(request.model_name)
         return message("inference.RepositoryModelLoadResponse")()
 
@@ -178,10 +177,7 @@ class InferenceService:
         }
 
     def _described(self, request: Any) -> tuple[Any, Any, Any]:
-        name, version = request.name, request.version
-        manifest = self._inference.describe(name, version)
-        versions = [manifest.version] if version else self._repository.versions(name)
-        return manifest, self._inference.placement(name, version), versions
+        return documents.described(self._inference, self._repository, request.name, request.version)
 
     async def _stream_answer(self, request: Any, call: CallInfo) -> Any:
         final = wants_final_response(request)

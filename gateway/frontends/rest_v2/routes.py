@@ -12,8 +12,9 @@ from litestar import Request, Response, get, post
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends import documents
+from gateway.frontends.not_offered import refuse_load_parameters
 from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
-from gateway.frontends.rest_v2 import documents
 from gateway.frontends.rest_v2.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -51,7 +52,7 @@ class _LoadBody(msgspec.Struct):
 @get("/v2", summary="Server metadata")
 async def server_metadata() -> Document:
     """Name, version and the extensions that work here."""
-    return documents.server_metadata()
+    return documents.server_metadata("binary_tensor_data")
 
 
 @get("/v2/health/live", summary="Liveness")
@@ -78,19 +79,15 @@ async def model_ready(request: Call) -> Response[Document]:
 @get([MODEL, VERSION], summary="Model metadata")
 async def model_metadata(request: Call) -> Document:
     """Inputs and outputs with the batch dimension, and the versions that are ready."""
-    model, version = _names(request)
     ports = _ports(request)
-    manifest, placement = ports.inference.describe(model, version), ports.inference.placement(model, version)
-    return documents.model_metadata(manifest, placement, ports.repository.versions(model))
+    return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
 @get([MODEL + "/config", VERSION + "/config"], summary="Model configuration")
 async def model_config(request: Call) -> Document:
     """Triton's model configuration: dims without the batch dimension."""
-    model, version = _names(request)
     ports = _ports(request)
-    manifest, placement = ports.inference.describe(model, version), ports.inference.placement(model, version)
-    return documents.model_config(manifest, placement, ports.repository.versions(model))
+    return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
 @get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics")
@@ -111,11 +108,7 @@ async def repository_index(request: Call) -> list[Document]:
 async def load(request: Call) -> Document:
     """Read the model's folder again and serve what passes its gate."""
     body = await _optional_body(request, _LoadBody)
-    for name in body.parameters or {}:
-        if name == "config" or name.startswith("file:"):
-            raise RequestError(
-                Fault.UNSUPPORTED, f"parameter '{name}' is not offered; put the model's files into the model directory"
-            )
+    refuse_load_parameters(body.parameters or ())
     await _ports(request).repository.load(_names(request)[0])
     return {}
 

@@ -14,7 +14,7 @@ from gateway.domain.access import Address, Security
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends.listening import bound_address, listen
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.rest_v2.tls import server_context
+from gateway.frontends.tls import server_context
 
 if TYPE_CHECKING:
     from uvicorn.config import Config

@@ -258,10 +258,10 @@ def test_too_many_tensors():
 def test_shared_memory_is_refused_for_inputs_and_outputs():
     into = request(inputs=[tensor()])
     into.inputs[0].parameters["shared_memory_region"].string_param = "r"
-    assert "input 'x' asks for a shared memory region" in refused(into, Fault.UNSUPPORTED)
+    assert "input 'x' is in shared memory" in refused(into, Fault.UNSUPPORTED)
     out = request(inputs=[tensor()], raw_input_contents=[bytes(8)], outputs=[{"name": "y"}])
-    out.outputs[0].parameters["shared_memory_region"].string_param = "r"
-    assert "output 'y' asks for a shared memory region" in refused(out, Fault.UNSUPPORTED)
+    out.outputs[0].parameters["shared_memory_byte_size"].string_param = "r"
+    assert "output 'y' is in shared memory" in refused(out, Fault.UNSUPPORTED)
 
 
 def test_long_names_stay_out_of_messages():

@@ -64,7 +64,7 @@ def test_anything_that_is_not_pem(broken, content):
     authority = Authority()
     parts = [*authority.issue("localhost"), authority.pem]
     parts[broken] = content
-    with pytest.raises(ConfigurationError, match="cannot be read as PEM"):
+    with pytest.raises(ConfigurationError, match="cannot be used"):
         check_certificates(Security(*parts))
 
 

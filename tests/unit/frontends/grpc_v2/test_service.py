@@ -11,7 +11,7 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.ports import IndexEntry
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
-from gateway.frontends.grpc_v2 import metadata
+from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.service import InferenceService
@@ -104,16 +104,20 @@ def placed(rows, accelerator="cpu"):
     return Placement("v", "onnx", "int8", accelerator, "why", rows)
 
 
+def configured(manifest, placement, *versions):
+    return message("inference.ModelConfig")(**documents.model_config(manifest, placement, versions or ("1",)))
+
+
 def test_config_of_a_model_that_is_not_batched():
     manifest = identity(Datatype.FP32)
     fixed = replace(manifest, inputs=(TensorSpec("x", Datatype.FP32, (1, 3, 8, 8), "NCHW"),))
-    config = metadata.model_config(fixed, placed(8), ["1"]).config
+    config = configured(fixed, placed(8))
     assert (config.max_batch_size, list(config.input[0].dims), config.input[0].format) == (0, [1, 3, 8, 8], 2)
     assert config.WhichOneof("scheduling_choice") is None
 
 
 def test_config_names_variant_and_accelerator():
-    config = metadata.model_config(identity(Datatype.BF16), placed(1, "intel-gpu"), ["1", "2"]).config
+    config = configured(identity(Datatype.BF16), placed(1, "intel-gpu"), "1", "2")
     assert config.parameters["variant"].string_value == "v"
     assert config.parameters["accelerator"].string_value == "intel-gpu"
     assert (config.instance_group[0].kind, config.backend, config.input[0].data_type) == (3, "onnx", 14)
@@ -122,7 +126,7 @@ def test_config_names_variant_and_accelerator():
 
 def test_every_datatype_has_a_config_type():
     for datatype in Datatype:
-        config = metadata.model_config(identity(datatype), placed(1), ["1"]).config
+        config = configured(identity(datatype), placed(1))
         assert config.input[0].data_type != 0
 
 
@@ -132,7 +136,7 @@ def test_statistics():
     counted.queue.add(40, 2)
     counted.batch(4).compute_infer.add(70)
     counted.batch(2).compute_infer.add(30)
-    (line,) = metadata.model_statistics([counted]).model_stats
+    (line,) = message("inference.ModelStatisticsResponse")(**documents.model_statistics([counted])).model_stats
     assert (line.name, line.last_inference, line.inference_count, line.execution_count) == ("m", 99, 6, 2)
     assert (line.inference_stats.success.ns, line.inference_stats.queue.count) == (500, 2)
     assert [(batch.batch_size, batch.compute_infer.ns) for batch in line.batch_stats] == [(2, 30), (4, 70)]
@@ -140,12 +144,18 @@ def test_statistics():
 
 def test_index_of_all_and_of_the_ready():
     entries = [IndexEntry("a", "1", "READY"), IndexEntry("b", "1", "UNAVAILABLE", "wrong digest")]
-    everything = metadata.repository_index(entries, only_ready=False)
-    assert [(m.name, m.state, m.reason) for m in everything.models] == [
-        ("a", "READY", ""),
-        ("b", "UNAVAILABLE", "wrong digest"),
-    ]
-    assert [m.name for m in metadata.repository_index(entries, only_ready=True).models] == ["a"]
+    assert [line["reason"] for line in documents.repository_index(entries, only_ready=False)] == ["", "wrong digest"]
+    assert [line["name"] for line in documents.repository_index(entries, only_ready=True)] == ["a"]
+
+
+def test_an_index_message_names_states(service, inference):
+    inference.unready.add("identity_fp32")
+    models = call(service, "RepositoryIndex").models
+    assert {(line.name, line.state) for line in models} >= {
+        ("identity_fp32", "UNAVAILABLE"),
+        ("identity_bytes", "READY"),
+    }
+    assert "identity_fp32" not in {line.name for line in call(service, "RepositoryIndex", ready=True).models}
 
 
 def test_load_and_unload(service, inference):

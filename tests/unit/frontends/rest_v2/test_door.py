@@ -12,7 +12,7 @@ import pytest
 from gateway.domain.access import Security, read_tokens
 from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.frontends.rest_v2.door import Peer, caller_of
-from gateway.frontends.rest_v2.tls import server_context
+from gateway.frontends.tls import server_context
 from tests.simulators.grpc_gateway import Authority
 
 TOKENS = read_tokens("ann secret", "tokens")

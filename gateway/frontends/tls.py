@@ -1,4 +1,4 @@
-"""The TLS context of a listener, from PEM contents."""
+"""The TLS context of a listener, from PEM contents. gRPC has its own TLS, and is given only what could be used here."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from gateway.domain.errors import ConfigurationError
 def server_context(security: Security) -> ssl.SSLContext | None:
     """TLS 1.2 and later, HTTP/1.1, client certificates required where `client_ca` is set; None without certificate.
 
-    Raises ConfigurationError where certificate, key or authority cannot be used.
+    Raises ConfigurationError where certificate, key or authority cannot be used, or one of them is missing: a gateway
+    that was told to guard its port never serves it in the clear.
     """
     if security.certificate is None or security.key is None:
-        return None
+        if security.certificate is security.key is security.client_ca:
+            return None
+        raise ConfigurationError("cert and key belong together, and client_ca needs both; give them all", table="tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])

@@ -1,4 +1,7 @@
-"""Manifests, placements, counters and index lines → the JSON objects that describe them (OIP v2 and Triton's)."""
+"""Manifests, placements, counters and index lines → the documents that describe them (OIP v2 and Triton's).
+
+REST sends them as JSON; their keys are the fields of the gRPC messages, which are built from them.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,12 @@ from typing import Any
 
 from gateway import __version__
 from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.ports import IndexEntry
+from gateway.domain.ports import IndexEntry, Inference, Repository
 from gateway.domain.statistics import Duration, Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 
 SERVER_NAME = "edge-inference-gateway"
-EXTENSIONS = (
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "parameters",
-    "statistics",
-)
+EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
 """Triton's names of what works here; `schedule_policy`, `sequence` and shared memory do not."""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
@@ -28,13 +24,21 @@ _STAGES = ("compute_input", "compute_infer", "compute_output")
 Document = dict[str, Any]
 
 
-def server_metadata() -> Document:
-    """GET /v2."""
-    return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+def server_metadata(*more: str) -> Document:
+    """ServerMetadata; `more` are extensions that only one protocol has."""
+    return {"name": SERVER_NAME, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
+
+
+def described(
+    inference: Inference, repository: Repository, model: str, version: str
+) -> tuple[ModelManifest, Placement, Sequence[str]]:
+    """What the next two tell of: a version, or the default one and all that are ready. Raises as `describe` does."""
+    manifest, placement = inference.describe(model, version), inference.placement(model, version)
+    return manifest, placement, [manifest.version] if version else repository.versions(model)
 
 
 def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """GET /v2/models/{model}; shapes include the batch dimension."""
+    """ModelMetadata; shapes include the batch dimension."""
     return {
         "name": manifest.name,
         "versions": list(versions),
@@ -45,7 +49,7 @@ def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequ
 
 
 def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """GET …/config, as Triton's ModelConfig in JSON; dims exclude the batch dimension where max_batch_size > 0."""
+    """Triton's ModelConfig; dims exclude the batch dimension where max_batch_size > 0."""
     rows = placement.max_batch_rows if manifest.batched else 0
     inputs = [
         {**_config_tensor(spec, rows), "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE")}
@@ -68,12 +72,12 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
 
 
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
-    """GET …/stats."""
+    """ModelStatistics."""
     return {"model_stats": [_servable(servable) for servable in counted]}
 
 
 def repository_index(entries: Iterable[IndexEntry], *, only_ready: bool) -> list[Document]:
-    """POST /v2/repository/index."""
+    """Lines of RepositoryIndex."""
     return [
         {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
         for entry in entries
