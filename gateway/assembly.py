@@ -65,7 +65,8 @@ async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False) ->
 
 
 def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
-    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core.
+    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core,
+    and one where CPU time is what counts: more never take less of it.
 
     Raises ConfigurationError where no profile matches.
     """
@@ -78,7 +79,8 @@ def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
             key="profile",
         )
     cores = inventory.cpu.cores or os.cpu_count() or 1
-    threads = config.selection.threads or min(profile.budget.threads or cores, cores)
+    most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
+    threads = config.selection.threads or most
     return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
 
 

@@ -75,14 +75,14 @@ def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
 
 
 def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelManifest) -> Candidate:
-    """The candidate with what its trial here found; a failed trial or too much accuracy lost makes it ineligible."""
+    """The candidate with what its trial here found; a failure, too much accuracy lost or memory taken rules it out."""
     if verdict is None or not candidate.eligible:
         return candidate
     if not verdict.passed:
         return replace(candidate, verdict=verdict, eligible=False, reason=verdict.reason)
-    loss = _too_much(manifest, verdict.accuracy_loss, "the golden answers")
-    if loss:
-        return replace(candidate, verdict=verdict, eligible=False, reason=loss)
+    obstacle = _too_much(manifest, verdict.accuracy_loss, "the golden answers") or _memory_obstacle(candidate, verdict)
+    if obstacle:
+        return replace(candidate, verdict=verdict, eligible=False, reason=obstacle)
     return replace(candidate, verdict=verdict, reason=verdict.reason)
 
 
@@ -138,7 +138,8 @@ def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int]
 
 def _place(manifest: ModelManifest, variant: Variant, step: Step, site: Site) -> Candidate:
     device = None if step.accelerator == CPU else site.inventory.accelerator(step.accelerator)
-    budget = Budget(site.threads, step.accelerator, step.options, site.cache_dir)
+    allowed = site.profile.budget.memory_bytes
+    budget = Budget(site.threads, step.accelerator, step.options, site.cache_dir, allowed)
     obstacle = (
         _device_obstacle(step, device)
         or _feature_obstacle(variant, site.inventory)
@@ -178,6 +179,14 @@ def _runtime_obstacle(variant: Variant, runtimes: Mapping[str, RuntimeStatus] | 
         return ""
     status = runtimes.get(variant.runtime) or RuntimeStatus(variant.runtime, problem="unknown runtime")
     return f"runtime {status.name}: {status.problem}; {status.remedy}".rstrip("; ") if status.problem else ""
+
+
+def _memory_obstacle(candidate: Candidate, verdict: Verdict) -> str:
+    allowed = candidate.budget.memory_bytes
+    taken = verdict.measured.memory_bytes if verdict.measured else 0
+    if not allowed or taken <= allowed:
+        return ""
+    return f"takes {taken / 2**20:.0f} MiB of memory, more than the {allowed / 2**20:.0f} MiB that the profile allows"
 
 
 def _accuracy_loss(manifest: ModelManifest, accuracy: float | None) -> str:

@@ -13,12 +13,14 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What one session may use: threads (≥ 1; the most that a trial may settle on), the ladder step's options, a folder
-    for compiled blobs ("": none)."""
+    for compiled blobs ("": none). `memory_bytes`: what it may add to the process (0: not bounded).
+    """
 
     threads: int = 1
     accelerator: str = CPU
     options: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str = ""
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,3 @@ class Vitals:
     memory_available_bytes: int | None = None
     throttled: bool | None = None
     npu_busy_us: int | None = None
-
-
-def energy_delta_uj(before: int, after: int, max_range: int) -> int | None:
-    """Energy between two readings less than one wrap apart; None where the readings cannot belong to this range."""
-    if not (0 <= before <= max_range and 0 <= after <= max_range):
-        return None
-    return after - before if after >= before else after + max_range - before

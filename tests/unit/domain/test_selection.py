@@ -141,6 +141,18 @@ def test_accuracy_measured_here_counts_too() -> None:
     assert with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.005), of).proven  # type: ignore[arg-type]
 
 
+def test_a_variant_that_took_more_memory_than_the_profile_allows_is_out() -> None:
+    of = model(variant("exact", runtime="onnx"))
+    (candidate,) = plan(of, site())  # type: ignore[arg-type]
+    bounded = dataclasses.replace(candidate, budget=dataclasses.replace(candidate.budget, memory_bytes=64 * 2**20))
+    for taken, proven in ((64 * 2**20, True), (65 * 2**20, False)):
+        verdict = Verdict(True, "ok", Measurement(1.0, 1.0, 1.0, taken))
+        assert with_verdict(bounded, verdict, of).proven is proven  # type: ignore[arg-type]
+        assert with_verdict(candidate, verdict, of).proven  # type: ignore[arg-type]
+    out = with_verdict(bounded, Verdict(True, "ok", Measurement(1.0, 1.0, 1.0, 65 * 2**20)), of)  # type: ignore[arg-type]
+    assert out.reason == "takes 65 MiB of memory, more than the 64 MiB that the profile allows"
+
+
 def test_a_failed_trial_makes_ineligible_and_an_ineligible_candidate_stays_so() -> None:
     of = model(ORT)
     (candidate,) = plan(of, site())  # type: ignore[arg-type]
