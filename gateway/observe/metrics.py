@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,15 +39,19 @@ class Metrics:
         from prometheus_client import CollectorRegistry
 
         self._inference, self._statistics = inference, statistics
-        self._sources, self._vitals = sources, vitals
+        self._sources, self._read_vitals, self._vitals = sources, vitals, Vitals()
         self._process = psutil.Process(os.getpid())
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> tuple[bytes, str]:
-        """The page in Prometheus' text format, and its content type."""
+    async def render(self) -> tuple[bytes, str]:
+        """The page in Prometheus' text format, and its content type.
+
+        Sensors are read on a thread: one behind I²C takes milliseconds, for which no request should wait.
+        """
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+        self._vitals = await asyncio.to_thread(self._read_vitals)
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def collect(self) -> Iterable[Metric]:
@@ -55,7 +60,7 @@ class Metrics:
         yield from _traffic(counted)
         yield from _time(counted)
         yield from self._models(counted)
-        yield from _device(self._vitals())
+        yield from _device(self._vitals)
         yield from self._itself()
         yield from _samples(sample for source in self._sources for sample in source())
 

@@ -163,6 +163,14 @@ async def test_a_silent_tls_peer_is_given_up():
         await writer.wait_closed()
 
 
+async def test_a_silent_tls_peer_does_not_hold_up_the_stop():
+    """From Python 3.12 on asyncio's servers wait for it."""
+    async with serving(security=TLS, settings=RestSettings(header_timeout_s=3600)) as gateway:
+        _, writer = await gateway.connect()
+        await gateway.frontend.stop(0)
+        writer.close()
+
+
 async def test_curl_over_tls_with_a_token(tmp_path):
     curl = shutil.which("curl")
     assert curl, "curl is one of the packages that make test installs"

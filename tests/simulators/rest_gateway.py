@@ -18,12 +18,17 @@ LOOPBACK = Address("127.0.0.1", 0)
 METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 
 
+async def metrics() -> tuple[bytes, str]:
+    """A metrics page."""
+    return METRICS
+
+
 class Gateway:
     """A running frontend; `target` is its first address as clients write it, `client` speaks to it."""
 
     def __init__(self, inference: SimulatedInference, settings: RestSettings, security: Security) -> None:
         self.inference = inference
-        self.frontend = RestFrontend(inference, inference, inference, settings, security, lambda: METRICS)
+        self.frontend = RestFrontend(inference, inference, inference, settings, security, metrics)
         self.addresses: tuple[Address, ...] = ()
         self.client = httpx.AsyncClient()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response
@@ -33,7 +33,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     statistics: Statistics,
     settings: RestSettings,
     security: Security,
-    metrics_text: Callable[[], tuple[bytes, str]],
+    metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
 ) -> Application:
     """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
     ports = Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings))

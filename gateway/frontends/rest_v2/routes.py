@@ -37,7 +37,7 @@ class Ports:
     repository: Repository
     statistics: Statistics
     settings: RestSettings
-    metrics_text: Callable[[], tuple[bytes, str]]
+    metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
     bodies: BodyReader
 
 
@@ -139,10 +139,9 @@ async def infer(request: Call) -> Response[bytes]:
 @get("/metrics", summary="Metrics", media_type="text/plain")
 async def metrics(request: Call) -> Response[bytes]:
     """Counters and gauges in Prometheus' text format."""
-    text, content_type = _ports(request).metrics_text()
-    return Response(
-        text, media_type=content_type.partition("; charset=")[0]
-    )  # litestar says the charset of text itself
+    text, content_type = await _ports(request).metrics_text()
+    # litestar says the charset of text itself
+    return Response(text, media_type=content_type.partition("; charset=")[0])
 
 
 HANDLERS = (

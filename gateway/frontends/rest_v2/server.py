@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from socket import AF_UNIX, socket
@@ -36,7 +36,7 @@ class RestFrontend:
         statistics: Statistics,
         settings: RestSettings,
         security: Security,
-        metrics_text: Callable[[], tuple[bytes, str]],
+        metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     ) -> None:
         self._ports = (inference, repository, statistics)
         self._settings, self._security, self._metrics_text = settings, security, metrics_text
@@ -69,8 +69,10 @@ class RestFrontend:
             path.unlink(missing_ok=True)
         if self._state is not None:
             await self._drain(self._state, grace_s)
-        for server in self._servers:
-            await server.wait_closed()
+        with suppress(TimeoutError):  # from Python 3.12 on this waits for peers that have not shaken hands yet, too
+            async with asyncio.timeout(CLOSING_S):
+                for server in self._servers:
+                    await server.wait_closed()
 
     def _listen(self, address: Address) -> socket:
         return listen(address, "http", backlog=self._settings.backlog, unix_mode=self._settings.unix_socket_mode)

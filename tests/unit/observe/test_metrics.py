@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ class Counted(SimulatedInference):
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:
-    text, content_type = metrics.render()
+    text, content_type = asyncio.run(metrics.render())
     assert content_type.startswith("text/plain; version=0.0.4")
     return {family.name: family for family in text_string_to_metric_families(text.decode())}
 
@@ -143,8 +144,9 @@ def test_a_latency_falls_into_the_bucket_of_its_upper_bound() -> None:
     assert counted.ns == sum(LATENCY_BOUNDS_NS)
 
 
-def test_a_scrape_works_beside_a_running_loop() -> None:
-    async def scrape() -> bytes:
-        return metrics_of(Counted()).render()[0]
-
-    assert b"edge_gateway_build_info" in asyncio.run(scrape())
+def test_sensors_are_not_read_on_the_loop() -> None:
+    readers: list[int] = []
+    engine = Counted()
+    families(Metrics(engine, engine, vitals=lambda: readers.append(threading.get_ident()) or VITALS))  # type: ignore[func-returns-value]
+    assert readers
+    assert threading.get_ident() not in readers
