@@ -10,24 +10,23 @@ from gateway.domain.errors import Fault
 
 @dataclass(frozen=True, slots=True)
 class WireStatus:
-    """gRPC status name and number, and HTTP status code."""
+    """gRPC status name and HTTP status code."""
 
     grpc: str
-    grpc_code: int
     http: int
 
 
 STATUS: Mapping[Fault, WireStatus] = {
-    Fault.INVALID: WireStatus("INVALID_ARGUMENT", 3, 400),
-    Fault.UNAUTHENTICATED: WireStatus("UNAUTHENTICATED", 16, 401),
-    Fault.DENIED: WireStatus("PERMISSION_DENIED", 7, 403),
-    Fault.NOT_FOUND: WireStatus("NOT_FOUND", 5, 404),
-    Fault.TOO_LARGE: WireStatus("RESOURCE_EXHAUSTED", 8, 413),
-    Fault.OVERLOADED: WireStatus("UNAVAILABLE", 14, 503),
-    Fault.EXPIRED: WireStatus("DEADLINE_EXCEEDED", 4, 504),
-    Fault.UNAVAILABLE: WireStatus("UNAVAILABLE", 14, 503),
-    Fault.UNSUPPORTED: WireStatus("UNIMPLEMENTED", 12, 501),
-    Fault.INTERNAL: WireStatus("INTERNAL", 13, 500),
+    Fault.INVALID: WireStatus("INVALID_ARGUMENT", 400),
+    Fault.UNAUTHENTICATED: WireStatus("UNAUTHENTICATED", 401),
+    Fault.DENIED: WireStatus("PERMISSION_DENIED", 403),
+    Fault.NOT_FOUND: WireStatus("NOT_FOUND", 404),
+    Fault.TOO_LARGE: WireStatus("RESOURCE_EXHAUSTED", 413),
+    Fault.OVERLOADED: WireStatus("UNAVAILABLE", 503),
+    Fault.EXPIRED: WireStatus("DEADLINE_EXCEEDED", 504),
+    Fault.UNAVAILABLE: WireStatus("UNAVAILABLE", 503),
+    Fault.UNSUPPORTED: WireStatus("UNIMPLEMENTED", 501),
+    Fault.INTERNAL: WireStatus("INTERNAL", 500),
 }
 
 WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})

@@ -39,16 +39,12 @@ class Notifier:
         stamp_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(["RELOADING=1", f"MONOTONIC_USEC={stamp_us}", *_status(status)])
 
-    def status(self, status: str) -> bool:
-        """One line for `systemctl status`."""
-        return self._send(_status(status))
-
     def watchdog(self) -> bool:
         """Still alive."""
         return self._send(["WATCHDOG=1"])
 
     def _send(self, assignments: list[str]) -> bool:
-        if self._address is None or not assignments:
+        if self._address is None:
             return False
         message = "\n".join(assignments).encode()
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from gateway.domain.errors import Fault, RequestError
 
@@ -49,6 +50,23 @@ class Rpc:
         except DecodeError:
             name = self.request.DESCRIPTOR.full_name
             raise RequestError(Fault.INVALID, f"the {len(raw)} bytes sent are no {name} message") from None
+
+
+def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
+    """The client certificate's common name, else its first alternative name, else ""."""
+    for key in ("x509_common_name", "x509_subject_alternative_name"):
+        for name in facts.get(key, ()):
+            if name:
+                return name.decode(errors="replace")
+    return ""
+
+
+def peer_address(peer: str) -> str:
+    """gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio does not tell the uid)."""
+    scheme, _, rest = peer.partition(":")
+    if scheme not in {"ipv4", "ipv6"}:
+        return scheme
+    return unquote(rest).rpartition(":")[0].strip("[]")
 
 
 def unexpected(error: Exception, path: str) -> RequestError:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 from gateway.domain.access import Address, Security, Tokens
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, peer_address, unexpected
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -229,23 +228,6 @@ class _Calls:
             if name:
                 return name
         return peer_address(context.peer())
-
-
-def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
-    """The client certificate's common name, else its first alternative name, else ""."""
-    for key in ("x509_common_name", "x509_subject_alternative_name"):
-        for name in facts.get(key, ()):
-            if name:
-                return name.decode(errors="replace")
-    return ""
-
-
-def peer_address(peer: str) -> str:
-    """gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio does not tell the uid)."""
-    scheme, _, rest = peer.partition(":")
-    if scheme not in {"ipv4", "ipv6"}:
-        return scheme
-    return unquote(rest).rpartition(":")[0].strip("[]")
 
 
 async def _parsed(rpc: Rpc, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ROWS, TensorSpec
-from gateway.domain.tensor import DATATYPES, Array, Datatype, Tensor, decode_raw
+from gateway.domain.tensor import DATATYPES, RANK_LIMIT, Array, Datatype, Tensor, decode_raw
 from gateway.frontends.mqtt.windows import Rows
 
 CBOR_DEPTH = 16
@@ -27,7 +27,6 @@ IMAGES = frozenset({"image/jpeg", "image/png"})
 RAW = "application/octet-stream"
 SHARED_VALUE_TAGS = (28, 29)
 """CBOR's shared references: they make cycles, and trees that are exponentially larger than the payload."""
-RANK_LIMIT = 32
 _NUMPY_NAMES = {
     str(kind.dtype.newbyteorder("=")): kind for kind in Datatype if kind.wire_bytes and kind is not Datatype.BF16
 }

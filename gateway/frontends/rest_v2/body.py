@@ -70,7 +70,8 @@ class BodyReader:
             if received > self._settings.max_body_bytes:
                 raise too_large(self._settings.max_body_bytes)
             lease.take(len(chunk))
-            plain = inflate.feed(chunk)
+            # 64 KiB may hold 64 MiB: zlib takes 0.12 s for them, on a thread and without the GIL.
+            plain = await asyncio.to_thread(inflate.feed, chunk) if inflate.compressed else chunk
             lease.take(max(0, len(plain) - len(chunk)))
             body += plain
 
@@ -112,12 +113,11 @@ class Inflation:
             raise RequestError(
                 Fault.INVALID, f"Content-Encoding {encoding!r:.60} is not read here; send one of {', '.join(ENCODINGS)}"
             )
-        self._zlib = None if self._encoding == "identity" else zlib.decompressobj(_GZIP_OR_ZLIB)
+        self.compressed = self._encoding != "identity"
+        self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def feed(self, chunk: bytes) -> bytes:
-        """What `chunk` adds to the body. RequestError TOO_LARGE or INVALID."""
-        if self._zlib is None:
-            return chunk
+        """What a `chunk` of compressed bytes adds to the body. RequestError TOO_LARGE or INVALID."""
         try:
             # One byte more than allowed tells "exactly the limit" from "beyond".
             plain = self._zlib.decompress(chunk, self._left + 1)
@@ -132,7 +132,7 @@ class Inflation:
 
     def finish(self) -> None:
         """RequestError INVALID where the compressed stream is cut short."""
-        if self._zlib is not None and not self._zlib.eof:
+        if self.compressed and not self._zlib.eof:
             raise self._broken("it is cut short")
 
     def _broken(self, why: str) -> RequestError:

@@ -1,4 +1,4 @@
-"""The one table of wire codes, held against contracts and against the numbers that gRPC and HTTP define."""
+"""The one table of wire codes, held against contracts and against what gRPC and HTTP define."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_fault_stands_in_the_contract() -> None:
 def test_the_codes_are_those_of_the_contract(fault: Fault) -> None:
     wire = STATUS[fault]
     assert (wire.grpc, wire.http) == CONTRACT[fault.value]
-    assert grpc.StatusCode[wire.grpc].value[0] == wire.grpc_code
+    assert wire.grpc in grpc.StatusCode.__members__
     assert HTTPStatus(wire.http)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import threading
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -125,3 +126,17 @@ def test_what_the_caller_accepts(accept: str, encoding: str) -> None:
 def test_what_is_compressed_is_in_the_format_it_says() -> None:
     assert gzip.decompress(compress(b"body", "gzip", 1)) == b"body"
     assert zlib.decompress(compress(b"body", "deflate", 1)) == b"body"
+
+
+def test_nothing_is_inflated_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    feed = Inflation.feed
+
+    def noted(self: Inflation, chunk: bytes) -> bytes:
+        threads.append(threading.get_ident())
+        return feed(self, chunk)
+
+    monkeypatch.setattr(Inflation, "feed", noted)
+    assert read([gzip.compress(b"body")], {"content-encoding": "gzip"}) == b"body"
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
