@@ -1,5 +1,6 @@
 # Edge inference gateway. `make help` lists the targets.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
