@@ -99,6 +99,7 @@ def _mqtt(folder: Path, models: Path, qos: int) -> Figures:
         servers.Broker(folder) as broker,
         servers.Gateway(folder, models, GATEWAY_CORE, mqtt_port=broker.port, qos=qos) as gateway,
     ):
+        load.wait_online(broker.port)
         before = gateway.cpu_s()
         figures = load.mqtt(broker.port, qos, LOAD_CORE)
         figures["cpu_us"] = (gateway.cpu_s() - before) * 1e6 / figures["messages"]

@@ -60,6 +60,19 @@ def mqtt(port: int, qos: int, core: int) -> dict[str, float]:
     return dict(json.loads(done.stdout))
 
 
+def wait_online(port: int) -> None:
+    """Return once the gateway's retained status says `online`."""
+    from paho.mqtt import subscribe
+
+    end_s = time.monotonic() + RESULTS_S
+    while time.monotonic() < end_s:
+        said = subscribe.simple("edge/bench/#", qos=1, hostname="127.0.0.1", port=port, client_id="bench-wait")
+        if said.topic == "edge/bench/status" and said.payload == b"online":
+            return
+        time.sleep(0.05)
+    raise SystemExit("the gateway never said that it is online")
+
+
 def _play(port: int, qos: int) -> dict[str, float]:
     import threading
 
