@@ -98,8 +98,7 @@ class Daemon:
 
     async def _build(self, state: State) -> None:
         config = self._config
-        self._surveyed = await assembly.survey(config)
-        where = assembly.site(config, self._surveyed, str(self._state_folder / "compiled"))
+        where = assembly.site(config, await assembly.survey(config), str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=where.profile.name, threads=where.threads)
         registry = Registry(config.limits.retry_after_s)
         self._engine = Engine(registry)

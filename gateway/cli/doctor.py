@@ -60,7 +60,7 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
     return [
         Finding(f"runtime {status.name}", status.problem, status.remedy)
         for status in engines
-        if status.problem and (status.installed or absent_all)
+        if status.problem and (status.version or absent_all)
     ]
 
 

@@ -17,6 +17,11 @@ ROWS = -1
 """A dimension whose size the caller chooses; in first place it counts batch rows."""
 
 
+def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether `shape` is `wanted` with a size in place of every -1."""
+    return len(shape) == len(wanted) and all(w in {ROWS, size} for size, w in zip(shape, wanted, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Preprocess:
     """How encoded images become an input: decode, colour, resize (height, width), fit, x·scale − mean per channel."""

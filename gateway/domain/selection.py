@@ -88,8 +88,7 @@ def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelM
 
 def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
     """The proven candidate with the best objective; among those it leads by under 10 %, the first in ladder order."""
-    cost = OBJECTIVES[objective]
-    costs = {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
+    costs = _costs(candidates, objective)
     if not costs:
         return next((candidate for candidate in candidates if candidate.proven), None)
     least = min(costs.values())
@@ -99,8 +98,7 @@ def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
 
 def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str) -> str:
     """Why `chosen` serves, in one sentence for people."""
-    cost, unit = OBJECTIVES[objective], UNITS[objective]
-    costs = {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
+    costs, unit = _costs(candidates, objective), UNITS[objective]
     own = costs.pop(chosen.rank, None)
     if own is None:
         return "first in ladder order; nothing was measured here yet"
@@ -113,6 +111,12 @@ def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str)
     if least < own:
         return f"{own:.0f} {unit}, within 10 % of {rival} ({least:.0f}) and before it in ladder order{waiting}"
     return f"best {objective}: {own:.0f} {unit}, {rival} {least:.0f}{waiting}"
+
+
+def _costs(candidates: Sequence[Candidate], objective: str) -> dict[int | None, float]:
+    """What the objective minimises, by rank, of what was proven and measured here."""
+    cost = OBJECTIVES[objective]
+    return {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
 
 
 def _distinguished(candidate: Candidate, chosen: Candidate) -> str:
@@ -221,7 +225,7 @@ def _climbed(accelerator: Accelerator, candidates: Sequence[Candidate]) -> Accel
         judged = {name: Rung(name, True, f"{proven.variant.name}: {proven.reason}") for name in TRIAL_RUNGS}
     elif tried:
         remedy = "update driver and runtime, then run explain --again"
-        name = "golden" if "golden" in tried[0].reason else "compile"
+        name = "golden" if tried[0].verdict and tried[0].verdict.answered else "compile"
         judged = {name: Rung(name, False, f"{tried[0].variant.name}: {tried[0].reason}", remedy)}
     else:
         return accelerator

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gateway.domain.inventory import CPU, Accelerator, Cpu
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.tensor import DATATYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Measurement:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`passed` and why; `measured` where the trial got that far; `accuracy` on the golden set and how much that loses
-    against the golden answers, None without labels; `threads` it is to serve with. A `transient` failure is not kept.
+    against the golden answers, None without labels; `threads` it is to serve with. `answered`: it compiled and ran to
+    the end, rightly or not. A `transient` failure is not kept.
     """
 
     passed: bool
@@ -48,6 +51,7 @@ class Verdict:
     accuracy_loss: float | None = None
     transient: bool = False
     threads: int = 1
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +64,12 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """Whether a runtime can be used: its version, or the problem and its remedy. `installed`: the package is there."""
+    """Whether a runtime can be used, or the problem and its remedy. `version` is None where no package is installed."""
 
     name: str
     version: str | None = None
     problem: str = ""
     remedy: str = ""
-    installed: bool = False
 
 
 def verdict_key(
@@ -97,3 +100,29 @@ def verdict_key(
         cpu,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Plain values, as JSON carries them between processes and restarts."""
+    return asdict(verdict)
+
+
+def read_verdict(document: Mapping[str, Any]) -> Verdict:
+    """The inverse of `verdict_document`. KeyError, TypeError or ValueError for anything else."""
+    measured = document["measured"]
+    return Verdict(**{**document, "measured": Measurement(**measured) if measured is not None else None})
+
+
+def signature_document(signature: Signature) -> dict[str, Any]:
+    """Plain values: name, datatype, shape and layout of every tensor."""
+    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+    return {side: [(s.name, s.datatype.label, s.shape, s.layout) for s in specs] for side, specs in sides.items()}
+
+
+def read_signature(document: Mapping[str, Any]) -> Signature:
+    """The inverse of `signature_document`. Raises as `read_verdict` does."""
+    inputs, outputs = (
+        tuple(TensorSpec(name, DATATYPES[label], tuple(shape), layout) for name, label, shape, layout in document[side])
+        for side in ("inputs", "outputs")
+    )
+    return Signature(inputs, outputs)

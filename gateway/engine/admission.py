@@ -11,7 +11,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, RequestedOutput
-from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Datatype, Tensor
 
 
@@ -70,11 +70,6 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
     if spec.finite and tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
         raise _invalid(manifest, f"input '{spec.name}' holds NaN or infinity, which this model refuses")
     return int(shape[0]) if shape else 1
-
-
-def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether `shape` is `wanted` with a size in place of every -1."""
-    return len(shape) == len(wanted) and all(w in {ROWS, size} for size, w in zip(shape, wanted, strict=True))
 
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:

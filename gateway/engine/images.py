@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.manifest import Preprocess, TensorSpec
+from gateway.domain.manifest import Preprocess, TensorSpec, fits
 from gateway.domain.tensor import Array
 from gateway.engine.settings import EngineSettings
 
@@ -40,7 +40,7 @@ def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) ->
     except ValueError:
         raise RequestError(Fault.INVALID, f"the images for input '{spec.name}' differ in size") from None
     wanted = spec.shape[1:]
-    if any(size not in {-1, got} for size, got in zip(wanted, batch.shape[1:], strict=True)):
+    if not fits(batch.shape[1:], wanted):
         raise RequestError(
             Fault.INVALID, f"images for input '{spec.name}' decode to {list(batch.shape[1:])}, expected {list(wanted)}"
         )

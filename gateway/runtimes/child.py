@@ -34,7 +34,8 @@ async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> M
         async with asyncio.timeout(deadline_s):
             return await conversation.hear(task)
     except TimeoutError:
-        raise VariantError(f"no answer within {deadline_s:g} s while {conversation.stage}") from None
+        remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
+        raise VariantError(f"no answer within {deadline_s:g} s while {conversation.stage}", remedy=remedy) from None
     finally:
         await conversation.end()
 
@@ -102,7 +103,8 @@ class _Conversation:
         try:
             raw = await self._process.stdout.readline()
         except ValueError:
-            raise VariantError(f"the answer exceeds {self._settings.answer_limit_bytes} bytes") from None
+            problem = f"the answer exceeds {self._settings.answer_limit_bytes} bytes"
+            raise VariantError(problem, remedy="raise [trial] answer_limit_bytes") from None
         return read_line(raw) if raw else None
 
     async def _keep_tail(self) -> None:

@@ -92,8 +92,8 @@ def installed_version(name: str) -> RuntimeStatus:
     version = next(filter(None, map(_version, package.distributions)), "unknown")
     problem, remedy = requirement.obstacle()
     if problem:
-        return RuntimeStatus(name, version, problem, remedy, installed=True)
-    return RuntimeStatus(name, version, installed=True)
+        return RuntimeStatus(name, version, problem, remedy)
+    return RuntimeStatus(name, version)
 
 
 def require(name: str) -> str:

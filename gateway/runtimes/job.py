@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
-from gateway.domain.tensor import DATATYPES
-from gateway.domain.verdict import Budget, Measurement, Signature, Verdict
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.verdict import Budget
 from gateway.runtimes.settings import TrialSettings
 
 
@@ -87,35 +86,3 @@ def read_line(raw: bytes) -> Line:
         return Line(said["stage"], said["result"], said["problem"], said["remedy"], said["transient"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VariantError(f"the trial process answered nonsense: {raw[:80]!r}") from error
-
-
-def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
-    """Plain values only."""
-    return asdict(verdict)
-
-
-def verdict_from_json(said: Mapping[str, Any]) -> Verdict:
-    """The inverse of `verdict_to_json`."""
-    measured = said["measured"]
-    return Verdict(**{**said, "measured": Measurement(**measured) if measured is not None else None})
-
-
-def signature_to_json(signature: Signature) -> dict[str, Any]:
-    """Names, datatypes and shapes."""
-    return {
-        "inputs": [_described(spec) for spec in signature.inputs],
-        "outputs": list(map(_described, signature.outputs)),
-    }
-
-
-def signature_from_json(said: Mapping[str, Any]) -> Signature:
-    """The inverse of `signature_to_json`."""
-    return Signature(tuple(map(_spec, said["inputs"])), tuple(map(_spec, said["outputs"])))
-
-
-def _described(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype.label, "shape": list(spec.shape)}
-
-
-def _spec(said: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(said["name"], DATATYPES[said["datatype"]], tuple(said["shape"]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet, judge
-from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Tolerance
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Tolerance, fits
 from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Datatype, Tensors
@@ -45,7 +45,8 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
     result = judge(golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance()))
     word = "passed" if result.passed else "failed"
     reason = f"{word} its golden set: {result.reason}"
-    return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=result.accuracy_loss)
+    loss = result.accuracy_loss
+    return Verdict(result.passed, reason, accuracy=result.accuracy, accuracy_loss=loss, answered=True)
 
 
 def repeated(manifest: ModelManifest, session: Session) -> Verdict:
@@ -55,10 +56,14 @@ def repeated(manifest: ModelManifest, session: Session) -> Verdict:
     second = _run(manifest, session, inputs)
     for name, answer in first.items():
         if answer.dtype.kind == "f" and not np.isfinite(answer).all():
-            return Verdict(False, f"no golden set; output {name!r} holds NaN or infinity for generated inputs")
+            return Verdict(
+                False, f"no golden set; output {name!r} holds NaN or infinity for generated inputs", answered=True
+            )
         if not np.array_equal(answer, second[name]):
-            return Verdict(False, f"no golden set; output {name!r} differs between two runs on the same inputs")
-    return Verdict(True, "no golden set; two runs finite and equal")
+            return Verdict(
+                False, f"no golden set; output {name!r} differs between two runs on the same inputs", answered=True
+            )
+    return Verdict(True, "no golden set; two runs finite and equal", answered=True)
 
 
 def measured(
@@ -157,9 +162,6 @@ def _run(manifest: ModelManifest, session: Session, inputs: Tensors) -> dict[str
     answers = finish_outputs(manifest, session.run(inputs))
     for spec in manifest.outputs:
         shape = answers[spec.name].shape
-        fits = len(shape) == len(spec.shape) and all(
-            want in (ROWS, size) for size, want in zip(shape, spec.shape, strict=True)
-        )
-        if not fits:
+        if not fits(shape, spec.shape):
             raise VariantError(f"output {spec.name!r} has shape {list(shape)}, the manifest says {list(spec.shape)}")
     return {name: answer.copy() for name, answer in answers.items()}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
-from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
+from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict, read_signature, read_verdict
 from gateway.runtimes.child import ask_child
 from gateway.runtimes.installed import installed_version
-from gateway.runtimes.job import Inspection, Listing, Trial, signature_from_json, verdict_from_json
+from gateway.runtimes.job import Inspection, Listing, Trial
 from gateway.runtimes.settings import TrialSettings
 
 
@@ -22,12 +22,12 @@ async def try_variant(
         said = await ask_child(Trial(manifest, variant, files, budget), settings.deadline_s, settings)
     except VariantError as error:
         return Verdict(False, str(error), transient=error.transient)
-    return verdict_from_json(said)
+    return read_verdict(said)
 
 
 async def inspect_file(runtime: str, file: Path, settings: TrialSettings) -> Signature:
     """Inputs and outputs of a bare model file, asked in a child. Raises VariantError."""
-    return signature_from_json(await ask_child(Inspection(runtime, file), settings.deadline_s, settings))
+    return read_signature(await ask_child(Inspection(runtime, file), settings.deadline_s, settings))
 
 
 async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeStatus, tuple[str, ...]]:

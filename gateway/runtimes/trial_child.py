@@ -22,10 +22,10 @@ from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
 from gateway.domain.ports import Session
 from gateway.domain.selection import TIE_LEAD
-from gateway.domain.verdict import Verdict
+from gateway.domain.verdict import Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
-from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job, signature_to_json, verdict_to_json
+from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
 from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -70,10 +70,10 @@ def answer(job: Job, say: Say) -> None:
 def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
     match job.task:
         case Trial():
-            return verdict_to_json(_try(job.task, job, enter))
+            return verdict_document(_try(job.task, job, enter))
         case Inspection():
             enter("reading the model")
-            return signature_to_json(get_runtime(job.task.runtime).inspect(job.task.file))
+            return signature_document(get_runtime(job.task.runtime).inspect(job.task.file))
         case Listing():
             return _list(job.task, enter)
 

@@ -12,14 +12,18 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import TensorSpec
-from gateway.domain.tensor import DATATYPES
-from gateway.domain.verdict import Measurement, Signature, Verdict
+from gateway.domain.verdict import (
+    Signature,
+    Verdict,
+    read_signature,
+    read_verdict,
+    signature_document,
+    verdict_document,
+)
 from gateway.store.settings import StateSettings
 
 Kept = TypeVar("Kept")
@@ -55,21 +59,19 @@ class State:
 
     def verdict(self, key: str) -> Verdict | None:
         """The verdict kept under `key`, or None."""
-        return self._get("verdict", key, _verdict)
+        return self._get("verdict", key, read_verdict)
 
     def keep_verdict(self, key: str, verdict: Verdict) -> None:
         """Keep `verdict`, replacing what was there."""
-        self._put("verdict", key, asdict(verdict))
+        self._put("verdict", key, verdict_document(verdict))
 
     def signature(self, digest: str) -> Signature | None:
         """The signature kept for a bare model of this digest, or None."""
-        return self._get("signature", digest, _signature)
+        return self._get("signature", digest, read_signature)
 
     def keep_signature(self, digest: str, signature: Signature) -> None:
         """Keep what a runtime said of a bare model."""
-        sides = {"inputs": signature.inputs, "outputs": signature.outputs}
-        content = {side: [_spec_row(spec) for spec in specs] for side, specs in sides.items()}
-        self._put("signature", digest, content)
+        self._put("signature", digest, signature_document(signature))
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""
@@ -105,23 +107,6 @@ class State:
             self._unwritten[table, key] = text
         else:
             self._unwritten.pop((table, key), None)
-
-
-def _verdict(content: dict[str, Any]) -> Verdict:
-    measured = content.pop("measured")
-    return Verdict(**content, measured=Measurement(**measured) if measured else None)
-
-
-def _spec_row(spec: TensorSpec) -> tuple[object, ...]:
-    return spec.name, spec.datatype.label, spec.shape, spec.layout
-
-
-def _signature(content: dict[str, Any]) -> Signature:
-    inputs, outputs = (
-        tuple(TensorSpec(name, DATATYPES[label], tuple(shape), layout) for name, label, shape, layout in content[side])
-        for side in ("inputs", "outputs")
-    )
-    return Signature(inputs, outputs)
 
 
 @contextmanager

@@ -130,7 +130,8 @@ def test_a_model_that_crashes_while_it_is_inspected(tmp_path):
 def test_a_model_that_never_answers(tmp_path):
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), IMPATIENT))
     assert not verdict.passed
-    assert verdict.reason == "no answer within 3 s while running it twice"
+    remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
+    assert verdict.reason == f"no answer within 3 s while running it twice; {remedy}"
 
 
 def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
@@ -202,7 +203,7 @@ def test_status_of_an_unknown_runtime():
 def test_status_of_a_runtime_that_does_not_answer_in_time():
     status, devices = asyncio.run(runtime_status("openvino", replace(QUICK, listing_deadline_s=0.001)))
     assert status.problem.startswith("no answer within 0.001 s while starting")
-    assert status.installed
+    assert status.version
     assert devices == ()
 
 

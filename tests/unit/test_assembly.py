@@ -23,7 +23,7 @@ PROFILE = Profile("test", "", 0, Match(), Budget(), (Step("cpu", "reference", ("
 SITE = Site(
     Inventory("x86_64", Board(), Cpu(), 1),
     PROFILE,
-    {name: RuntimeStatus(name, "1", installed=True) for name in RUNTIMES},
+    {name: RuntimeStatus(name, "1") for name in RUNTIMES},
 )
 
 

@@ -250,7 +250,15 @@ def test_the_same_variant_elsewhere_is_told_apart() -> None:
     [
         ([None, None], {"compile": None, "golden": None, "measured": None}),
         ([Verdict(False, "died"), None], {"compile": False, "golden": None, "measured": None}),
-        ([Verdict(False, "golden set failed"), None], {"compile": None, "golden": False, "measured": None}),
+        (
+            [Verdict(False, "golden set failed", answered=True), None],
+            {"compile": None, "golden": False, "measured": None},
+        ),
+        ([Verdict(False, "no such file: /golden/m"), None], {"compile": False, "golden": None, "measured": None}),
+        (
+            [Verdict(True, "ok", accuracy_loss=0.5, answered=True), None],
+            {"compile": None, "golden": False, "measured": None},
+        ),
         ([Verdict(False, "died"), measured(5)], {"compile": True, "golden": True, "measured": True}),
     ],
 )

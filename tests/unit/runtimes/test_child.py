@@ -15,7 +15,16 @@ from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
-from gateway.domain.verdict import Budget, Measurement, Signature, Verdict
+from gateway.domain.verdict import (
+    Budget,
+    Measurement,
+    Signature,
+    Verdict,
+    read_signature,
+    read_verdict,
+    signature_document,
+    verdict_document,
+)
 from gateway.runtimes import job, measure
 from gateway.runtimes.settings import TrialSettings
 from tests.simulators import models
@@ -39,14 +48,14 @@ def test_a_problem_of_the_moment_survives_the_pipe():
 @pytest.mark.parametrize("measured", [None, Measurement(1.0, 2.0, 3.0, 4, 5.0)])
 def test_a_verdict_survives_the_pipe(measured):
     verdict = Verdict(True, "fine", measured, 0.5)
-    line = job.read_line(job.Line(result=job.verdict_to_json(verdict)).encode())
-    assert job.verdict_from_json(line.result) == verdict
+    line = job.read_line(job.Line(result=verdict_document(verdict)).encode())
+    assert read_verdict(line.result) == verdict
 
 
 def test_a_signature_survives_the_pipe():
     signature = Signature((TensorSpec("x", Datatype.BF16, (-1, 3)),), (TensorSpec("y", Datatype.BYTES, ()),))
-    line = job.read_line(job.Line(result=job.signature_to_json(signature)).encode())
-    assert job.signature_from_json(line.result) == signature
+    line = job.read_line(job.Line(result=signature_document(signature)).encode())
+    assert read_signature(line.result) == signature
 
 
 @pytest.mark.parametrize("raw", [b"", b"hello\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 100_000])

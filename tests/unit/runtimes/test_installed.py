@@ -33,7 +33,7 @@ def site(tmp_path, monkeypatch):
 def test_every_runtime_of_the_catalogue_is_known():
     assert set(REQUIREMENTS) == set(CATALOG)
     for name in CATALOG:
-        assert installed_version(name).installed
+        assert installed_version(name).version
         assert get_runtime(name).name == name
 
 
@@ -50,7 +50,7 @@ def test_a_missing_package_names_the_extra(name, monkeypatch):
     status = installed_version(name)
     assert "is not installed" in status.problem
     assert f"pip install 'edge-inference-gateway[{name}]'" in status.remedy
-    assert not status.installed
+    assert status.version is None
     with pytest.raises(VariantError, match=f"runtime {name} cannot be used"):
         require(name)
 
