@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,10 @@ from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
 from gateway.domain.selection import Site
 from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
+from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
+from gateway.engine.registry import Registry
+from gateway.engine.repository import ModelRepository, ScanModel
 from gateway.hardware.climb import climb, library_sets
 from gateway.hardware.library import ask_libraries
 from gateway.hardware.probe import probe
@@ -96,6 +100,39 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
         return await inspect_file(runtime, file, config.trial)
 
     return Loader(where, config.selection.objective, trial, inspect, _open_session, state, publish)
+
+
+@contextmanager
+def opened(config: Config, surveyed: Survey, state_folder: Path) -> Iterator[Loader]:
+    """A loader over the kept verdicts, for as long as a command looks at them. Raises as `site` and `State.open` do."""
+    state = State.open(state_folder, config.state)
+    try:
+        yield loader(config, site(config, surveyed), state, publish=lambda _event: None)
+    finally:
+        state.close()
+
+
+def serving(
+    config: Config,
+    loader: Loader,
+    *,
+    scan_model: ScanModel = lambda _model: (),
+    control: Callable[[], bool] = lambda: False,
+) -> tuple[Engine, ModelRepository]:
+    """The one door and what fills it. By default nobody may load or unload by name."""
+    registry = Registry(config.limits.retry_after_s)
+    engine = Engine(registry)
+    repository = ModelRepository(
+        registry,
+        engine,
+        loader,
+        scan_model,
+        settings=config.limits,
+        selection=config.selection,
+        control=control,
+        publish=loader.publish,
+    )
+    return engine, repository
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:

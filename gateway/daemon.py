@@ -15,9 +15,6 @@ from gateway import assembly
 from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
-from gateway.engine.engine import Engine
-from gateway.engine.registry import Registry
-from gateway.engine.repository import ModelRepository
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, watchdog_period_s
 from gateway.store.state import State
@@ -100,17 +97,11 @@ class Daemon:
         config = self._config
         where = assembly.site(config, await assembly.survey(config), str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=where.profile.name, threads=where.threads)
-        registry = Registry(config.limits.retry_after_s)
-        self._engine = Engine(registry)
-        self._repository = ModelRepository(
-            registry,
-            self._engine,
+        self._engine, self._repository = assembly.serving(
+            config,
             assembly.loader(config, where, state, self._publish),
-            lambda model: assembly.releases_of(self._config, model),
-            settings=config.limits,
-            selection=config.selection,
+            scan_model=lambda model: assembly.releases_of(self._config, model),
             control=lambda: self._config.models.control,
-            publish=self._publish,
         )
 
     async def _first_synchronisation(self) -> None:

@@ -14,7 +14,6 @@ from gateway.cli.common import configured, mark, print_json, print_table, root_f
 from gateway.config import Config, check_listeners, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.selection import Candidate, climb_trials
-from gateway.store.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,13 @@ def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
     """What earlier trials on this device found, without trying anything now."""
     if surveyed.profile is None or not os.path.lexists(folder):  # also False where it may not be looked for
         return []
-    state = State.open(folder, config.state)
-    try:
-        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
-        manifests = [release.manifest for release in assembly.releases(config) if release.manifest]
+    with assembly.opened(config, surveyed, folder) as loader:
+        try:
+            releases = assembly.releases(config)
+        except ConfigurationError:  # a finding of its own
+            return []
+        manifests = [release.manifest for release in releases if release.manifest]
         return [candidate for manifest in manifests for candidate in loader.candidates(manifest)]
-    except ConfigurationError:
-        return []
-    finally:
-        state.close()
 
 
 def _models(config: Config) -> list[Finding]:

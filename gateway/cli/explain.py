@@ -16,7 +16,6 @@ from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.engine.loader import Loader
-from gateway.store.state import State
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -28,14 +27,10 @@ async def _explain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     release = find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config, root_folder(arguments))
-    state = State.open(state_folder(arguments.state), config.state)
-    try:
-        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
+    with assembly.opened(config, surveyed, state_folder(arguments.state)) as loader:
         manifest = await _manifest(loader, release)
         here = surveyed.statuses is not None
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
-    finally:
-        state.close()
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     if arguments.json:
         print_json(explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective))

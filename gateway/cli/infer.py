@@ -19,11 +19,7 @@ from gateway.config import Config, state_folder
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import DATATYPES, Datatype
-from gateway.engine.engine import Engine
-from gateway.engine.registry import Registry
-from gateway.engine.repository import ModelRepository
 from gateway.frontends.oip_json import decode_request, encode_response
-from gateway.store.state import State
 
 ROWS_SHOWN = 20
 
@@ -46,27 +42,14 @@ def command(arguments: argparse.Namespace) -> int:
 async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
     release = find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
-    state = State.open(state_folder(arguments.state), config.state)
-    registry = Registry(config.limits.retry_after_s)
-    engine = Engine(registry)
-    loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
-    repository = ModelRepository(
-        registry,
-        engine,
-        loader,
-        lambda _model: (),
-        settings=config.limits,
-        selection=config.selection,
-        control=lambda: False,
-        publish=lambda _event: None,
-    )
-    try:
-        await repository.synchronise([release])
-        manifest = engine.describe(release.name, release.version)
-        return await engine.infer(read_request(arguments, manifest)), manifest.labels
-    finally:
-        await repository.close()
-        state.close()
+    with assembly.opened(config, surveyed, state_folder(arguments.state)) as loader:
+        engine, repository = assembly.serving(config, loader)
+        try:
+            await repository.synchronise([release])
+            manifest = engine.describe(release.name, release.version)
+            return await engine.infer(read_request(arguments, manifest)), manifest.labels
+        finally:
+            await repository.close()
 
 
 def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> InferRequest:

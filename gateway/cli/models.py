@@ -16,7 +16,6 @@ from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.store.library import MANIFEST, scan, scan_model, scan_version
-from gateway.store.state import State
 
 Checked = tuple[Release, str, list[Candidate]]
 """A release, the problem that keeps it from being tried (""), and every candidate with its verdict."""
@@ -30,11 +29,12 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.dir is None:
         raise ConfigurationError("models check needs the folder to check: edge-gateway models check DIR")
     checked = asyncio.run(_check(config, Path(arguments.dir), state_folder(arguments.state)))
+    fine = all(map(_passed, checked))
     if arguments.json:
-        print_json({"ok": not _findings(checked), "releases": [_checked_json(entry) for entry in checked]})
+        print_json({"ok": fine, "releases": [_checked_json(entry) for entry in checked]})
     else:
         _print_checked(checked)
-    return 1 if _findings(checked) else 0
+    return 0 if fine else 1
 
 
 def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
@@ -55,19 +55,14 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
 async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]:
     releases = releases_in(folder, config)
     surveyed = await assembly.survey(config)
-    state = State.open(state_dir, config.state)
-    try:
-        loader = assembly.loader(config, assembly.site(config, surveyed), state, lambda _event: None)
-        with progress() as bar:
-            task = bar.add_task("checking releases", total=len(releases))
-            checked = []
-            for release in releases:
-                bar.update(task, description=f"checking {release.name} {release.version}")
-                checked.append(await _check_release(loader, release))
-                bar.advance(task)
+    with assembly.opened(config, surveyed, state_dir) as loader, progress() as bar:
+        task = bar.add_task("checking releases", total=len(releases))
+        checked = []
+        for release in releases:
+            bar.update(task, description=f"checking {release.name} {release.version}")
+            checked.append(await _check_release(loader, release))
+            bar.advance(task)
         return checked
-    finally:
-        state.close()
 
 
 async def _check_release(loader: Loader, release: Release) -> Checked:
@@ -84,18 +79,18 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
     return release, problem, tried
 
 
-def _findings(checked: list[Checked]) -> bool:
-    failed = any(c.verdict is not None and not c.eligible for _, _, candidates in checked for c in candidates)
-    return failed or any(problem for _, problem, _ in checked)
+def _passed(entry: Checked) -> bool:
+    """No problem, and no variant that was tried failed."""
+    _, problem, candidates = entry
+    return not problem and all(candidate.eligible for candidate in candidates if candidate.verdict is not None)
 
 
 def _checked_json(entry: Checked) -> dict[str, Any]:
     release, problem, candidates = entry
-    failed = any(candidate.verdict is not None and not candidate.eligible for candidate in candidates)
     return {
         "name": release.name,
         "version": release.version,
-        "ok": not problem and not failed,
+        "ok": _passed(entry),
         "problem": problem or None,
         "variants": [{**candidate_json(candidate), "tried": candidate.verdict is not None} for candidate in candidates],
     }

@@ -86,7 +86,7 @@ class LiteRtEngine:
     """`gateway.runtimes.session.Engine`. Inputs are copied into the interpreter and outputs out of it, once each.
 
     Views of the interpreter's tensors would save the second copy but block the next run for as long as anyone holds
-    one. Another row count than that of the run before costs a new allocation, 1 to 30 µs for small models.
+    one. Another row count than that of the run before costs a new allocation.
     """
 
     def __init__(self, interpreter: Any, integers: frozenset[str], *, any_rows: bool = False) -> None:

@@ -96,8 +96,8 @@ def _grpc(folder: Path, models: Path, model: str, connections: int, seconds: int
 
 def _mqtt(folder: Path, models: Path, qos: int) -> Figures:
     with (
-        servers.Broker(folder) as broker,
-        servers.Gateway(folder, models, GATEWAY_CORE, mqtt_port=broker.port, qos=qos) as gateway,
+        servers.broker(folder) as broker,
+        servers.Gateway(folder, models, GATEWAY_CORE, mqtt=broker.url, qos=qos) as gateway,
     ):
         load.wait_online(broker.port)
         before = gateway.cpu_s()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,8 +17,9 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
-START_S, STOP_S = 30.0, 15.0
+from tests.simulators.broker import Mosquitto
+from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, Daemon
+
 ROUTE = """
 [gateway]
 id = "bench"
@@ -36,7 +39,7 @@ def model_directory(folder: Path) -> Path:
     """The two shipped models and `tiny`, a bare 16 → 4 dense network."""
     models = folder / "models"
     for name in ("meter-reader", "activity"):
-        shutil.copytree(ROOT / "models" / name, models / name)
+        shutil.copytree(SHIPPED / name, models / name)
     (models / "tiny").mkdir()
     (models / "tiny" / "model.onnx").write_bytes(_dense(16, 4))
     return models
@@ -61,7 +64,7 @@ def _dense(width: int, classes: int) -> bytes:
 def chosen_variant(models: Path, state: Path, model: str) -> str:
     """Try every variant here (verdicts are kept in `state`), and say which one serves."""
     command = ["explain", model, "--models", str(models), "--state", str(state), "--json"]
-    done = subprocess.run(_gateway(*command), cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([*COMMAND, *command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     return str(json.loads(done.stdout)["chosen"])
 
 
@@ -72,28 +75,19 @@ def bare_loop(models: Path, model: str, variant: str, seconds: int, core: int) -
     return dict(json.loads(done.stdout))
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Gateway:
+    """The daemon on one core, ready; its costs so far. Ends when the block ends."""
 
-
-class Pinned:
-    """A child on one core, terminated when the block ends."""
-
-    def __init__(self, command: list[str], core: int | None, port: int, log: Path) -> None:
-        began = time.monotonic()
-        with log.open("wb") as output:
-            self._child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        self._process = psutil.Process(self._child.pid)
-        if core is not None:
-            self._process.cpu_affinity([core])
-        while not _answers(port):
-            if self._child.poll() is not None or time.monotonic() - began > START_S:
-                raise SystemExit(f"{command[0]} did not start:\n{log.read_text()[-2000:]}")
-            time.sleep(0.002)
-        self.ready_s = time.monotonic() - began
+    def __init__(self, folder: Path, models: Path, core: int, *, mqtt: str = "off", qos: int = 1) -> None:
+        command = ("taskset", "--cpu-list", str(core), *COMMAND)
+        config = ROUTE.format(qos=qos)
+        began_s = time.monotonic()
+        self._daemon = Daemon(
+            folder, models=models, state=folder / "state", config=config, mqtt=mqtt, command=command
+        ).start()
+        self.ready_s = time.monotonic() - began_s
+        self.grpc_port = int(self._daemon.grpc.rpartition(":")[2])
+        self._process = psutil.Process(self._daemon.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -101,12 +95,7 @@ class Pinned:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._child.terminate()
-        try:
-            self._child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        self._daemon.stop()
 
     def cpu_s(self) -> float:
         """User and system time so far."""
@@ -118,42 +107,19 @@ class Pinned:
         return float(self._process.memory_info().rss) / 2**20
 
 
-class Gateway(Pinned):
-    """`edge-gateway run`; ready once its HTTP port, opened last, accepts."""
-
-    def __init__(self, folder: Path, models: Path, core: int, *, mqtt_port: int = 0, qos: int = 1) -> None:
-        self.grpc_port, http = free_port(), free_port()
-        config = folder / "bench.toml"
-        config.write_text(ROUTE.format(qos=qos))
-        options: list[Any] = ["--config", config, "--models", models, "--state", folder / "state"]
-        options += ["--grpc", f"127.0.0.1:{self.grpc_port}", "--http", f"127.0.0.1:{http}"]
-        options += ["--mqtt", f"mqtt://127.0.0.1:{mqtt_port}"] if mqtt_port else []
-        super().__init__(_gateway("run", *map(str, options)), core, http, folder / "gateway.log")
-
-
-class Broker(Pinned):
+@contextmanager
+def broker(folder: Path) -> Iterator[Mosquitto]:
     """mosquitto, not pinned: it is neither the gateway nor the load."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        config = folder / "mosquitto.conf"
-        config.write_text(
-            f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
-        )
-        program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
-        super().__init__([program, "-c", str(config)], None, self.port, folder / "mosquitto.log")
+    with asyncio.Runner() as runner:
+        started = Mosquitto(folder, "max_queued_messages 0\nautosave_on_changes false")
+        runner.run(started.start())
+        try:
+            yield started
+        finally:
+            runner.run(started.stop())
 
 
 def golden(model: str) -> dict[str, Any]:
     """The golden set of a shipped model."""
-    with np.load(ROOT / "models" / model / "1" / "golden.npz", allow_pickle=False) as arrays:
+    with np.load(SHIPPED / model / "1" / "golden.npz", allow_pickle=False) as arrays:
         return dict(arrays)
-
-
-def _gateway(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gateway", *arguments]
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -285,7 +285,7 @@ class Session:
 
 
 class _Packed:
-    """Properties packed once: paho's own take 20 µs to pack, for each publication anew."""
+    """Properties packed once: paho packs its own for each publication anew."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
