@@ -23,7 +23,8 @@ class InferRequest:
     """`inputs` in the manifest's names; `version` "" means the policy's default.
 
     `deadline_ns` is on the monotonic clock (None: none); `priority` 1 is highest, 0 the model's default;
-    `outputs` empty means all of them. `caller` as contracts.md defines it: token, certificate, uid or address.
+    `outputs` empty means all of them. `caller`: token's name, certificate, peer uid or address, the first there is.
+    `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest.
     """
 
     model: str
@@ -34,6 +35,7 @@ class InferRequest:
     deadline_ns: int | None = None
     priority: int = 0
     caller: str = ""
+    stream: str = ""
     ignored_parameters: int = 0
 
 

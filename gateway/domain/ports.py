@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.statistics import Placement, ServableStatistics
@@ -57,6 +58,37 @@ class Inference(Protocol):
 
     def placement(self, model: str, version: str = "") -> Placement:
         """What serves a version now. Raises as `describe` does."""
+
+
+class Sink(Protocol):
+    """Takes the answers of submitted requests, on the event loop, and gives each its `token` back.
+
+    The answers of one run come one after the other, then one `flush`: what a sink writes, it may write then.
+    """
+
+    def answer(self, token: Any, response: InferResponse) -> None:
+        """The request was answered. Must not raise."""
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        """The request was refused or dropped. Must not raise."""
+
+    def flush(self) -> None:
+        """No more comes from this run. Must not raise."""
+
+
+class Pending(Protocol):
+    """A submitted request that is not answered yet."""
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more: none comes. Harmless after the answer."""
+
+
+class Submission(Protocol):
+    """Inference without a task per request, for frontends that answer thousands a second on one core."""
+
+    def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
+        """Queue a request. Raises RequestError where it is refused at the door; else exactly one `answer` or `refuse`
+        follows, never within this call, unless it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
