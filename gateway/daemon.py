@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway import assembly
 from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
@@ -132,11 +133,10 @@ class Daemon:
     async def _start_grpc(self, stack: AsyncExitStack, security: Security) -> None:
         if not self._config.grpc_listen:
             return
-        from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
         from gateway.frontends.grpc_v2.service import InferenceService
 
         service = InferenceService(self._engine, self._repository, self._engine, self._config.grpc)
-        frontend = GrpcFrontend(service, self._config.grpc, security)
+        frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._readiness_changed = service.health.changed
@@ -272,3 +272,9 @@ class Daemon:
         while True:
             self._notify.watchdog()
             await asyncio.sleep(period_s)
+
+
+def _grpc_listener(server: str) -> Any:
+    """The class that speaks HTTP/2, imported only when asked for: grpcio takes 10 MB and 70 ms."""
+    module, name = {"own": ("server", "GrpcServer"), "grpcio": ("grpcio_server", "GrpcFrontend")}[server]
+    return getattr(importlib.import_module(f"gateway.frontends.grpc_v2.{module}"), name)

@@ -34,7 +34,7 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         texts = getattr(arguments, name, None)
         if texts:
             changes[f"{name}_listen"] = read_addresses(texts, f"--{name}", "")
-    models, mqtt = getattr(arguments, "models", None), getattr(arguments, "mqtt", None)
+    models, mqtt, server = (getattr(arguments, name, None) for name in ("models", "mqtt", "grpc_server"))
 
     def apply(config: Config) -> Config:
         laid = dict(changes)
@@ -42,6 +42,8 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
             laid["models"] = dataclasses.replace(config.models, dir=models)
         if mqtt:
             laid["mqtt"] = dataclasses.replace(config.mqtt, url="" if mqtt == "off" else mqtt)
+        if server:
+            laid["grpc"] = dataclasses.replace(config.grpc, server=server)
         return dataclasses.replace(config, **laid)
 
     return apply

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.frontends.grpc_v2.settings import SERVERS
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -152,7 +153,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grpc", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8001)")
     parser.add_argument("--http", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8000)")
     parser.add_argument("--mqtt", type=named, metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
-    parser.add_argument("--grpc-server", choices=("grpcio",), help="what speaks HTTP/2 (default grpcio)")
+    parser.add_argument("--grpc-server", choices=SERVERS, help="what speaks HTTP/2: the gateway's own, or grpcio")
 
 
 def _probe(parser: argparse.ArgumentParser) -> None:

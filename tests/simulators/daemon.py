@@ -53,6 +53,7 @@ class Daemon:
         grpc: Sequence[str] = (ANYWHERE,),
         http: Sequence[str] = (ANYWHERE,),
         mqtt: str = "off",
+        arguments: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
@@ -63,7 +64,7 @@ class Daemon:
         self.heard: list[str] = []
         listens = [option for name, ads in (("grpc", grpc), ("http", http)) for a in ads for option in (f"--{name}", a)]
         self.options = ["--config", str(self.config_file), "--models", str(models), "--state", str(self.state)]
-        self.options += [*listens, "--mqtt", mqtt]
+        self.options += [*listens, "--mqtt", mqtt, *arguments]
         self._environ, self._command = dict(environ or {}), tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._notified: socket.socket | None = None

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tritonclient.grpc as triton
 
-from tests.simulators.daemon import ROOT, golden, running
+from tests.simulators.daemon import QUIET, ROOT, golden, running
 
 HEAVY = {
     *("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "grpc", "google", "paho", "litestar", "uvicorn"),
@@ -47,6 +47,17 @@ def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
         assert mapped(daemon, "grpc")
         for package in ("msgspec", "PIL", "cryptography", "multidict"):
             assert not mapped(daemon, package), package
+
+
+def test_the_service_behind_both_grpc_servers_needs_no_grpcio():
+    code = "gateway.frontends.grpc_v2.service as s; s.message('inference.ModelInferRequest')"
+    assert loaded(code) & HEAVY == {"google"}
+
+
+def test_the_command_line_names_the_grpc_server(tmp_path, state):
+    config = '[grpc]\nserver = "own"\n' + QUIET
+    with running(tmp_path, state=state, config=config, arguments=["--grpc-server", "grpcio"]) as daemon:
+        assert mapped(daemon, "grpc")
 
 
 def test_without_grpc_its_library_stays_out(tmp_path, state):

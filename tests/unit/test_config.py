@@ -67,6 +67,7 @@ def test_every_number_and_flag_can_be_set_and_must_be_one(table):
         ("[limits]\ndrain_s = nan", "edge.toml:2: limits.drain_s: must be between 0"),
         ("[grpc]\nlisten = '127.0.0.1:1'", "edge.toml:2: grpc.listen: must be an array of strings"),
         ("[grpc]\nlisten = ['127.0.0.1']", "edge.toml:2: grpc.listen: '127.0.0.1' is no address"),
+        ("[grpc]\nserver = 'nginx'", "edge.toml:2: grpc.server: 'nginx' is unknown; write one of own, grpcio"),
         ("[http]\nlisten = ['unix:relative']", "edge.toml:2: http.listen: "),
         ("[log]\nlevel = 'loud'", "edge.toml:2: log.level: "),
         ("grpc = 3", "edge.toml:1: grpc: must be a table"),

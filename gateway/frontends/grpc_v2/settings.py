@@ -9,11 +9,15 @@ from gateway.domain.errors import ConfigurationError
 INT32_MAX = 2**31 - 1
 """gRPC keeps its channel arguments in 32 bits."""
 
+SERVERS = ("own", "grpcio")
+"""What may speak HTTP/2 here; the same service stands behind each."""
+
 
 @dataclass(frozen=True, slots=True)
 class GrpcSettings:
     """Defaults suit a small device on a private network."""
 
+    server: str = "grpcio"  # what speaks HTTP/2: own, the gateway's, or grpcio, for comparison
     max_message_bytes: int = 64 * 1024 * 1024  # largest request, before and after decompression; RESOURCE_EXHAUSTED
     max_metadata_bytes: int = 16 * 1024  # all headers of one call together
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
@@ -30,7 +34,9 @@ class GrpcSettings:
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
 
     def __post_init__(self) -> None:
-        """Refuse what gRPC cannot hold and bounds that nothing passes. Raises ConfigurationError (table grpc)."""
+        """Refuse unknown words, what gRPC cannot hold, bounds that nothing passes. ConfigurationError (table grpc)."""
+        if self.server not in SERVERS:
+            raise _refused("server", f"{self.server!r:.40} is unknown; write one of {', '.join(SERVERS)}")
         for key in (spec.name for spec in fields(self) if isinstance(getattr(self, spec.name), int)):
             if not 1 <= getattr(self, key) <= INT32_MAX:
                 raise _refused(key, f"must be between 1 and {INT32_MAX}, not {getattr(self, key)}")
