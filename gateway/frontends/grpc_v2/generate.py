@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.frontends.grpc_v2.protocol import DESCRIPTORS
 
-PROTOS = ("health.proto", "inference.proto")
+PROTOS = ("health.proto", "inference.proto", "reflection_v1.proto", "reflection_v1alpha.proto")
 
 
 def compile_protos() -> bytes:

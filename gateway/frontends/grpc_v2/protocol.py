@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
 SERVICES = ("inference.GRPCInferenceService", "grpc.health.v1.Health")
+REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 
 @functools.cache
@@ -39,6 +40,6 @@ def message(name: str) -> Any:
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
-def services() -> Sequence[ServiceDescriptor]:
-    """Descriptors of the services this gateway offers."""
-    return [pool().FindServiceByName(name) for name in SERVICES]
+def services(names: Sequence[str]) -> Sequence[ServiceDescriptor]:
+    """Descriptors of the services with these full names. KeyError where the .proto files have none."""
+    return [pool().FindServiceByName(name) for name in names]

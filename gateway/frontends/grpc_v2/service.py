@@ -1,4 +1,4 @@
-"""GRPCInferenceService and Health on messages and the domain alone: no transport is known here.
+"""GRPCInferenceService, Health and ServerReflection on messages and the domain alone: no transport is known here.
 
 A transport takes `rpcs()`, parses each request with `Rpc.request.FromString`, awaits `Rpc.answer(message, CallInfo)`,
 and turns RequestError into a status by `gateway.frontends.status`.
@@ -7,8 +7,9 @@ and turns RequestError into a status by `gateway.frontends.status`.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError
@@ -18,7 +19,8 @@ from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.decode import decode_request, wants_final_response
 from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
 from gateway.frontends.grpc_v2.health import HealthService
-from gateway.frontends.grpc_v2.protocol import message, services
+from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, pool, services
+from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
 from gateway.frontends.not_offered import refuse_load_parameters
@@ -34,7 +36,8 @@ class InferenceService:
         self, inference: Inference, repository: Repository, statistics: Statistics, settings: GrpcSettings
     ) -> None:
         self._inference, self._repository, self._statistics = inference, repository, statistics
-        self._stream_in_flight = settings.stream_in_flight
+        self._settings = settings
+        self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
         self._draining = False
         self.health = HealthService(inference, settings.max_health_watches, settings.retry_after_s)
@@ -43,7 +46,7 @@ class InferenceService:
         """Every method by its path, "/package.Service/Method"."""
         answers = self._answers()
         rpcs = {}
-        for service in services():
+        for service in services(self._names):
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
                 rpcs[path] = Rpc(path, _kind(method), message(method.input_type.full_name), answers[method.name])
@@ -90,22 +93,13 @@ class InferenceService:
         """Answer one request."""
         return encode_response(await self._inference.infer(decode_request(request, call, time.monotonic_ns())))
 
-    async def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
+    def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer requests as they complete; an error of one is in-band and the stream goes on."""
-        if self._draining:
-            raise stopping()
+        return self._stream(requests, partial(self._stream_answer, call=call), self._settings.stream_in_flight)
 
-        async def answer(request: Any) -> Any:
-            return await self._stream_answer(request, call)
-
-        stream = InferStream(requests, answer, self._stream_in_flight)
-        self._streams.add(stream)
-        try:
-            async with aclosing(stream.replies()) as replies:
-                async for reply in replies:
-                    yield reply
-        finally:
-            self._streams.discard(stream)
+    def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
+        """Answer questions about the services, one after the other. TOO_LARGE beyond the settings' bounds."""
+        return self._stream(requests, ReflectionStream(pool(), self._names, self._settings).answer, in_flight=1)
 
     async def repository_index(self, request: Any, call: CallInfo) -> Any:
         """Every known model version, or only the ready ones."""
@@ -174,10 +168,25 @@ class InferenceService:
             "LogSettings": self.log_settings,
             "Check": self.health.check,
             "Watch": self.health.watch,
+            "ServerReflectionInfo": self.server_reflection_info,
         }
 
     def _described(self, request: Any) -> tuple[Any, Any, Any]:
         return documents.described(self._inference, self._repository, request.name, request.version)
+
+    async def _stream(
+        self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int
+    ) -> AsyncGenerator[Any, None]:
+        if self._draining:
+            raise stopping()
+        stream = InferStream(requests, answer, in_flight)
+        self._streams.add(stream)
+        try:
+            async with aclosing(stream.replies()) as replies:
+                async for reply in replies:
+                    yield reply
+        finally:
+            self._streams.discard(stream)
 
     async def _stream_answer(self, request: Any, call: CallInfo) -> Any:
         final = wants_final_response(request)

@@ -23,6 +23,9 @@ class GrpcSettings:
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
     max_streams_per_connection: int = 1024  # HTTP/2 streams of one connection; a burst beyond them is UNAVAILABLE
     max_health_watches: int = 64  # Health.Watch streams open at once; they count among the calls
+    reflection: bool = True  # whether tools such as grpcurl may ask for the services and messages offered here
+    reflection_requests: int = 1000  # questions of one reflection stream; then RESOURCE_EXHAUSTED
+    reflection_request_bytes: int = 4096  # ... and the longest of them, which its answer repeats
     stream_in_flight: int = 16  # requests of one ModelStreamInfer stream answered at the same time
     retry_after_s: float = 0.1  # hint with UNAVAILABLE where the engine gives none
     cancel_limit_s: float = 2.0  # how long a stop waits for calls to notice that they were cancelled
@@ -37,7 +40,7 @@ class GrpcSettings:
         """Refuse unknown words, what gRPC cannot hold, bounds that nothing passes. ConfigurationError (table grpc)."""
         if self.server not in SERVERS:
             raise _refused("server", f"{self.server!r:.40} is unknown; write one of {', '.join(SERVERS)}")
-        for key in (spec.name for spec in fields(self) if isinstance(getattr(self, spec.name), int)):
+        for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) is int):
             if not 1 <= getattr(self, key) <= INT32_MAX:
                 raise _refused(key, f"must be between 1 and {INT32_MAX}, not {getattr(self, key)}")
         if self.unix_socket_mode > 0o777:

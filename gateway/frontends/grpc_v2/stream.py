@@ -1,4 +1,4 @@
-"""One ModelStreamInfer call: several requests in flight, each answered when it is done."""
+"""One bidirectional call: several requests in flight, each answered when it is done."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ def refused(service, method, **fields):
 
 def test_every_method_of_the_protocol_has_an_answer(service):
     rpcs = service.rpcs()
-    assert len(rpcs) == 22
+    assert len(rpcs) == 24
     kinds = {path.rpartition("/")[2]: rpc.kind for path, rpc in rpcs.items() if rpc.kind is not Kind.UNARY}
-    assert kinds == {"ModelStreamInfer": Kind.BIDIRECTIONAL, "Watch": Kind.SERVER_STREAM}
+    both = {"ModelStreamInfer": Kind.BIDIRECTIONAL, "ServerReflectionInfo": Kind.BIDIRECTIONAL}
+    assert kinds == {**both, "Watch": Kind.SERVER_STREAM}
 
 
 def test_bytes_that_are_no_message(service):
