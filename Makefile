@@ -33,7 +33,8 @@ $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
-	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3
+	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 \
+		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
 demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors

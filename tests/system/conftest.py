@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from PIL import Image
 
 from tests.simulators import daemon as simulator
-from tests.simulators.daemon import Daemon, golden, running
+from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 
 LOG_TAIL_CHARS = 6000
+GRPC_SERVERS = ("grpcio",)
+"""Values of `--grpc-server`: what peers see must not differ."""
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,50 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gateway(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
     """A daemon with the shipped models, on TCP."""
     with running(tmp_path_factory.mktemp("gateway"), state=state) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session", params=GRPC_SERVERS)
+def grpc_server(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The arguments that choose what speaks HTTP/2; every test that uses it runs once per server."""
+    return "--grpc-server", request.param
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str]) -> Iterator[Daemon]:
+    """A daemon with the shipped models and gRPC on TCP and on a UNIX socket, once per server."""
+    folder = tmp_path_factory.mktemp("s")
+    listens = [ANYWHERE, f"unix:{folder}/g.sock"]
+    with running(folder, state=state, grpc=listens, arguments=grpc_server) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca.pem, and NAME.pem with NAME.key for localhost, client and stranger (of another authority)."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["/usr/bin/env", "openssl", *arguments], cwd=folder, capture_output=True, check=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for ca in ("ca", "other-ca"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}", "-days", "1")
+    for name, ca in (("localhost", "ca"), ("client", "ca"), ("stranger", "other-ca")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (folder / "san").write_text(f"subjectAltName=DNS:{name}\n")
+        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "1", "-extfile", "san")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served_tls(
+    tmp_path_factory: pytest.TempPathFactory, state: Path, grpc_server: tuple[str, str], authority: Path
+) -> Iterator[Daemon]:
+    """As `served`, with TLS on TCP by the certificate of localhost."""
+    config = f'{QUIET}{SHORT_TRIALS}[tls]\ncert = "{authority}/localhost.pem"\nkey = "{authority}/localhost.key"\n'
+    with running(tmp_path_factory.mktemp("tls"), state=state, config=config, arguments=grpc_server) as daemon:
         yield daemon
 
 

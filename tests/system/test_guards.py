@@ -81,25 +81,6 @@ def test_no_token_is_ever_logged(guarded):
 
 
 # ---- TLS -----------------------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    """ca.pem, and NAME.pem with NAME.key for server, client and stranger (of another authority)."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments):
-        subprocess.run(["/usr/bin/env", "openssl", *arguments], cwd=folder, capture_output=True, check=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    for ca in ("ca", "other-ca"):
-        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-subj", f"/CN={ca}", "-days", "1")
-    for name, ca in (("localhost", "ca"), ("client", "ca"), ("stranger", "other-ca")):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "san").write_text(f"subjectAltName=DNS:{name}\n")
-        signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "1", "-extfile", "san")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
-    return folder
-
-
 def tls(folder, *, mutual):
     client_ca = f'client_ca = "{folder}/ca.pem"\n' if mutual else ""
     return f'{BASE}[tls]\ncert = "{folder}/localhost.pem"\nkey = "{folder}/localhost.key"\n{client_ca}'

@@ -1,4 +1,4 @@
-"""An unmodified tritonclient, blocking and asynchronous, against the real daemon with the shipped models."""
+"""An unmodified tritonclient, blocking and asynchronous, against the real daemon and both its gRPC servers."""
 
 import asyncio
 import queue
@@ -22,8 +22,8 @@ def given(name, rows):
 
 
 @pytest.fixture
-def client(gateway):
-    with blocking.InferenceServerClient(gateway.grpc) as client:
+def client(served):
+    with blocking.InferenceServerClient(served.grpc) as client:
         yield client
 
 
@@ -36,10 +36,10 @@ def test_golden_rows_get_their_classes(client, model, rows):
     np.testing.assert_allclose(scores.sum(axis=1), 1.0, atol=1e-3)
 
 
-def test_ten_requests_at_once_each_get_their_own_rows(gateway):
+def test_ten_requests_at_once_each_get_their_own_rows(served):
     async def ask():
         wanted = golden("meter-reader", 40)
-        async with asynchronous.InferenceServerClient(gateway.grpc) as client:
+        async with asynchronous.InferenceServerClient(served.grpc) as client:
             asked = [client.infer("meter-reader", given(wanted.name, part)) for part in np.split(wanted.rows, 10)]
             answers = await asyncio.gather(*asked)
         scores = np.concatenate([answer.as_numpy("scores") for answer in answers])
@@ -132,7 +132,7 @@ def test_a_deadline_that_has_passed(client):
     assert "DEADLINE_EXCEEDED" in refused.value.status()
 
 
-def test_the_asynchronous_client_streams_too(gateway):
+def test_the_asynchronous_client_streams_too(served):
     async def ask():
         wanted = golden("activity", 3)
         request = partial(dict, model_name="activity")
@@ -141,7 +141,7 @@ def test_the_asynchronous_client_streams_too(gateway):
             for row in range(3):
                 yield request(inputs=given(wanted.name, wanted.rows[row : row + 1]), request_id=f"{row}")
 
-        async with asynchronous.InferenceServerClient(gateway.grpc) as client:
+        async with asynchronous.InferenceServerClient(served.grpc) as client:
             heard = [answer async for answer in client.stream_infer(requests())]
         assert [error for _, error in heard] == [None] * 3
         classes = {result.get_response().id: result.as_numpy("scores").argmax() for result, _ in heard}
