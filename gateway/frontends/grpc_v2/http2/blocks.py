@@ -1,0 +1,87 @@
+"""Header blocks: put together from their frames, and read once.
+
+A gRPC client's calls differ little: once its table is warm, every call's block is the same few index bytes. What a
+block meant is remembered until the table changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.hpack import Decoder, Headers
+from gateway.frontends.grpc_v2.http2.limits import Limits
+
+KNOWN_HEADS = 64
+"""Blocks remembered per connection; a client has about one per method and deadline."""
+SIZE_FACTOR = 4
+"""A block this many times as large as a header list may be ends the connection; a smaller one costs its stream only."""
+
+
+class Blocks:
+    """`unfinished`: a block has begun and not ended; nothing but CONTINUATION may come (RFC 9113, section 6.10)."""
+
+    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any]) -> None:
+        self._limits, self._read_head = limits, read_head
+        self._decoder = Decoder(limits.max_header_bytes)
+        self._heads: dict[bytes, Any] = {}
+        self.unfinished = False
+        self._stream = self._flags = self._continuations = 0
+        self._parts = bytearray()
+
+    def begin(self, flags: int, number: int, payload: memoryview) -> None:
+        """A HEADERS frame that CONTINUATION follows."""
+        self.unfinished = True
+        self._stream, self._flags, self._continuations = number, flags, 0
+        self._parts = bytearray(payload)
+
+    def go_on(self, flags: int, number: int, payload: memoryview) -> tuple[int, bytes] | None:
+        """A CONTINUATION frame; the first frame's flags and the whole block where it was the last."""
+        if not self.unfinished or number != self._stream:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "CONTINUATION without a beginning")
+        self._parts += payload
+        self._continuations += 1
+        most = SIZE_FACTOR * self._limits.max_header_bytes
+        if self._continuations > self._limits.max_continuations or len(self._parts) > most:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block without end")
+        if not flags & frames.END_HEADERS:
+            return None
+        self.unfinished = False
+        return self._flags, bytes(self._parts)
+
+    def head(self, block: bytes) -> Any:
+        """What the owner read of a request's block; None where its list is too large. Raises as `read_head` does."""
+        known = self._heads.get(block)
+        if known is not None:
+            return known
+        headers = self.skim(block)
+        if headers is None:
+            return None
+        head = self._read_head(headers)
+        if not self._decoder.changed:
+            if len(self._heads) >= KNOWN_HEADS:
+                self._heads.clear()
+            self._heads[block] = head
+        return head
+
+    def skim(self, block: bytes) -> Headers | None:
+        """Keep the table in step with a block, and say what it holds."""
+        headers = self._decoder.decode(block)
+        if self._decoder.changed:
+            self._heads.clear()
+        return headers
+
+
+def fragment(flags: int, payload: memoryview) -> memoryview:
+    """HEADERS without padding and priority (section 6.2)."""
+    padding = 0
+    if flags & frames.PADDED:
+        if not payload:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS without the padding's length")
+        padding, payload = payload[0], payload[1:]
+    skip = frames.PRIORITY_BYTES if flags & frames.PRIORITISED else 0
+    if skip + padding > len(payload):
+        raise ProtocolError(Code.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[skip : len(payload) - padding]

@@ -1,0 +1,387 @@
+"""The server's side of one HTTP/2 connection. What affects its state lives here, in `streams`, `reader` and `sender`.
+
+`receive` takes what the socket gave and returns events; `take` gives what the socket is to say. A peer's mistake ends
+the stream it was made on, or the connection where all of it stands on the rule broken (RFC 9113, section 5.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.blocks import SIZE_FACTOR, Blocks, fragment
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened, Received
+from gateway.frontends.grpc_v2.http2.guard import Guard
+from gateway.frontends.grpc_v2.http2.hpack import Headers
+from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.reader import Reader
+from gateway.frontends.grpc_v2.http2.sender import Block, Piece, Sender
+from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
+
+NOTHING = memoryview(b"")
+
+
+class Connection:
+    """`read_head` turns a request's headers into what the owner wants to know, and may raise StreamError; its result is
+    remembered with the block. `failed` is set once the connection must be closed, after what it says was written."""
+
+    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any]) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.failed: ProtocolError | None = None
+        self.draining = False
+        self._limits, self._guard = limits, Guard(limits)
+        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head)
+        self._now_ns = self._last_stream = 0
+        self._receive_window = limits.connection_window_bytes
+        self._reader, self._settled = Reader(), False
+        self._body: Stream | None = None
+        self._body_ends = False
+        self._events: list[Event] = []
+        self._greet()
+
+    # ---- what the owner asks ---------------------------------------------------------------------------------------
+    def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
+        """Take what the peer said. Payloads in the events are lent until the next call."""
+        self._now_ns = now_ns
+        events: list[Event] = []
+        self._events = events
+        if self.failed is None:
+            try:
+                self._reader.read(data, self)
+            except ProtocolError as fault:
+                self.fail(fault)
+        return events
+
+    def take(self) -> list[Piece]:
+        """What is to be written now."""
+        return self._sender.take()
+
+    def respond(self, stream: Stream, head: Block, message: Sequence[bytes], size: int, trailers: Block) -> None:
+        """A whole response: headers, one body of `size` bytes, trailers. Nothing where the stream is closed already."""
+        if stream.state != CLOSED:
+            self._sender.respond(stream, head, message, size, trailers)
+
+    def begin(self, stream: Stream, head: Block) -> None:
+        """Response headers; data and an end follow."""
+        if stream.state != CLOSED:
+            self._sender.begin(stream, head.payload)
+
+    def data(self, stream: Stream, payload: Piece) -> None:
+        """Body bytes; what windows hold back waits (`waiting_bytes`)."""
+        if stream.state != CLOSED:
+            self._sender.data(stream, payload)
+
+    def end(self, stream: Stream, trailers: bytes) -> None:
+        """Trailers: the response is complete once what waits was said."""
+        if stream.state != CLOSED:
+            self._sender.end(stream, trailers)
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """Give a stream up. No event follows."""
+        if stream.state != CLOSED:
+            self._sender.say(frames.reset_frame(stream.id, code))
+            self._close(stream, RESET)
+
+    def grant(self, stream: Stream, increment: int) -> None:
+        """Let the peer send `increment` bytes more on a stream."""
+        if stream.state == OPEN and increment > 0:
+            stream.receive_window += increment
+            self._sender.say(frames.window_frame(stream.id, increment))
+
+    def ping(self, payload: bytes) -> None:
+        """Ask for a sign of life of eight bytes; `Acknowledged` comes back."""
+        self._sender.say(frames.frame(frames.PING, 0, 0, payload))
+
+    def hold(self) -> None:
+        """The transport takes no more: DATA waits."""
+        self._sender.held = True
+
+    def release(self) -> None:
+        """The transport takes more."""
+        self._sender.held = False
+        self._sender.resume()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Body bytes that the peer does not take."""
+        return self._sender.waiting_bytes
+
+    def announce_drain(self) -> None:
+        """First half of a graceful end: the peer should go elsewhere; what is on its way is still taken."""
+        if not self.failed:
+            self._sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, "the gateway is stopping"))
+
+    def drain(self) -> None:
+        """Second half: streams opened from now on are not looked at."""
+        if not (self.draining or self.failed):
+            self.draining = True
+            self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, "the gateway is stopping"))
+
+    def fail(self, fault: ProtocolError) -> None:
+        """End the connection: GOAWAY says why."""
+        if self.failed is None:
+            self.failed = fault
+            self._sender.say(frames.goaway_frame(self._last_stream, fault.code, fault.problem))
+
+    def _greet(self) -> None:
+        limits = self._limits
+        self._sender.say(
+            frames.settings_frame(
+                {
+                    frames.MAX_CONCURRENT_STREAMS: limits.max_streams,
+                    frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                    frames.MAX_FRAME_SIZE: limits.max_frame_bytes,
+                    frames.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
+                }
+            )
+        )
+        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+    def check_frame(self, kind: int, length: int) -> bool:
+        """Reader: whether a frame is to be read whole; one that nobody knows is passed over (section 4.1)."""
+        if self._blocks.unfinished and kind != frames.CONTINUATION:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a header block was interrupted")
+        if not self._settled and kind != frames.SETTINGS:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+        if length > self._limits.max_frame_bytes:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes was not offered")
+        if kind == frames.DATA:
+            return False
+        if kind not in self._READERS:
+            self._guard.control(self._now_ns)
+            return False
+        if length > SIZE_FACTOR * self._limits.max_header_bytes:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a control frame of {length} bytes is too large")
+        return True
+
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
+        """Reader: any whole frame but DATA."""
+        self._READERS[kind](self, flags, number, payload)
+
+    # ---- DATA ------------------------------------------------------------------------------------------------------
+    def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
+        """Reader: the header of a DATA frame of `length` bytes, `content` of them without padding."""
+        self._spend_window(length)
+        self._body, self._body_ends = self._receiving(number, length), bool(flags & frames.END_STREAM)
+        if not content:
+            if self._body is not None and self._body_ends:
+                self._deliver(self._body, NOTHING, True)
+            else:
+                self._guard.control(self._now_ns)
+
+    def read_data(self, payload: memoryview, last: bool) -> None:
+        """Reader: content of the DATA frame that was begun; `last`: it has no more."""
+        stream = self._body
+        if stream is not None and stream.state == OPEN:
+            self._deliver(stream, payload, last and self._body_ends)
+
+    def _deliver(self, stream: Stream, payload: memoryview, ended: bool) -> None:
+        if ended:
+            stream.state = MOVES[stream.state][PEER_ENDS]
+        self._events.append(Received(stream, payload, ended))
+
+    def _spend_window(self, length: int) -> None:
+        """Bytes over all streams; what comes is taken at once, so the window is opened again when half is used."""
+        most = self._limits.connection_window_bytes
+        self._receive_window -= length
+        if self._receive_window < 0:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        if self._receive_window < most // 2:
+            self._sender.say(frames.window_frame(0, most - self._receive_window))
+            self._receive_window = most
+
+    def _receiving(self, number: int, length: int) -> Stream | None:
+        stream = self.streams.get(number)
+        if stream is None:
+            if number > self._last_stream or not number & 1:
+                raise ProtocolError(Code.PROTOCOL_ERROR, f"DATA on stream {number}, which is idle")
+            return None  # closed: the peer may not know yet
+        stream.receive_window -= length
+        if stream.state == PEER_DONE:
+            self._break(stream, Code.STREAM_CLOSED)
+        elif stream.receive_window < 0:
+            self._break(stream, Code.FLOW_CONTROL_ERROR)
+        else:
+            return stream
+        return None
+
+    # ---- headers ---------------------------------------------------------------------------------------------------
+    def _read_headers(self, flags: int, number: int, payload: memoryview) -> None:
+        if flags & (frames.PADDED | frames.PRIORITISED):
+            payload = fragment(flags, payload)
+        if flags & frames.END_HEADERS:
+            self._take_block(flags, number, bytes(payload))
+        else:
+            self._blocks.begin(flags, number, payload)
+
+    def _read_continuation(self, flags: int, number: int, payload: memoryview) -> None:
+        whole = self._blocks.go_on(flags, number, payload)
+        if whole is not None:
+            self._take_block(whole[0], number, whole[1])
+
+    def _take_block(self, flags: int, number: int, block: bytes) -> None:
+        ended = bool(flags & frames.END_STREAM)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._take_trailers(stream, block, ended)
+            return
+        if number <= self._last_stream or not number & 1:
+            raise ProtocolError(Code.STREAM_CLOSED, f"HEADERS on stream {number}, which cannot be opened")
+        self._last_stream = number
+        try:
+            head = self._blocks.head(block)
+        except StreamError as fault:
+            self._refuse(number, fault.code)
+            return
+        if head is None:
+            self._refuse(number, Code.ENHANCE_YOUR_CALM)
+        elif len(self.streams) >= self._limits.max_streams:
+            self._refuse(number, Code.REFUSED_STREAM)
+        elif not self.draining:
+            self._open(number, head, ended)
+
+    def _open(self, number: int, head: Any, ended: bool) -> None:
+        stream = Stream(number, self._limits.stream_window_bytes, self._sender.initial_window)
+        if ended:
+            stream.state = MOVES[OPEN][PEER_ENDS]
+        self.streams[number] = stream
+        self._events.append(Opened(stream, head, ended))
+
+    def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
+        """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""
+        self._blocks.skim(block)
+        if stream.state == PEER_DONE:
+            self._break(stream, Code.STREAM_CLOSED)
+        elif not ended:
+            self._break(stream, Code.PROTOCOL_ERROR)
+        else:
+            stream.state = MOVES[stream.state][PEER_ENDS]
+            self._events.append(Received(stream, NOTHING, True))
+
+    # ---- control frames ----------------------------------------------------------------------------------------------
+    def _read_priority(self, _flags: int, number: int, payload: memoryview) -> None:
+        if len(payload) != frames.PRIORITY_BYTES or not number:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PRIORITY takes a stream and five bytes")
+        self._guard.control(self._now_ns)
+
+    def _read_reset(self, _flags: int, number: int, payload: memoryview) -> None:
+        if len(payload) != frames.UINT32.size:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "RST_STREAM takes four bytes")
+        if number > self._last_stream or not number & 1:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"RST_STREAM on stream {number}, which is idle")
+        self._guard.reset(self._now_ns)
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._close(stream, RESET)
+            self._events.append(Dropped(stream))
+
+    def _read_settings(self, flags: int, number: int, payload: memoryview) -> None:
+        if number:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        self._settled = True
+        self._guard.control(self._now_ns)
+        if flags & frames.ACK:
+            if payload:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
+            return
+        if len(payload) % frames.SETTING_BYTES:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS takes six bytes each")
+        for identifier, value in frames.SETTING.iter_unpack(payload):
+            self._apply(identifier, value)
+        self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _apply(self, identifier: int, value: int) -> None:
+        if identifier == frames.INITIAL_WINDOW_SIZE:
+            self._resize_windows(value)
+        elif identifier == frames.MAX_FRAME_SIZE:
+            if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
+                raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
+            self._sender.frame_bytes = value
+        elif identifier == frames.ENABLE_PUSH and value > 1:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
+
+    def _resize_windows(self, value: int) -> None:
+        """Open streams' windows move by the difference, and may become negative (section 6.9.2)."""
+        if value > frames.LARGEST_WINDOW:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
+        difference, self._sender.initial_window = value - self._sender.initial_window, value
+        for stream in list(self.streams.values()):
+            if not self._sender.widen_stream(stream, difference):
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grew over 2^31-1")
+
+    def _read_push(self, _flags: int, _number: int, _payload: memoryview) -> None:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
+
+    def _read_ping(self, flags: int, number: int, payload: memoryview) -> None:
+        if number:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != frames.PING_BYTES:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PING takes eight bytes")
+        self._guard.control(self._now_ns)
+        if flags & frames.ACK:
+            self._events.append(Acknowledged(bytes(payload)))
+            return
+        self._guard.ping(self._now_ns, self._sender.frames)
+        self._sender.say(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
+
+    def _read_goaway(self, _flags: int, number: int, payload: memoryview) -> None:
+        """The peer opens no more streams; those open go on."""
+        if number or len(payload) < frames.TWO_UINT32.size:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a broken GOAWAY")
+        self._guard.control(self._now_ns)
+
+    def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
+        if len(payload) != frames.UINT32.size:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE takes four bytes")
+        increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
+        self._guard.window_update(self._now_ns, self._sender.frames)
+        if not number:
+            if not increment:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            self._sender.widen(increment)
+            return
+        stream = self.streams.get(number)
+        if stream is None:
+            if number > self._last_stream or not number & 1:
+                raise ProtocolError(Code.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {number}, which is idle")
+        elif not increment:
+            self._break(stream, Code.PROTOCOL_ERROR)
+        elif not self._sender.widen_stream(stream, increment):
+            self._break(stream, Code.FLOW_CONTROL_ERROR)
+
+    # ---- the end of streams ------------------------------------------------------------------------------------------
+    def _refuse(self, number: int, code: Code) -> None:
+        """A stream that is never opened."""
+        self._guard.reset(self._now_ns)
+        self._sender.say(frames.reset_frame(number, code))
+
+    def _break(self, stream: Stream, code: Code) -> None:
+        """The peer broke a rule of this stream (and pays for it: CVE-2025-8671, "made you reset")."""
+        self._guard.reset(self._now_ns)
+        self.reset(stream, code)
+        self._events.append(Dropped(stream))
+
+    def _said_end(self, stream: Stream) -> None:
+        if stream.state == OPEN:
+            self._sender.say(frames.reset_frame(stream.id, Code.NO_ERROR))
+        self._close(stream, WE_END)
+
+    def _close(self, stream: Stream, how: int) -> None:
+        stream.state = MOVES[stream.state][how]
+        del self.streams[stream.id]
+        self._sender.forget(stream)
+
+    _READERS: Mapping[int, Callable[[Connection, int, int, memoryview], None]] = {
+        frames.HEADERS: _read_headers,
+        frames.PRIORITY: _read_priority,
+        frames.RST_STREAM: _read_reset,
+        frames.SETTINGS: _read_settings,
+        frames.PUSH_PROMISE: _read_push,
+        frames.PING: _read_ping,
+        frames.GOAWAY: _read_goaway,
+        frames.WINDOW_UPDATE: _read_window_update,
+        frames.CONTINUATION: _read_continuation,
+    }

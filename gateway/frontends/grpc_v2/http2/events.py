@@ -1,0 +1,46 @@
+"""What a connection tells its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.frontends.grpc_v2.http2.streams import Stream
+
+
+class Opened:
+    """A peer opened a stream; `head` is what the owner read of its headers. `ended`: nothing follows."""
+
+    __slots__ = ("ended", "head", "stream")
+
+    def __init__(self, stream: Stream, head: Any, ended: bool) -> None:
+        self.stream, self.head, self.ended = stream, head, ended
+
+
+class Received:
+    """Bytes of a stream's body, lent until the next `receive`. `ended`: they were the last."""
+
+    __slots__ = ("ended", "payload", "stream")
+
+    def __init__(self, stream: Stream, payload: memoryview, ended: bool) -> None:
+        self.stream, self.payload, self.ended = stream, payload, ended
+
+
+class Dropped:
+    """A stream was closed before we had said its end: the peer reset it, or broke its rules."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+
+class Acknowledged:
+    """The peer answered our PING of these eight bytes."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+Event = Opened | Received | Dropped | Acknowledged

@@ -1,0 +1,66 @@
+"""Frames of HTTP/2 (RFC 9113, sections 4 and 6): header, types, flags, and the frames that a server says."""
+
+from __future__ import annotations
+
+import struct
+
+HEADER_BYTES = 9
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+ACK = END_STREAM = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITISED = 0x20
+
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = (
+    range(1, 7)
+)
+"""Identifiers of settings (RFC 9113, section 6.5.2)."""
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DEFAULT_WINDOW = 65_535
+DEFAULT_FRAME_SIZE = 16_384
+LARGEST_FRAME_SIZE = 2**24 - 1
+LARGEST_WINDOW = 2**31 - 1
+LARGEST_STREAM = 2**31 - 1
+PRIORITY_BYTES = 5
+SETTING_BYTES = 6
+PING_BYTES = 8
+
+HEADER = struct.Struct(">BHBBI")
+"""Length (its high byte apart), type, flags, stream: nine bytes, read at once."""
+SETTING = struct.Struct(">HI")
+LENGTH_TYPE_FLAGS = struct.Struct(">BHBB")
+"""The header without its stream."""
+UINT32 = struct.Struct(">I")
+TWO_UINT32 = struct.Struct(">II")
+
+
+def opening(kind: int, flags: int, length: int) -> bytes:
+    """The first five bytes of a frame; the stream's four and the payload follow."""
+    return LENGTH_TYPE_FLAGS.pack(length >> 16, length & 0xFFFF, kind, flags)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def settings_frame(values: dict[int, int]) -> bytes:
+    """SETTINGS with these values by identifier."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(key, value) for key, value in values.items()))
+
+
+def reset_frame(stream: int, code: int) -> bytes:
+    """RST_STREAM."""
+    return frame(RST_STREAM, 0, stream, UINT32.pack(code))
+
+
+def window_frame(stream: int, increment: int) -> bytes:
+    """WINDOW_UPDATE; stream 0 is the connection."""
+    return frame(WINDOW_UPDATE, 0, stream, UINT32.pack(increment))
+
+
+def goaway_frame(last_stream: int, code: int, debug: str) -> bytes:
+    """GOAWAY; `debug` is for the peer's log."""
+    return frame(GOAWAY, 0, 0, TWO_UINT32.pack(last_stream, code) + debug.encode())

@@ -1,0 +1,69 @@
+"""What a peer may ask for without getting anything done: the guards against floods, each closing the connection."""
+
+from __future__ import annotations
+
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.limits import Limits
+
+
+class Allowance:
+    """A token bucket: `burst` tokens at first, refilled at `per_s`. Time is the caller's."""
+
+    __slots__ = ("_burst", "_last_ns", "_per_ns", "_tokens")
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst, self._per_ns = burst, per_s / 1e9
+        self._tokens, self._last_ns = burst, 0
+
+    def take(self, now_ns: int) -> bool:
+        """Spend a token; False where none is left."""
+        self._tokens = min(self._burst, self._tokens + (now_ns - self._last_ns) * self._per_ns)
+        self._last_ns = now_ns
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Guard:
+    """Every method raises ProtocolError ENHANCE_YOUR_CALM where the peer went too far. `said` counts the HEADERS and
+    DATA frames that we sent so far: work done for the peer."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._resets = Allowance(limits.resets_burst, limits.resets_per_s)
+        self._controls = Allowance(limits.controls_burst, limits.controls_per_s)
+        self._window_updates = 0
+        self._said_at_ping = self._ping_ns = self._strikes = 0
+
+    def control(self, now_ns: int) -> None:
+        """A frame that asks for nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
+        if not self._controls.take(now_ns):
+            raise _calm("too many frames that ask for nothing")
+
+    def reset(self, now_ns: int) -> None:
+        """A stream given up, refused or broken."""
+        if not self._resets.take(now_ns):
+            raise _calm("too many streams given up or broken")
+
+    def window_update(self, now_ns: int, said: int) -> None:
+        """What we said pays for some; the others are control frames."""
+        if said * self._limits.window_updates_per_frame > self._window_updates:
+            self._window_updates += 1
+        else:
+            self.control(now_ns)
+
+    def ping(self, now_ns: int, said: int) -> None:
+        """Pings too soon one after the other, without traffic of ours between them, are strikes (gRFC A8)."""
+        early = now_ns - self._ping_ns < self._limits.min_ping_interval_ms * 1_000_000
+        if said != self._said_at_ping:
+            self._strikes, self._said_at_ping = 0, said
+        elif early:
+            self._strikes += 1
+        self._ping_ns = now_ns
+        if self._strikes > self._limits.max_ping_strikes:
+            raise _calm("too_many_pings")
+
+
+def _calm(problem: str) -> ProtocolError:
+    return ProtocolError(Code.ENHANCE_YOUR_CALM, problem)

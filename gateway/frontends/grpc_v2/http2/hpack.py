@@ -1,0 +1,190 @@
+"""HPACK (RFC 7541): header blocks to header lists, and blocks to say.
+
+What we say never touches the peer's table, so that our blocks are constants.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gateway.frontends.grpc_v2.http2 import huffman
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+
+Header = tuple[bytes, bytes]
+Headers = tuple[Header, ...]
+
+TABLE_BYTES = 4096
+"""The dynamic table's bound, which we never announce otherwise (RFC 9113, section 6.5.2: the default)."""
+ENTRY_BYTES = 32
+"""What an entry counts beside its name and value (RFC 7541, section 4.1)."""
+SIZE_FACTOR = 4
+"""A list this many times over its limit ends the connection: index bytes of an entry of 4 KiB unfold to 64 MiB per
+16 KiB block (the "HPACK bomb", CVE-2016-6581)."""
+INTEGER_LIMIT = 2**31
+
+_APPENDIX_A = """
+    :authority; :method=GET; :method=POST; :path=/; :path=/index.html; :scheme=http; :scheme=https;
+    :status=200; :status=204; :status=206; :status=304; :status=400; :status=404; :status=500; accept-charset;
+    accept-encoding=gzip, deflate; accept-language; accept-ranges; accept; access-control-allow-origin; age;
+    allow; authorization; cache-control; content-disposition; content-encoding; content-language;
+    content-length; content-location; content-range; content-type; cookie; date; etag; expect; expires; from;
+    host; if-match; if-modified-since; if-none-match; if-range; if-unmodified-since; last-modified; link;
+    location; max-forwards; proxy-authenticate; proxy-authorization; range; referer; refresh; retry-after;
+    server; set-cookie; strict-transport-security; transfer-encoding; user-agent; vary; via; www-authenticate
+"""
+STATIC: tuple[Header, ...] = tuple(
+    (name.encode(), value.encode())
+    for name, _, value in (entry.strip().partition("=") for entry in _APPENDIX_A.split(";"))
+)
+"""Appendix A, index 1 first."""
+
+
+class Decoder:
+    """One connection's dynamic table. `limit_bytes` bounds a header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
+
+    `changed` says whether the last block touched the table: one that did not means the same until another does.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._entries: deque[Header] = deque()
+        self._used_bytes, self._most_bytes = 0, TABLE_BYTES
+        self.changed = False
+
+    def decode(self, block: bytes) -> Headers | None:
+        """The header list; None where it is larger than the limit (the table is kept in step all the same).
+
+        Raises ProtocolError COMPRESSION_ERROR, after which no block of the connection can be understood, and
+        ENHANCE_YOUR_CALM for a list far over the limit.
+        """
+        self.changed = False
+        try:
+            return self._read(block)
+        except IndexError:
+            raise _broken("a header block ends too soon") from None
+
+    def _read(self, block: bytes) -> Headers | None:
+        headers: list[Header] = []
+        place = size = 0
+        while place < len(block):
+            first = block[place]
+            if first & 0x80:
+                index, place = _integer(block, place, 7)
+                header = self._entry(index)
+            elif first & 0xE0 == 0x20:
+                if headers:
+                    raise _broken("the table's size changes within a header block")
+                place = self._resize(block, place)
+                continue
+            else:
+                header, place = self._literal(block, place, 6 if first & 0x40 else 4)
+                if first & 0x40:
+                    self._insert(header)
+            size += len(header[0]) + len(header[1]) + ENTRY_BYTES
+            if size <= self._limit_bytes:
+                headers.append(header)
+            elif size > SIZE_FACTOR * self._limit_bytes:
+                raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block unfolds beyond all measure")
+        return tuple(headers) if size <= self._limit_bytes else None
+
+    def _entry(self, index: int) -> Header:
+        if 0 < index <= len(STATIC):
+            return STATIC[index - 1]
+        if not len(STATIC) < index <= len(STATIC) + len(self._entries):
+            raise _broken(f"header index {index} is not in the table")
+        return self._entries[index - len(STATIC) - 1]
+
+    def _literal(self, block: bytes, place: int, bits: int) -> tuple[Header, int]:
+        index, place = _integer(block, place, bits)
+        if index:
+            name = self._entry(index)[0]
+        else:
+            name, place = _string(block, place)
+        value, place = _string(block, place)
+        return (name, value), place
+
+    def _insert(self, header: Header) -> None:
+        self.changed = True
+        self._entries.appendleft(header)
+        self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
+        self._evict()
+
+    def _resize(self, block: bytes, place: int) -> int:
+        size, place = _integer(block, place, 5)
+        if size > TABLE_BYTES:
+            raise _broken(f"a table of {size} bytes was not offered")
+        self.changed, self._most_bytes = True, size
+        self._evict()
+        return place
+
+    def _evict(self) -> None:
+        while self._used_bytes > self._most_bytes:
+            name, value = self._entries.pop()
+            self._used_bytes -= len(name) + len(value) + ENTRY_BYTES
+
+
+def encode(headers: Headers) -> bytes:
+    """A block of literals that no table remembers (section 6.2.2), as anybody can read it at any time."""
+    return b"".join(_literal_of(name, value) for name, value in headers)
+
+
+def _literal_of(name: bytes, value: bytes) -> bytes:
+    if (name, value) in _STATIC_PAIRS:
+        return bytes([0x80 | _STATIC_PAIRS[name, value]])
+    index = _STATIC_NAMES.get(name)
+    head = b"\x00" + _prefixed(name) if index is None else _number(index, 4)
+    return head + _prefixed(value)
+
+
+_STATIC_PAIRS = {header: index for index, header in enumerate(STATIC, 1) if header[1]}
+_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(STATIC, 1)))}
+
+
+def _prefixed(string: bytes) -> bytes:
+    return _number(len(string), 7) + string
+
+
+def _number(value: int, bits: int) -> bytes:
+    """An integer with a prefix of `bits` and zeros before it (section 5.1)."""
+    most = (1 << bits) - 1
+    if value < most:
+        return bytes([value])
+    value -= most
+    coded = bytearray([most])
+    while value >= 0x80:
+        coded.append(value & 0x7F | 0x80)
+        value >>= 7
+    coded.append(value)
+    return bytes(coded)
+
+
+def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
+    most = (1 << bits) - 1
+    value = block[place] & most
+    place += 1
+    if value < most:
+        return value, place
+    shift = 0
+    while True:
+        byte = block[place]
+        place += 1
+        value += (byte & 0x7F) << shift
+        if value > INTEGER_LIMIT or shift > 28:
+            raise _broken("an integer is too large")
+        if byte < 0x80:
+            return value, place
+        shift += 7
+
+
+def _string(block: bytes, place: int) -> tuple[bytes, int]:
+    coded = block[place] & 0x80
+    length, place = _integer(block, place, 7)
+    end = place + length
+    if end > len(block):
+        raise _broken("a header string ends after its block")
+    string = block[place:end]
+    return (huffman.decode(string) if coded else string), end
+
+
+def _broken(problem: str) -> ProtocolError:
+    return ProtocolError(Code.COMPRESSION_ERROR, problem)

@@ -1,0 +1,85 @@
+"""From bytes to frames: what the socket gave may end anywhere. DATA is handed on as it comes, other frames whole."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.frames import DATA, HEADER, HEADER_BYTES, LARGEST_STREAM, PADDED, PREFACE
+
+_read_header = HEADER.unpack_from
+
+
+class Frames(Protocol):
+    """Who takes the frames. Every method may raise ProtocolError."""
+
+    def check_frame(self, kind: int, length: int) -> bool: ...
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None: ...
+    def begin_data(self, flags: int, number: int, length: int, content: int) -> None: ...
+    def read_data(self, payload: memoryview, last: bool) -> None: ...
+
+
+class Reader:
+    """Keeps what is incomplete: part of a frame that is not DATA, and how much of a DATA frame is still to come."""
+
+    def __init__(self) -> None:
+        self._preface = PREFACE
+        self._rest = b""
+        self._content = self._skip = 0
+
+    def read(self, data: memoryview, frames: Frames) -> None:
+        """Take what the socket gave. Raises ProtocolError."""
+        if self._rest:
+            data = memoryview(self._rest + bytes(data))
+        place, end = self._read_preface(data) if self._preface else 0, len(data)
+        while place < end:
+            if self._content or self._skip:
+                place = self._go_on(data, place, end, frames)
+                continue
+            start = place + HEADER_BYTES
+            if start > end:
+                break
+            high, low, kind, flags, number = _read_header(data, place)
+            length, number = high << 16 | low, number & LARGEST_STREAM
+            if frames.check_frame(kind, length):
+                place, stop = start + length, place
+                if place > end:
+                    place = stop
+                    break
+                frames.read_frame(kind, flags, number, data[start:place])
+            elif kind != DATA:
+                place, self._skip = start, length
+            elif flags & PADDED and start == end:
+                break
+            else:
+                place = start + self._begin(flags, number, length, data[start : start + 1], frames)
+        self._rest = bytes(data[place:])
+
+    def _read_preface(self, data: memoryview) -> int:
+        size = min(len(data), len(self._preface))
+        if data[:size] != self._preface[:size]:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2: gRPC is spoken here")
+        self._preface = self._preface[size:]
+        return size
+
+    def _begin(self, flags: int, number: int, length: int, first: memoryview, frames: Frames) -> int:
+        """A DATA frame's header; returns the bytes of padding's length (RFC 9113, section 6.1)."""
+        looked_at = padding = 0
+        if flags & PADDED:
+            if length == 0 or first[0] >= length:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "padding as long as its frame")
+            looked_at, padding = 1, first[0]
+        content = length - looked_at - padding
+        frames.begin_data(flags, number, length, content)
+        self._content, self._skip = content, padding
+        return looked_at
+
+    def _go_on(self, data: memoryview, place: int, end: int, frames: Frames) -> int:
+        if self._content:
+            stop = min(place + self._content, end)
+            self._content -= stop - place
+            frames.read_data(data[place:stop], not self._content)
+            return stop
+        stop = min(place + self._skip, end)
+        self._skip -= stop - place
+        return stop
