@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gateway.domain.tensor import Tensor
 
 Parameter = bool | int | float | str
+
+
+class Destination(Protocol):
+    """Takes the bytes of an output that does not travel in the answer: a place in the caller's shared memory."""
+
+    def put(self, raw: bytes) -> Mapping[str, Parameter]:
+        """Write them; the parameters that tell the caller where they are. RequestError where they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +24,7 @@ class RequestedOutput:
 
     name: str
     classification: int = 0
+    destination: Destination | None = None
 
 
 @dataclass(slots=True)

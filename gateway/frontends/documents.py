@@ -16,7 +16,8 @@ from gateway.domain.tensor import Datatype
 
 SERVER_NAME = "edge-inference-gateway"
 EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
-"""Triton's names of what works here; `schedule_policy`, `sequence` and shared memory do not."""
+"""Triton's names of what works here; `schedule_policy`, `sequence` and CUDA shared memory do not, and system shared
+memory only where it is allowed."""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
 _STAGES = ("compute_input", "compute_infer", "compute_output")
@@ -25,7 +26,7 @@ Document = dict[str, Any]
 
 
 def server_metadata(*more: str) -> Document:
-    """ServerMetadata; `more` are extensions that only one protocol has."""
+    """ServerMetadata; `more` are extensions that only one protocol, or configuration, has."""
     return {"name": SERVER_NAME, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
 
 

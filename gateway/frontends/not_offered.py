@@ -1,4 +1,4 @@
-"""What the protocol has and this gateway does not, refused in the same words over every wire."""
+"""What the protocol has and this gateway does not, or not as it is configured: refused in the same words everywhere."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ from collections.abc import Iterable
 
 from gateway.domain.errors import Fault, RequestError
 
+PERMISSION = "[shared_memory] allowed = true"
+
 
 def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
     """RequestError UNSUPPORTED where the names of an input's or output's `parameters` place it in shared memory."""
     if any(name.startswith("shared_memory_") for name in parameters):
         raise RequestError(
-            Fault.UNSUPPORTED, f"{where} is in shared memory, which is not offered here; send and take its bytes"
+            Fault.UNSUPPORTED,
+            f"{where} is in shared memory, which is not offered here; send and take its bytes (gRPC and HTTP offer it "
+            f"to callers on this device where the configuration says {PERMISSION})",
         )
+
+
+def no_regions() -> RequestError:
+    """UNSUPPORTED: regions of system shared memory are neither registered nor forgotten."""
+    return RequestError(
+        Fault.UNSUPPORTED,
+        f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes",
+    )
+
+
+def no_cuda_regions() -> RequestError:
+    """UNSUPPORTED: another process's GPU memory."""
+    return RequestError(
+        Fault.UNSUPPORTED, "CUDA shared memory is not offered by this gateway; send tensors in raw_input_contents"
+    )
 
 
 def refuse_load_parameters(parameters: Iterable[str]) -> None:

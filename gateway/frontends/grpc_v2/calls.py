@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 
 log = logging.getLogger(__name__)
@@ -17,10 +18,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CallInfo:
-    """One call as the transport sees it. `deadline_ns` is on the monotonic clock, None where the caller set none."""
+    """One call as the transport sees it. `deadline_ns` is on the monotonic clock, None where the caller set none.
+
+    `local`: it came from this device; `uid`, `pid`: of the process behind a UNIX socket, where the transport tells.
+    """
 
     caller: str = ""
     deadline_ns: int | None = None
+    local: bool = True
+    uid: int | None = None
+    pid: int | None = None
 
 
 class Kind(enum.Enum):
@@ -67,6 +74,12 @@ def peer_address(peer: str) -> str:
     if scheme not in {"ipv4", "ipv6"}:
         return scheme
     return unquote(rest).rpartition(":")[0].strip("[]")
+
+
+def is_local(peer: str) -> bool:
+    """Whether gRPC's peer string names a UNIX socket or a loopback address."""
+    scheme, _, _ = peer.partition(":")
+    return scheme.startswith("unix") or Address(peer_address(peer)).private
 
 
 def unexpected(error: Exception, path: str) -> RequestError:

@@ -9,10 +9,11 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
-from gateway.domain.parameters import RequestParameters, deadline_ns, read_output_parameters, read_parameters
+from gateway.domain.parameters import RequestParameters, deadline_ns, read_parameters
 from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count
 from gateway.frontends.grpc_v2.calls import CallInfo
-from gateway.frontends.not_offered import refuse_shared_memory
+from gateway.frontends.placement import PARAMETERS, Place
+from gateway.frontends.regions import Regions, placed_input, requested_output
 
 PARAMETERS_LIMIT = 256
 """Parameters of one request, input or output. Triton knows a dozen; each costs the loop about a microsecond."""
@@ -38,12 +39,15 @@ _TYPED: Mapping[Datatype, str] = {
 """The field of InferTensorContents that carries a datatype (OIP, "Inference Tensor Data"); FP16 and BF16 have none."""
 
 
-def decode_request(message: Any, call: CallInfo, now_ns: int) -> InferRequest:
-    """The request in the domain's terms. Raises RequestError INVALID, or UNSUPPORTED for shared memory."""
+def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions | None = None) -> InferRequest:
+    """The request in the domain's terms; tensors in shared memory are those of the caller's `regions`.
+
+    Raises RequestError INVALID, NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
+    """
     sent = message.parameters
     parameters = read_parameters(read_values(sent, "request")) if sent else NO_PARAMETERS
-    inputs, ignored_inputs = _inputs(message)
-    outputs, ignored_outputs = _outputs(message.outputs)
+    inputs, ignored_inputs = _inputs(message, call.caller, regions)
+    outputs, ignored_outputs = _outputs(message.outputs, call.caller, regions)
     return InferRequest(
         model=message.model_name,
         inputs=inputs,
@@ -77,24 +81,45 @@ def read_values(parameters: Any, where: str) -> dict[str, Parameter]:
     return values
 
 
-def _inputs(message: Any) -> tuple[dict[str, Tensor], int]:
+def _inputs(message: Any, caller: str, regions: Regions | None) -> tuple[dict[str, Tensor], int]:
     inputs, raw, model = message.inputs, message.raw_input_contents, message.model_name
     _check_number(inputs, "inputs")
-    if len(raw) > len(inputs):
-        raise _invalid(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs of model '{model:.200}'")
     tensors: dict[str, Tensor] = {}
-    ignored = 0
-    for index, sent in enumerate(inputs):
+    ignored = shared = 0
+    for sent in inputs:
         name = sent.name
         if name in tensors:
             raise _invalid(f"input '{name:.200}' already exists in request")
         if sent.parameters:
-            ignored += _ignored(sent.parameters, f"input '{name:.200}'")
-        if raw:
-            tensors[name] = _raw(sent, raw, index, model)
-        else:
-            tensors[name] = _typed(sent)
+            place, unknown = _place(sent, regions)
+            ignored += unknown
+            if place is not None and regions is not None:
+                tensors[name] = _shared(sent, place, model, caller, regions)
+                shared += 1
+                continue
+        tensors[name] = _raw(sent, raw, len(tensors) - shared, model) if raw else _typed(sent)
+    if len(raw) > len(tensors) - shared:
+        raise _invalid(
+            f"raw_input_contents has {len(raw)} entries for {len(tensors) - shared} inputs of model '{model:.200}'"
+        )
     return tensors, ignored
+
+
+def _place(sent: Any, regions: Regions | None) -> tuple[Place | None, int]:
+    """Where in shared memory an input is, and how many of its parameters nobody here knows."""
+    values = read_values(sent.parameters, f"input '{sent.name:.200}'")
+    return placed_input(regions, values, sent.name), sum(key not in PARAMETERS for key in values)
+
+
+def _shared(sent: Any, place: Place, model: str, caller: str, regions: Regions) -> Tensor:
+    name = sent.name
+    if sent.HasField("contents"):
+        raise _invalid(
+            f"unexpected 'content' provided when using shared memory for input tensor '{name:.200}' for model "
+            f"'{model:.200}'"
+        )
+    datatype = datatype_named(sent.datatype, name)
+    return Tensor(datatype, decode_raw(datatype, sent.shape, regions.raw(caller, place, datatype), name))
 
 
 def _raw(sent: Any, raw: Any, index: int, model: str) -> Tensor:
@@ -139,7 +164,7 @@ def _array(datatype: Datatype, values: Sequence[Any], name: str) -> Array:
         raise _invalid(f"input '{name:.200}' has a value that {datatype.label} cannot hold: {error}") from None
 
 
-def _outputs(sent: Any) -> tuple[tuple[RequestedOutput, ...], int]:
+def _outputs(sent: Any, caller: str, regions: Regions | None) -> tuple[tuple[RequestedOutput, ...], int]:
     if not sent:
         return (), 0
     _check_number(sent, "outputs")
@@ -149,17 +174,9 @@ def _outputs(sent: Any) -> tuple[tuple[RequestedOutput, ...], int]:
         name, values = output.name, read_values(output.parameters, f"output '{output.name:.200}'")
         if name in requested:
             raise _invalid(f"output '{name:.200}' already exists in request")
-        refuse_shared_memory(values, f"output '{name:.200}'")
-        parameters = read_output_parameters(values, name)
-        requested[name] = RequestedOutput(name, parameters.classification)
+        requested[name], parameters = requested_output(regions, caller, values, name)
         ignored += parameters.ignored
     return tuple(requested.values()), ignored
-
-
-def _ignored(parameters: Any, where: str) -> int:
-    values = read_values(parameters, where)
-    refuse_shared_memory(values, where)
-    return len(values)
 
 
 def _check_number(sent: Any, what: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from gateway.domain.errors import RequestError
-from gateway.domain.infer import InferResponse, Parameter
+from gateway.domain.infer import InferResponse, Parameter, RequestedOutput
 from gateway.domain.tensor import encode_raw
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.status import error_text
@@ -13,14 +14,21 @@ from gateway.frontends.status import error_text
 INT64_LIMIT = 2**63
 
 
-def encode_response(response: InferResponse) -> Any:
-    """The answer as tritonclient reads it: numbers only in `raw_output_contents`."""
+def encode_response(response: InferResponse, asked: Iterable[RequestedOutput] = ()) -> Any:
+    """The answer as tritonclient reads it: numbers only in `raw_output_contents`. An output that `asked` gives a
+    destination goes there; its entry is empty. Raises RequestError where one does not fit."""
+    destinations = {output.name: output.destination for output in asked if output.destination is not None}
     reply = message("inference.ModelInferResponse")(
         model_name=response.model, model_version=response.version, id=response.id
     )
     for name, tensor in response.outputs.items():
-        reply.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
-        reply.raw_output_contents.append(encode_raw(tensor.datatype, tensor.array))
+        described = reply.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
+        raw = encode_raw(tensor.datatype, tensor.array)
+        if name in destinations:
+            for key, value in destinations[name].put(raw).items():
+                set_parameter(described.parameters[key], value)
+            raw = b""
+        reply.raw_output_contents.append(raw)
     for name, value in response.parameters.items():
         set_parameter(reply.parameters[name], value)
     return reply

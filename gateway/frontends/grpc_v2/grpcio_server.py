@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from gateway.domain.access import Address, Security, Tokens
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, peer_address, unexpected
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, is_local, peer_address, unexpected
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -218,7 +218,8 @@ class _Calls:
 
     def _info(self, context: Any) -> CallInfo:
         now_ns = time.monotonic_ns()
-        return CallInfo(self._caller(context), deadline_ns(now_ns, remaining_s=context.time_remaining()))
+        ends_ns = deadline_ns(now_ns, remaining_s=context.time_remaining())
+        return CallInfo(self._caller(context), ends_ns, is_local(context.peer()))
 
     def _caller(self, context: Any) -> str:
         if self._tokens is not None:

@@ -23,7 +23,8 @@ from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, po
 from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
-from gateway.frontends.not_offered import refuse_load_parameters
+from gateway.frontends.not_offered import no_cuda_regions, no_regions, refuse_load_parameters
+from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_region
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
@@ -33,9 +34,16 @@ class InferenceService:
     """Every method takes (message, CallInfo), returns the reply message and may raise RequestError."""
 
     def __init__(
-        self, inference: Inference, repository: Repository, statistics: Statistics, settings: GrpcSettings
+        self,
+        inference: Inference,
+        repository: Repository,
+        statistics: Statistics,
+        settings: GrpcSettings,
+        regions: Regions | None = None,
     ) -> None:
+        """`regions`: None where shared memory is not allowed."""
         self._inference, self._repository, self._statistics = inference, repository, statistics
+        self._regions = regions
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
@@ -74,7 +82,9 @@ class InferenceService:
 
     async def server_metadata(self, request: Any, call: CallInfo) -> Any:
         """Name, version, extensions."""
-        return message("inference.ServerMetadataResponse")(**documents.server_metadata())
+        return message("inference.ServerMetadataResponse")(
+            **documents.server_metadata(*([EXTENSION] if self._regions else []))
+        )
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:
         """Inputs and outputs as clients see them. NOT_FOUND, UNAVAILABLE."""
@@ -91,7 +101,8 @@ class InferenceService:
 
     async def model_infer(self, request: Any, call: CallInfo) -> Any:
         """Answer one request."""
-        return encode_response(await self._inference.infer(decode_request(request, call, time.monotonic_ns())))
+        asked = decode_request(request, call, time.monotonic_ns(), self._regions)
+        return encode_response(await self._inference.infer(asked), asked.outputs)
 
     def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer requests as they complete; an error of one is in-band and the stream goes on."""
@@ -121,20 +132,33 @@ class InferenceService:
         return message("inference.RepositoryModelUnloadResponse")()
 
     async def system_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
-        """No region is registered, and clients expect that answer rather than an error. NOT_FOUND for a name."""
-        _refuse_region(request.name, "system")
-        return message("inference.SystemSharedMemoryStatusResponse")()
+        """The caller's regions, or one. NOT_FOUND. Where they are not allowed there is none, and clients expect that
+        answer rather than an error."""
+        if self._regions is None and request.name:
+            raise unknown_region(request.name, "system ")
+        lines = [] if self._regions is None else self._regions.status(call.caller, request.name)
+        return message("inference.SystemSharedMemoryStatusResponse")(regions={line["name"]: line for line in lines})
+
+    async def system_shared_memory_register(self, request: Any, call: CallInfo) -> Any:
+        """Map a segment of the caller's. UNSUPPORTED, DENIED, OVERLOADED, INVALID."""
+        who = Registrant(call.caller, call.local, call.uid, call.pid)
+        self._allowed_regions().register(who, request.name, request.key, request.offset, request.byte_size)
+        return message("inference.SystemSharedMemoryRegisterResponse")()
+
+    async def system_shared_memory_unregister(self, request: Any, call: CallInfo) -> Any:
+        """Forget one of the caller's regions, or with "" all of them. UNSUPPORTED."""
+        self._allowed_regions().unregister(call.caller, request.name)
+        return message("inference.SystemSharedMemoryUnregisterResponse")()
 
     async def cuda_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
-        """As `system_shared_memory_status`."""
-        _refuse_region(request.name, "CUDA")
+        """No region is registered, ever."""
+        if request.name:
+            raise unknown_region(request.name, "CUDA ")
         return message("inference.CudaSharedMemoryStatusResponse")()
 
-    async def shared_memory(self, request: Any, call: CallInfo) -> NoReturn:
+    async def cuda_shared_memory(self, request: Any, call: CallInfo) -> NoReturn:
         """Register and unregister. UNSUPPORTED."""
-        raise RequestError(
-            Fault.UNSUPPORTED, "shared memory is not offered by this gateway; send tensors in raw_input_contents"
-        )
+        raise no_cuda_regions()
 
     async def trace_setting(self, request: Any, call: CallInfo) -> NoReturn:
         """UNSUPPORTED."""
@@ -159,17 +183,22 @@ class InferenceService:
             "RepositoryModelLoad": self.repository_model_load,
             "RepositoryModelUnload": self.repository_model_unload,
             "SystemSharedMemoryStatus": self.system_shared_memory_status,
-            "SystemSharedMemoryRegister": self.shared_memory,
-            "SystemSharedMemoryUnregister": self.shared_memory,
+            "SystemSharedMemoryRegister": self.system_shared_memory_register,
+            "SystemSharedMemoryUnregister": self.system_shared_memory_unregister,
             "CudaSharedMemoryStatus": self.cuda_shared_memory_status,
-            "CudaSharedMemoryRegister": self.shared_memory,
-            "CudaSharedMemoryUnregister": self.shared_memory,
+            "CudaSharedMemoryRegister": self.cuda_shared_memory,
+            "CudaSharedMemoryUnregister": self.cuda_shared_memory,
             "TraceSetting": self.trace_setting,
             "LogSettings": self.log_settings,
             "Check": self.health.check,
             "Watch": self.health.watch,
             "ServerReflectionInfo": self.server_reflection_info,
         }
+
+    def _allowed_regions(self) -> Regions:
+        if self._regions is None:
+            raise no_regions()
+        return self._regions
 
     def _described(self, request: Any) -> tuple[Any, Any, Any]:
         return documents.described(self._inference, self._repository, request.name, request.version)
@@ -209,8 +238,3 @@ def _refuse_repository_name(name: str) -> None:
         raise RequestError(
             Fault.UNSUPPORTED, "'repository_name' specification is not supported: there is one repository"
         )
-
-
-def _refuse_region(name: str, kind: str) -> None:
-    if name:
-        raise RequestError(Fault.NOT_FOUND, f"Unable to find {kind} shared memory region: '{name:.200}'")

@@ -1,0 +1,264 @@
+"""Triton's system shared memory extension for every frontend that offers it: regions by caller and name.
+
+A region is its caller's alone: others neither read it through a model nor unregister it, and two callers may use one
+name. Nothing here knows a protocol; everything runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import Parameter, RequestedOutput
+from gateway.domain.parameters import OutputParameters, read_output_parameters
+from gateway.domain.statistics import Sample
+from gateway.domain.tensor import Datatype
+from gateway.frontends.not_offered import refuse_shared_memory
+from gateway.frontends.placement import PARAMETERS, OutputPlace, Place, read_place
+from gateway.frontends.segment import SHARED_MEMORY, Segment, invalid
+from gateway.frontends.settings import KEY_LIMIT_BYTES, SharedMemorySettings
+
+EXTENSION = "system_shared_memory"
+NAME_LIMIT_CHARS = 255
+"""Longest name of a region."""
+SEMAPHORES = "sem."
+"""How names of semaphores begin in the folder of segments (sem_overview(7)): nobody's tensors."""
+
+_IN_PLACE = frozenset(
+    {Datatype.UINT8, Datatype.INT8, Datatype.UINT16, Datatype.INT16, Datatype.FP16, Datatype.FP32, Datatype.FP64}
+)
+"""Read where they are. The rest from a private copy: a caller may change its memory at any moment, and what is decoded
+(BYTES, BOOL, BF16) or what models index with (32 and 64 bit integers) must not change after it was checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registrant:
+    """Who registers a region. `local`: on this device; `uid`, `pid`: as a UNIX socket tells, None where it does not."""
+
+    caller: str
+    local: bool = True
+    uid: int | None = None
+    pid: int | None = None
+
+
+@dataclass(slots=True)
+class _Region:
+    name: str
+    key: str
+    offset: int
+    segment: Segment
+    used_ns: int
+    process: int | None
+
+    def lost(self) -> str:
+        """Why nobody will come back for it, or ""."""
+        if not self.segment.linked:
+            return "unlinked"
+        return "ended" if self.process is not None and _ended(self.process) else ""
+
+
+class Regions:
+    """All registered regions. Callers are named as in `InferRequest.caller`."""
+
+    def __init__(
+        self,
+        settings: SharedMemorySettings,
+        folder: Path = SHARED_MEMORY,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._settings, self._folder, self._clock_ns = settings, folder, clock_ns
+        self._regions: dict[tuple[str, str], _Region] = {}
+        self._dropped = {"unlinked": 0, "ended": 0, "idle": 0}
+
+    def register(self, who: Registrant, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Map a caller's segment. Raises RequestError: DENIED for strangers, OVERLOADED where the bounds are reached
+        by regions in use, INVALID for the rest, in Triton's words."""
+        self._admit(who)
+        _check_name(name)
+        self.sweep()
+        if (who.caller, name) in self._regions:
+            raise invalid(f"shared memory region '{name}' already in manager")
+        file = self._file(name, key)
+        self._check_size(name, offset, byte_size)
+        self._make_room(byte_size)
+        segment = Segment(name, self._folder / file, offset, byte_size, who.uid)
+        process = _watched(segment, who.pid)
+        self._regions[who.caller, name] = _Region(name, key, offset, segment, self._clock_ns(), process)
+
+    def unregister(self, caller: str, name: str = "") -> None:
+        """Forget one of the caller's regions, or all; an unknown name is no error, as in Triton. Requests in flight
+        keep what they hold."""
+        for known in [known for known in self._regions if known[0] == caller and name in {"", known[1]}]:
+            del self._regions[known]
+
+    def status(self, caller: str, name: str = "") -> list[dict[str, Any]]:
+        """The caller's regions, or the one called `name` (NOT_FOUND), as Triton's documents."""
+        self.sweep()
+        found = [region for known, region in self._regions.items() if known[0] == caller and name in {"", known[1]}]
+        if name and not found:
+            raise unknown_region(name, "system ")
+        return [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.segment.byte_size}
+            for region in found
+        ]
+
+    def view(self, caller: str, name: str, offset: int, byte_size: int) -> memoryview:
+        """Bytes of a region, read-only and in place; they stay mapped as long as the view lives. RequestError NOT_FOUND
+        for a region the caller has not, INVALID where they are not within it, or the segment was truncated."""
+        segment = self._segment(caller, name)
+        return (
+            memoryview(segment.copy(offset, byte_size))
+            if self._settings.copy_inputs
+            else segment.view(offset, byte_size)
+        )
+
+    def raw(self, caller: str, place: Place, datatype: Datatype) -> memoryview | bytes:
+        """An input's bytes: in place, or copied where its datatype or its alignment asks for it. Raises as `view`."""
+        if datatype in _IN_PLACE and not place.offset % datatype.wire_bytes:
+            return self.view(caller, place.region, place.offset, place.byte_size)
+        return self._segment(caller, place.region).copy(place.offset, place.byte_size)
+
+    def destination(self, caller: str, place: Place, output: str) -> OutputPlace:
+        """Where an output goes; the segment is opened for writing now, so that a refusal comes before the run.
+        Raises as `view` does, and INVALID where the segment cannot be written."""
+        segment = self._segment(caller, place.region)
+        segment.check(place.offset, place.byte_size)
+        segment.writer()
+        return OutputPlace(output, place, segment)
+
+    def sweep(self) -> None:
+        """Drop regions whose segment was unlinked or replaced, or whose process has ended; each is counted."""
+        for known, region in list(self._regions.items()):
+            reason = region.lost()
+            if reason:
+                self._drop(known, reason)
+
+    def samples(self) -> Iterator[Sample]:
+        """What there is, and what was dropped, as metrics (METRICS.md)."""
+        used_bytes = sum(region.segment.byte_size for region in self._regions.values())
+        name = "edge_gateway_shared_memory"
+        yield Sample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
+        yield Sample(f"{name}_bytes", "Bytes of registered regions.", used_bytes, counter=False)
+        for reason, count in self._dropped.items():
+            yield Sample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
+
+    def _segment(self, caller: str, name: str) -> Segment:
+        region = self._regions.get((caller, name))
+        if region is None:
+            raise unknown_region(name)
+        region.used_ns = self._clock_ns()
+        return region.segment
+
+    def _admit(self, who: Registrant) -> None:
+        if not who.local:
+            raise RequestError(
+                Fault.DENIED, "only callers on this device may register shared memory; send the tensors' bytes"
+            )
+        if self._settings.callers and who.caller not in self._settings.callers:
+            raise RequestError(
+                Fault.DENIED,
+                f"caller '{who.caller:.200}' is not among [shared_memory] callers; send the tensors' bytes",
+            )
+
+    def _file(self, name: str, key: str) -> str:
+        """The segment's file name: `key` without its leading "/"."""
+        file = key.removeprefix("/")
+        one_component = file.isprintable() and "/" not in file and file not in {"", ".", ".."}
+        if not one_component or len(file.encode()) > KEY_LIMIT_BYTES or file.startswith(SEMAPHORES):
+            raise _no_registration(name, f"key {key!r:.80} is no name that shm_open(3) gives to a segment")
+        if not file.startswith(self._settings.key_prefix):
+            raise _no_registration(
+                name, f"keys must begin with '{self._settings.key_prefix}' here, and {key!r:.80} does not"
+            )
+        return file
+
+    def _check_size(self, name: str, offset: int, byte_size: int) -> None:
+        limit = self._settings.max_region_bytes
+        if offset < 0 or not 0 < byte_size <= limit:
+            raise _no_registration(name, f"offset {offset} must not be negative, byte_size {byte_size} be 1 to {limit}")
+
+    def _make_room(self, byte_size: int) -> None:
+        """Within the bounds, idle regions give way, the longest unused first; those in use do not."""
+        idle_before_ns = self._clock_ns() - int(self._settings.idle_s * 1e9)
+        for known, region in sorted(self._regions.items(), key=lambda item: item[1].used_ns):
+            if self._fits(byte_size) or region.used_ns > idle_before_ns:
+                break
+            self._drop(known, "idle")
+        if not self._fits(byte_size):
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"{len(self._regions)} shared memory regions are registered and in use; [shared_memory] max_regions "
+                "and max_bytes leave no room: unregister what is not needed",
+                retry_after_s=self._settings.idle_s,
+            )
+
+    def _fits(self, byte_size: int) -> bool:
+        used_bytes = sum(region.segment.byte_size for region in self._regions.values())
+        return len(self._regions) < self._settings.max_regions and used_bytes + byte_size <= self._settings.max_bytes
+
+    def _drop(self, known: tuple[str, str], reason: str) -> None:
+        del self._regions[known]
+        self._dropped[reason] += 1
+
+
+def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], name: str) -> Place | None:
+    """Where an input's parameters place it; None: in the message. INVALID, or UNSUPPORTED without `regions`."""
+    if regions is None:
+        refuse_shared_memory(parameters, f"input '{name:.200}'")
+        return None
+    return read_place(parameters, name)
+
+
+def requested_output(
+    regions: Regions | None, caller: str, parameters: Mapping[str, Parameter], name: str
+) -> tuple[RequestedOutput, OutputParameters]:
+    """An output as asked for, and its other parameters. Raises as `placed_input` and `Regions.destination` do."""
+    if regions is None:
+        refuse_shared_memory(parameters, f"output '{name:.200}'")
+    place = read_place(parameters, name)
+    if place is None or regions is None:
+        said = read_output_parameters(parameters, name)
+        return RequestedOutput(name, said.classification), said
+    said = read_output_parameters({key: value for key, value in parameters.items() if key not in PARAMETERS}, name)
+    if said.classification:
+        raise invalid("output can't set both 'shared_memory_region' and 'classification'")
+    return RequestedOutput(name, destination=regions.destination(caller, place, name)), said
+
+
+def unknown_region(name: str, kind: str = "") -> RequestError:
+    """NOT_FOUND, in Triton's words; `kind` is "system " or "CUDA "."""
+    return RequestError(Fault.NOT_FOUND, f"Unable to find {kind}shared memory region: '{name:.200}'")
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= NAME_LIMIT_CHARS:
+        raise invalid(f"a shared memory region's name must have 1 to {NAME_LIMIT_CHARS} characters, not {len(name)}")
+
+
+def _no_registration(name: str, why: str) -> RequestError:
+    return invalid(f"failed to register shared memory region '{name:.200}': invalid args: {why}")
+
+
+def _watched(segment: Segment, pid: int | None) -> int | None:
+    """A descriptor that tells when the process has ended, closed with `segment`; None where it cannot be had."""
+    if not pid:
+        return None
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        return None
+    weakref.finalize(segment, os.close, process)
+    return process
+
+
+def _ended(process: int) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,164 @@
+"""One caller's POSIX shared memory: opened without trust, mapped to be read, written through a descriptor.
+
+Not `multiprocessing.shared_memory`: on Python 3.11 its resource tracker deletes the caller's segment when we exit.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import weakref
+from pathlib import Path
+
+from gateway.domain.errors import Fault, RequestError
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where shm_open(3) keeps segments on Linux
+STAT_BLOCK_BYTES = 512
+"""Unit of st_blocks (inode(7))."""
+
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_REASONS = {
+    errno.ENOENT: "there is no such segment",
+    errno.EACCES: "this gateway's user may not open it; give the segment to its group and set the mode to 0660",
+    errno.ELOOP: "it is a symbolic link",
+    errno.ENXIO: "it is no segment",
+    errno.EISDIR: "it is no segment",
+}
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+
+
+class Segment:
+    """`byte_size` bytes of a segment from `offset` on. Mapping and descriptors live as long as somebody holds it, or
+    (the mapping) a view of it: what a request in flight reads stays where it is."""
+
+    __slots__ = (
+        "__weakref__",
+        "_descriptor",
+        "_identity",
+        "_offset",
+        "_path",
+        "_region",
+        "_view",
+        "_writer",
+        "byte_size",
+    )
+
+    def __init__(self, region: str, path: Path, offset: int, byte_size: int, uid: int | None = None) -> None:
+        """Open and map it read-only. `region` names it to its caller; `uid`: whose it must be (None, root: anybody's).
+        Raises RequestError: INVALID, DENIED, or OVERLOADED where this process has no descriptor or memory left."""
+        self._region, self._path, self._offset, self.byte_size = region, path, offset, byte_size
+        self._writer: int | None = None
+        self._descriptor, found = self._open(os.O_RDONLY)
+        self._identity = (found.st_dev, found.st_ino)
+        if uid and found.st_uid != uid:
+            raise _cannot_open(path, f"it belongs to user {found.st_uid}, and you are user {uid}", Fault.DENIED)
+        if offset + byte_size > found.st_size:
+            raise invalid(
+                f"failed to register shared memory region '{region:.200}': invalid args: {byte_size} bytes from "
+                f"{offset} on do not lie within the {found.st_size} bytes of '/{path.name}'"
+            )
+        lead = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapping = mmap.mmap(
+                self._descriptor, lead + byte_size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset - lead
+            )
+        except (OSError, ValueError) as error:  # ValueError: truncated since
+            raise _cannot_open(path, str(error), Fault.OVERLOADED) from None
+        self._view = memoryview(mapping)[lead:]
+
+    @property
+    def linked(self) -> bool:
+        """Whether its name still leads to it; one that was unlinked or replaced is nobody's to come back to."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def view(self, offset: int, byte_size: int) -> memoryview:
+        """Bytes of it in place, read-only; a copy where pages are missing, which reading in place would have to make:
+        on a full /dev/shm that ends in SIGBUS. RequestError INVALID where they are not within it (any more)."""
+        found = self.check(offset, byte_size)
+        if found.st_blocks * STAT_BLOCK_BYTES < found.st_size and self._sparse(offset, byte_size):
+            return memoryview(self.copy(offset, byte_size))
+        return self._view[offset : offset + byte_size]
+
+    def copy(self, offset: int, byte_size: int) -> bytes:
+        """A private copy, read through the descriptor: nothing that the caller does to the segment can disturb it."""
+        self.check(offset, byte_size)
+        content = os.pread(self._descriptor, byte_size, self._offset + offset)
+        if len(content) != byte_size:
+            raise self._truncated(len(content))
+        return content
+
+    def writer(self) -> int:
+        """The descriptor to write with, opened at its first use. RequestError INVALID where the segment may not be
+        written, or another has taken its name."""
+        if self._writer is None:
+            writer, found = self._open(os.O_RDWR)
+            if (found.st_dev, found.st_ino) != self._identity:
+                raise _cannot_open(self._path, "another segment has taken its name; register it again")
+            self._writer = writer
+        return self._writer
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Put `content` there. RequestError INVALID where it was truncated, TOO_LARGE where /dev/shm is full.
+
+        Not through a mapping: a full /dev/shm would end the process (SIGBUS), here it is an error.
+        """
+        self.check(offset, len(content))
+        try:
+            written = os.pwrite(self.writer(), content, self._offset + offset)
+        except OSError as error:
+            raise _cannot_write(self._path, error.strerror or str(error)) from None
+        if written != len(content):
+            raise _cannot_write(self._path, f"only {written} of {len(content)} bytes fitted")
+
+    def _open(self, access: int) -> tuple[int, os.stat_result]:
+        try:
+            descriptor = os.open(self._path, access | _OPEN)
+        except OSError as error:
+            fault = Fault.OVERLOADED if error.errno in _EXHAUSTED else Fault.INVALID
+            reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+            raise _cannot_open(self._path, reason, fault) from None
+        weakref.finalize(self, os.close, descriptor)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _cannot_open(self._path, "it is no segment")
+        return descriptor, found
+
+    def check(self, offset: int, byte_size: int) -> os.stat_result:
+        """RequestError INVALID where these bytes are not within it, or the segment was truncated."""
+        if offset < 0 or byte_size < 0 or offset > self.byte_size - byte_size:
+            raise invalid(
+                f"Invalid offset + byte size for shared memory region: '{self._region:.200}': {byte_size} bytes from "
+                f"{offset} on do not lie within its {self.byte_size} bytes"
+            )
+        found = os.fstat(self._descriptor)
+        if found.st_size < self._offset + offset + byte_size:
+            raise self._truncated(max(0, found.st_size - self._offset))
+        return found
+
+    def _sparse(self, offset: int, byte_size: int) -> bool:
+        start = self._offset + offset
+        try:
+            return os.lseek(self._descriptor, start, os.SEEK_HOLE) < start + byte_size
+        except OSError:  # truncated since: reading a copy will tell
+            return True
+
+    def _truncated(self, left: int) -> RequestError:
+        return invalid(
+            f"Invalid shared memory region: '{self._region:.200}': its segment was truncated, {left} of its "
+            f"{self.byte_size} bytes are left; register it again"
+        )
+
+
+def invalid(message: str) -> RequestError:
+    """RequestError INVALID."""
+    return RequestError(Fault.INVALID, message)
+
+
+def _cannot_open(path: Path, reason: str, fault: Fault = Fault.INVALID) -> RequestError:
+    return RequestError(fault, f"Unable to open shared memory region: '/{path.name:.255}': {reason}")
+
+
+def _cannot_write(path: Path, reason: str) -> RequestError:
+    return RequestError(Fault.TOO_LARGE, f"Unable to write shared memory region: '/{path.name:.255}': {reason}")
