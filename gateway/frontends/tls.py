@@ -1,4 +1,4 @@
-"""The TLS context of a listener, from PEM contents. gRPC has its own TLS, and is given only what could be used here."""
+"""The TLS context of a listener, from PEM contents. grpcio has its own TLS, and is given only what could be used here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
 
 
-def server_context(security: Security) -> ssl.SSLContext | None:
-    """TLS 1.2 and later, HTTP/1.1, client certificates required where `client_ca` is set; None without certificate.
+def server_context(security: Security, *, protocol: str) -> ssl.SSLContext | None:
+    """TLS 1.2 and later, client certificates required where `client_ca` is set; None without certificate. `protocol` is
+    what is agreed on by ALPN (RFC 7301): "h2" or "http/1.1".
 
     Raises ConfigurationError where certificate, key or authority cannot be used, or one of them is missing: a gateway
     that was told to guard its port never serves it in the clear.
@@ -21,7 +22,7 @@ def server_context(security: Security) -> ssl.SSLContext | None:
         raise ConfigurationError("cert and key belong together, and client_ca needs both; give them all", table="tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     _load_chain(context, security.certificate, security.key)
     if security.client_ca is not None:
         _require_clients_of(context, security.client_ca)

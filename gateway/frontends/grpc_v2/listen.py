@@ -38,6 +38,6 @@ def cannot_listen(address: Address) -> UnreachableError:
 def check_certificates(security: Security) -> tuple[bytes, bytes] | None:
     """Certificate and key to serve with, None where TLS is not configured. Raises as `server_context` does: grpcio
     would say nothing of what is wrong with them."""
-    if server_context(security) is None or security.certificate is None or security.key is None:
+    if server_context(security, protocol="h2") is None or security.certificate is None or security.key is None:
         return None
     return security.certificate, security.key

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
-from typing import Any, cast
 
 import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from gateway.frontends.rest_v2.door import Peer
+from gateway.frontends.peer import peer_of
 from gateway.frontends.rest_v2.errors import Refusal
 from gateway.frontends.rest_v2.settings import RestSettings
-
-_CREDENTIALS = struct.Struct("3i")
-"""struct ucred of SO_PEERCRED: pid, uid, gid (unix(7))."""
 
 
 class Connection(H11Protocol):
@@ -110,19 +104,3 @@ class Connection(H11Protocol):
         if timer is not None:
             timer.cancel()
         return None if limit_s is None else self.loop.call_later(limit_s, self.transport.abort)
-
-
-def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Certificate subject (common name, else the first alternative name) and peer uid, where there are any."""
-    certificate = transport.get_extra_info("peercert") or {}
-    connected = transport.get_extra_info("socket")
-    if connected is None or connected.family != socket.AF_UNIX:
-        return Peer(certificate=_subject(certificate))
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Peer(certificate=_subject(certificate), uid=_CREDENTIALS.unpack(credentials)[1])
-
-
-def _subject(certificate: dict[str, Any]) -> str:
-    names = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
-    names += [value for _, value in certificate.get("subjectAltName", ())]
-    return cast("str", names[0]) if names else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.access import Tokens
 from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.peer import Peer
 from gateway.frontends.rest_v2.errors import Refusal, refusal
 from gateway.frontends.rest_v2.settings import RestSettings
 
@@ -23,14 +23,6 @@ OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by supervisors that hold no token; never refused for load, or a busy device would look dead."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """What the connection tells of its other end: subject of its certificate, user id behind a UNIX socket."""
-
-    certificate: str = ""
-    uid: int | None = None
 
 
 class Door:
@@ -87,10 +79,8 @@ def caller_of(scope: Scope, tokens: Tokens | None) -> str:
     if tokens is not None:
         return tokens.caller(_header(scope, b"authorization"))
     peer: Peer = scope.get("state", {}).get("peer", Peer())
-    if peer.certificate:
-        return peer.certificate
-    if peer.uid is not None:
-        return f"uid:{peer.uid}"
+    if peer.name:
+        return peer.name
     client = scope.get("client")
     return str(client[0]) if client else ""
 

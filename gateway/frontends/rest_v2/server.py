@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from gateway.domain.access import Address, Security
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends.listening import bound_address, listen
+from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.tls import server_context
 
@@ -37,9 +38,12 @@ class RestFrontend:
         settings: RestSettings,
         security: Security,
         metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
+        regions: Regions | None = None,
     ) -> None:
+        """`regions`: None where shared memory is not allowed."""
         self._ports = (inference, repository, statistics)
         self._settings, self._security, self._metrics_text = settings, security, metrics_text
+        self._regions = regions
         self._servers: list[asyncio.Server] = []
         self._paths: list[Path] = []
         self._state: ServerState | None = None
@@ -49,7 +53,7 @@ class RestFrontend:
 
         TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
         """
-        context = server_context(self._security)
+        context = server_context(self._security, protocol="http/1.1")
         with ExitStack() as opened:
             listeners = [opened.enter_context(self._listen(address)) for address in addresses]
             bound = tuple(bound_address(listener) for listener in listeners)
@@ -82,7 +86,7 @@ class RestFrontend:
 
         from gateway.frontends.rest_v2.app import create_app
 
-        app = create_app(*self._ports, self._settings, self._security, self._metrics_text)
+        app = create_app(*self._ports, self._settings, self._security, self._metrics_text, self._regions)
         config = Config(
             app,
             http="h11",

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.domain.access import Security, read_tokens
 from gateway.domain.errors import ConfigurationError, RequestError
-from gateway.frontends.rest_v2.door import Peer, caller_of
+from gateway.frontends.peer import Peer
+from gateway.frontends.rest_v2.door import caller_of
 from gateway.frontends.tls import server_context
 from tests.simulators.grpc_gateway import Authority
 
@@ -45,12 +46,15 @@ def test_no_address_is_no_crash() -> None:
 def test_tls_begins_at_1_2_and_asks_for_certificates_only_where_told() -> None:
     authority = Authority()
     pair = authority.issue("localhost")
-    plain, mutual = server_context(Security(*pair)), server_context(Security(*pair, client_ca=authority.pem))
+    plain, mutual = (
+        server_context(Security(*pair), protocol="http/1.1"),
+        server_context(Security(*pair, client_ca=authority.pem), protocol="http/1.1"),
+    )
     assert plain is not None
     assert mutual is not None
     assert plain.minimum_version is mutual.minimum_version is ssl.TLSVersion.TLSv1_2
     assert (plain.verify_mode, mutual.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
-    assert server_context(Security()) is None
+    assert server_context(Security(), protocol="http/1.1") is None
 
 
 def test_an_encrypted_key_is_an_error_and_no_question() -> None:
@@ -61,7 +65,7 @@ def test_an_encrypted_key_is_an_error_and_no_question() -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     )
     with pytest.raises(ConfigurationError, match="must not be encrypted"):
-        server_context(Security(certificate, secret))
+        server_context(Security(certificate, secret), protocol="http/1.1")
 
 
 def test_naming_the_frontend_loads_no_server() -> None:
