@@ -23,6 +23,7 @@ from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.settings import SharedMemorySettings
 from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
 from gateway.runtimes.settings import TrialSettings
@@ -91,6 +92,7 @@ class Config:
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     http: RestSettings = field(default_factory=RestSettings)
+    shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.domain.statistics import Sample
     from gateway.domain.vitals import Vitals
     from gateway.frontends.mqtt.frontend import MqttFrontend
+    from gateway.frontends.regions import Regions
 
 LIVE = frozenset({"models", "log", "file"})
 """Settings that SIGHUP applies at once; the others wait for a restart."""
@@ -47,6 +48,7 @@ class Daemon:
         self._reload_again = False
         self._up = False
         self._mqtt: MqttFrontend | None = None
+        self._regions: Regions | None = None
         self._readiness_changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
@@ -86,6 +88,7 @@ class Daemon:
         await self._build(state)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._end_background)
+        self._start_regions(stack)
         await self._start_grpc(stack, security)
         await self._first_synchronisation()
         self._engine.serving = True
@@ -135,7 +138,7 @@ class Daemon:
             return
         from gateway.frontends.grpc_v2.service import InferenceService
 
-        service = InferenceService(self._engine, self._repository, self._engine, self._config.grpc)
+        service = InferenceService(self._engine, self._repository, self._engine, self._config.grpc, self._regions)
         frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -148,10 +151,10 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        sources = [self._mqtt_samples, self._state_samples]
+        sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         frontend = RestFrontend(
-            self._engine, self._repository, self._engine, self._config.http, security, metrics.render
+            self._engine, self._repository, self._engine, self._config.http, security, metrics.render, self._regions
         )
         bound = await frontend.start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -166,6 +169,24 @@ class Daemon:
         await mqtt.start()
         stack.push_async_callback(mqtt.stop, self._config.limits.drain_s)
         self._mqtt = mqtt
+
+    def _start_regions(self, stack: AsyncExitStack) -> None:
+        if not self._config.shared_memory.allowed:
+            return
+        from gateway.frontends.regions import Regions
+
+        self._regions = regions = Regions(self._config.shared_memory)
+        task = asyncio.create_task(self._sweep(regions), name="sweep")
+        stack.callback(task.cancel)
+
+    async def _sweep(self, regions: Regions) -> None:
+        """A caller that died leaves nothing behind, also when nobody registers after it."""
+        while True:
+            await asyncio.sleep(self._config.shared_memory.sweep_s)
+            regions.sweep()
+
+    def _region_samples(self) -> Iterable[Sample]:
+        return () if self._regions is None else self._regions.samples()
 
     def _vitals(self) -> Vitals:
         from gateway.hardware.tree import Tree

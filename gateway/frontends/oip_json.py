@@ -19,7 +19,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
-from gateway.domain.parameters import OutputParameters, deadline_ns, read_output_parameters, read_parameters
+from gateway.domain.parameters import deadline_ns, read_parameters
 from gateway.domain.tensor import (
     Datatype,
     Tensor,
@@ -27,8 +27,11 @@ from gateway.domain.tensor import (
     decode_raw,
     encode_raw,
 )
-from gateway.frontends.not_offered import refuse_shared_memory
 from gateway.frontends.oip_json_arrays import read_array
+from gateway.frontends.placement import PARAMETERS, Place
+from gateway.frontends.regions import Regions, placed_input, requested_output
+
+BINARY_SIZE = "binary_data_size"
 
 
 class _JsonInput(msgspec.Struct):
@@ -79,20 +82,28 @@ class JsonAnswer:
 
 
 def decode_request(
-    body: bytes | memoryview, model: str, version: str = "", *, binary: memoryview | None = None, now_ns: int
+    body: bytes | memoryview,
+    model: str,
+    version: str = "",
+    *,
+    binary: memoryview | None = None,
+    now_ns: int,
+    caller: str = "",
+    regions: Regions | None = None,
 ) -> JsonRequest:
     """The request in the JSON `body`; `binary` holds the raw tensors that followed it, None where none can.
 
     `now_ns` is the monotonic clock that the `timeout` parameter (µs) counts from. Arrays of raw tensors are read-only
-    views of `binary`. Raises RequestError INVALID naming tensor and place, UNSUPPORTED for shared memory.
+    views of `binary`, or of what `caller` registered in `regions`. Raises RequestError INVALID naming tensor and place,
+    NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
     try:
         parsed = _BODY.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(f"the request body is no inference request: {error}") from None
     said = read_parameters(parsed.parameters or {})
-    outputs, binary_outputs, ignored = _read_outputs(parsed.outputs or ())
-    inputs, ignored_inputs = _read_inputs(parsed.inputs, binary)
+    outputs, binary_outputs, ignored = _read_outputs(parsed.outputs or (), caller, regions)
+    inputs, ignored_inputs = _read_inputs(parsed.inputs, binary, caller, regions)
     request = InferRequest(
         model,
         inputs,
@@ -101,23 +112,29 @@ def decode_request(
         outputs=outputs,
         deadline_ns=deadline_ns(now_ns, timeout_us=said.timeout_us),
         priority=said.priority,
+        caller=caller,
         ignored_parameters=said.ignored + ignored + ignored_inputs,
     )
     return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
 
 
 def encode_response(response: InferResponse, asked: JsonRequest | None = None) -> JsonAnswer:
-    """The answer as JSON, with those outputs appended as raw bytes that `asked` wants binary.
+    """The answer as JSON, with those outputs appended as raw bytes that `asked` wants binary; one that it gives a
+    destination goes there.
 
-    Raises RequestError INVALID where an output that is asked for as JSON cannot be written as JSON.
+    Raises RequestError INVALID where an output cannot be written as JSON, or not to its destination.
     """
+    wanted = () if asked is None else asked.request.outputs
+    destinations = {output.name: output.destination for output in wanted if output.destination is not None}
     described: list[dict[str, Any]] = []
     tensors: list[bytes] = []
     for name, tensor in response.outputs.items():
         line: dict[str, Any] = {"name": name, "datatype": tensor.datatype.label, "shape": list(tensor.array.shape)}
-        if asked is not None and asked.wants_binary(name):
+        if name in destinations:
+            line["parameters"] = dict(destinations[name].put(encode_raw(tensor.datatype, tensor.array)))
+        elif asked is not None and asked.wants_binary(name):
             tensors.append(encode_raw(tensor.datatype, tensor.array))
-            line["parameters"] = {"binary_data_size": len(tensors[-1])}
+            line["parameters"] = {BINARY_SIZE: len(tensors[-1])}
         else:
             line["data"] = json_data(tensor, name)
         described.append(line)
@@ -141,21 +158,26 @@ def json_data(tensor: Tensor, name: str) -> list[Any]:
 
 
 def _read_outputs(
-    asked: Sequence[_JsonOutput],
+    asked: Sequence[_JsonOutput], caller: str, regions: Regions | None
 ) -> tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]:
     """Outputs asked for, those that said whether they want to be binary, and ignored parameters."""
-    read: dict[str, OutputParameters] = {}
+    outputs: dict[str, RequestedOutput] = {}
+    binary: dict[str, bool] = {}
+    ignored = 0
     for output in asked:
-        if output.name in read:
-            raise _invalid(f"output '{output.name}' already exists in request")
-        refuse_shared_memory(output.parameters or (), f"output '{output.name}'")
-        read[output.name] = read_output_parameters(output.parameters or {}, output.name)
-    said = {name: value.binary_data for name, value in read.items() if value.binary_data is not None}
-    outputs = tuple(RequestedOutput(name, value.classification) for name, value in read.items())
-    return outputs, said or None, sum(value.ignored for value in read.values())
+        name = output.name
+        if name in outputs:
+            raise _invalid(f"output '{name}' already exists in request")
+        outputs[name], said = requested_output(regions, caller, output.parameters or {}, name)
+        ignored += said.ignored
+        if said.binary_data is not None:
+            binary[name] = said.binary_data
+    return tuple(outputs.values()), binary or None, ignored
 
 
-def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tuple[dict[str, Tensor], int]:
+def _read_inputs(
+    given: Iterable[_JsonInput], binary: memoryview | None, caller: str, regions: Regions | None
+) -> tuple[dict[str, Tensor], int]:
     """Tensors by name and the number of ignored parameters; every byte of `binary` must belong to one of them."""
     inputs: dict[str, Tensor] = {}
     offset = ignored = 0
@@ -163,11 +185,13 @@ def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tupl
         if item.name in inputs:
             raise _invalid(f"input '{item.name}' already exists in request")
         parameters = item.parameters or {}
-        refuse_shared_memory(parameters, f"input '{item.name}'")
+        place = placed_input(regions, parameters, item.name)
         datatype = datatype_named(item.datatype, item.name)
         size = _binary_size(parameters, item.name)
-        ignored += len(parameters) - (size is not None)
-        if size is None:
+        ignored += sum(key != BINARY_SIZE and key not in PARAMETERS for key in parameters)
+        if place is not None and regions is not None:
+            inputs[item.name] = _shared(item, place, datatype, caller, regions)
+        elif size is None:
             inputs[item.name] = Tensor(datatype, read_array(datatype, item.shape, bytes(item.data), item.name))
         else:
             raw = _slice(binary, offset, size, item)
@@ -178,8 +202,15 @@ def _read_inputs(given: Iterable[_JsonInput], binary: memoryview | None) -> tupl
     return inputs, ignored
 
 
+def _shared(item: _JsonInput, place: Place, datatype: Datatype, caller: str, regions: Regions) -> Tensor:
+    if memoryview(item.data).nbytes or BINARY_SIZE in (item.parameters or ()):
+        raise _invalid(f"input '{item.name}' is in shared memory and has data of its own as well; send one of them")
+    raw = regions.raw(caller, place, datatype)
+    return Tensor(datatype, decode_raw(datatype, item.shape, raw, item.name))
+
+
 def _binary_size(parameters: Mapping[str, Parameter], name: str) -> int | None:
-    size = parameters.get("binary_data_size")
+    size = parameters.get(BINARY_SIZE)
     if size is None:
         return None
     if type(size) is not int or size < 0:

@@ -15,6 +15,7 @@ from gateway.domain.access import Address, Security
 from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.regions import Regions
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -23,9 +24,11 @@ LOOPBACK = Address("127.0.0.1", 0)
 class Gateway:
     """A running frontend; `target` is its first address as gRPC clients write it."""
 
-    def __init__(self, inference: SimulatedInference, settings: GrpcSettings, security: Security) -> None:
+    def __init__(
+        self, inference: SimulatedInference, settings: GrpcSettings, security: Security, regions: Regions | None
+    ) -> None:
         self.inference = inference
-        self.service = InferenceService(inference, inference, inference, settings)
+        self.service = InferenceService(inference, inference, inference, settings, regions)
         self.frontend = GrpcFrontend(self.service, settings, security)
         self.addresses: list[Address] = []
 
@@ -41,8 +44,9 @@ async def serving(
     security: Security | None = None,
     addresses: Sequence[Address] = (LOOPBACK,),
     inference: SimulatedInference | None = None,
+    regions: Regions | None = None,
 ) -> AsyncIterator[Gateway]:
-    gateway = Gateway(inference or SimulatedInference(), settings or GrpcSettings(), security or Security())
+    gateway = Gateway(inference or SimulatedInference(), settings or GrpcSettings(), security or Security(), regions)
     gateway.addresses = await gateway.frontend.start(addresses)
     try:
         yield gateway

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from gateway.domain.access import Address, Security
+from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.server import RestFrontend
 from gateway.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import SimulatedInference
@@ -26,9 +27,11 @@ async def metrics() -> tuple[bytes, str]:
 class Gateway:
     """A running frontend; `target` is its first address as clients write it, `client` speaks to it."""
 
-    def __init__(self, inference: SimulatedInference, settings: RestSettings, security: Security) -> None:
+    def __init__(
+        self, inference: SimulatedInference, settings: RestSettings, security: Security, regions: Regions | None
+    ) -> None:
         self.inference = inference
-        self.frontend = RestFrontend(inference, inference, inference, settings, security, metrics)
+        self.frontend = RestFrontend(inference, inference, inference, settings, security, metrics, regions)
         self.addresses: tuple[Address, ...] = ()
         self.client = httpx.AsyncClient()
 
@@ -48,8 +51,9 @@ async def serving(
     security: Security | None = None,
     addresses: Sequence[Address] = (LOOPBACK,),
     inference: SimulatedInference | None = None,
+    regions: Regions | None = None,
 ) -> AsyncIterator[Gateway]:
-    gateway = Gateway(inference or SimulatedInference(), settings or RestSettings(), security or Security())
+    gateway = Gateway(inference or SimulatedInference(), settings or RestSettings(), security or Security(), regions)
     gateway.addresses = await gateway.frontend.start(addresses)
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)
     try:

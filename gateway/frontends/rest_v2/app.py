@@ -13,10 +13,12 @@ from litestar.exceptions import HTTPException
 from gateway.domain.access import Security
 from gateway.domain.errors import RequestError
 from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.body import BodyReader, ClientGone, SlowBody
 from gateway.frontends.rest_v2.door import Application, Door
 from gateway.frontends.rest_v2.errors import Refusal, refusal
 from gateway.frontends.rest_v2.openapi import openapi_config
+from gateway.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.frontends.rest_v2.routes import HANDLERS, Ports
 from gateway.frontends.rest_v2.settings import RestSettings
 
@@ -34,11 +36,12 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     settings: RestSettings,
     security: Security,
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
+    regions: Regions | None = None,
 ) -> Application:
     """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
-    ports = Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings))
+    ports = Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings), regions)
     app = Litestar(
-        route_handlers=HANDLERS,
+        route_handlers=(*HANDLERS, *REGION_HANDLERS),
         state=State({"ports": ports}),
         openapi_config=openapi_config(),
         exception_handlers={

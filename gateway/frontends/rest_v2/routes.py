@@ -14,7 +14,8 @@ from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends import documents
 from gateway.frontends.not_offered import refuse_load_parameters
-from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.oip_json import JsonAnswer, decode_request, encode_response
+from gateway.frontends.regions import EXTENSION, Regions
 from gateway.frontends.rest_v2.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the endpoints reach; `metrics_text` gives the metrics page and its content type."""
+    """What the endpoints reach; `metrics_text` gives the metrics page and its content type, `regions` is None where
+    shared memory is not allowed."""
 
     inference: Inference
     repository: Repository
@@ -39,6 +41,7 @@ class Ports:
     settings: RestSettings
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
     bodies: BodyReader
+    regions: Regions | None
 
 
 class _IndexBody(msgspec.Struct):
@@ -50,9 +53,10 @@ class _LoadBody(msgspec.Struct):
 
 
 @get("/v2", summary="Server metadata")
-async def server_metadata() -> Document:
+async def server_metadata(request: Call) -> Document:
     """Name, version and the extensions that work here."""
-    return documents.server_metadata("binary_tensor_data")
+    shared = () if ports_of(request).regions is None else (EXTENSION,)
+    return documents.server_metadata("binary_tensor_data", *shared)
 
 
 @get("/v2/health/live", summary="Liveness")
@@ -64,7 +68,7 @@ async def live() -> Document:
 @get("/v2/health/ready", summary="Readiness")
 async def ready(request: Call) -> Response[Document]:
     """Whether the server answers inference requests; 503 where not."""
-    is_ready = _ports(request).inference.ready()
+    is_ready = ports_of(request).inference.ready()
     return Response({"ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
 
 
@@ -72,21 +76,21 @@ async def ready(request: Call) -> Response[Document]:
 async def model_ready(request: Call) -> Response[Document]:
     """Whether a model version answers; 503 where it does not, or is unknown."""
     model, version = _names(request)
-    is_ready = _ports(request).inference.ready(model, version)
+    is_ready = ports_of(request).inference.ready(model, version)
     return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
 
 
 @get([MODEL, VERSION], summary="Model metadata")
 async def model_metadata(request: Call) -> Document:
     """Inputs and outputs with the batch dimension, and the versions that are ready."""
-    ports = _ports(request)
+    ports = ports_of(request)
     return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
 @get([MODEL + "/config", VERSION + "/config"], summary="Model configuration")
 async def model_config(request: Call) -> Document:
     """Triton's model configuration: dims without the batch dimension."""
-    ports = _ports(request)
+    ports = ports_of(request)
     return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
@@ -94,30 +98,30 @@ async def model_config(request: Call) -> Document:
 async def model_statistics(request: Call) -> Document:
     """Triton's counters of one version, of all versions of a model, or of all models."""
     model, version = _names(request)
-    return documents.model_statistics(_ports(request).statistics.statistics(model, version))
+    return documents.model_statistics(ports_of(request).statistics.statistics(model, version))
 
 
 @post("/v2/repository/index", status_code=200, summary="Repository index")
 async def repository_index(request: Call) -> list[Document]:
     """Every known model version and its state; body `{"ready": true}` leaves out what is not ready."""
-    asked = await _optional_body(request, _IndexBody)
-    return documents.repository_index(_ports(request).repository.index(), only_ready=asked.ready)
+    asked = await optional_body(request, _IndexBody)
+    return documents.repository_index(ports_of(request).repository.index(), only_ready=asked.ready)
 
 
 @post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model")
 async def load(request: Call) -> Document:
     """Read the model's folder again and serve what passes its gate."""
-    body = await _optional_body(request, _LoadBody)
+    body = await optional_body(request, _LoadBody)
     refuse_load_parameters(body.parameters or ())
-    await _ports(request).repository.load(_names(request)[0])
+    await ports_of(request).repository.load(_names(request)[0])
     return {}
 
 
 @post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model")
 async def unload(request: Call) -> Document:
     """Drain and unload all versions of the model."""
-    await _optional_body(request, _LoadBody)
-    await _ports(request).repository.unload(_names(request)[0])
+    await optional_body(request, _LoadBody)
+    await ports_of(request).repository.unload(_names(request)[0])
     return {}
 
 
@@ -125,13 +129,22 @@ async def unload(request: Call) -> Document:
 async def infer(request: Call) -> Response[bytes]:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     model, version = _names(request)
-    ports = _ports(request)
+    ports = ports_of(request)
     ports.inference.describe(model, version)  # an unknown model is refused before its body is read
     headers = dict(request.headers)
     with ports.bodies.lease() as lease:
         body = await ports.bodies.read(request.receive, headers, lease)
-        asked = _decode(memoryview(body).toreadonly(), headers.get(HEADER_LENGTH), model, version, ports.settings)
-        asked.request.caller = request.scope["state"]["caller"]
+        whole = memoryview(body).toreadonly()
+        end = _json_end(len(whole), headers.get(HEADER_LENGTH), ports.settings)
+        asked = decode_request(
+            whole[:end],
+            model,
+            version,
+            binary=whole[end:] if HEADER_LENGTH in headers else None,
+            now_ns=time.monotonic_ns(),
+            caller=request.scope["state"]["caller"],
+            regions=ports.regions,
+        )
         answer = encode_response(await _unless_gone(ports.inference.infer(asked.request), request.receive), asked)
     return await _response(answer, headers.get("accept-encoding", ""), ports.settings)
 
@@ -139,7 +152,7 @@ async def infer(request: Call) -> Response[bytes]:
 @get("/metrics", summary="Metrics", media_type="text/plain")
 async def metrics(request: Call) -> Response[bytes]:
     """Counters and gauges in Prometheus' text format."""
-    text, content_type = await _ports(request).metrics_text()
+    text, content_type = await ports_of(request).metrics_text()
     # litestar says the charset of text itself
     return Response(text, media_type=content_type.partition("; charset=")[0])
 
@@ -160,7 +173,8 @@ HANDLERS = (
 )
 
 
-def _ports(request: Call) -> Ports:
+def ports_of(request: Call) -> Ports:
+    """What the application was built with."""
     return cast("Ports", request.app.state.ports)
 
 
@@ -172,8 +186,9 @@ def _names(request: Call) -> tuple[str, str]:
     return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 
-async def _optional_body(request: Call, kind: type[T]) -> T:
-    ports = _ports(request)
+async def optional_body(request: Call, kind: type[T]) -> T:
+    """The JSON body as `kind`; an empty one is `{}`. Raises as `BodyReader.read` does, INVALID for other JSON."""
+    ports = ports_of(request)
     with ports.bodies.lease() as lease:
         body = await ports.bodies.read(request.receive, dict(request.headers), lease)
         try:
@@ -182,23 +197,22 @@ async def _optional_body(request: Call, kind: type[T]) -> T:
             raise RequestError(Fault.INVALID, f"the request body: {error}") from None
 
 
-def _decode(body: memoryview, length: str | None, model: str, version: str, settings: RestSettings) -> JsonRequest:
-    """Split the body where Inference-Header-Content-Length says and decode both parts."""
-    end = len(body)
+def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
+    """Where the JSON part of a body of `whole` bytes ends, as Inference-Header-Content-Length says."""
+    end = whole
     if length is not None:
         end = int(length) if length.isdecimal() and len(length) < 12 else 0
-        if not 0 < end <= len(body):
+        if not 0 < end <= whole:
             raise RequestError(
                 Fault.INVALID,
-                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {len(body)}, not {length:.20}",
+                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {whole}, not {length:.20}",
             )
     if end > settings.max_json_bytes:
         raise RequestError(
             Fault.TOO_LARGE,
             f"the JSON part is larger than {settings.max_json_bytes} bytes; send large tensors as binary data",
         )
-    binary = None if length is None else body[end:]
-    return decode_request(body[:end], model, version, binary=binary, now_ns=time.monotonic_ns())
+    return end
 
 
 async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:

@@ -1,0 +1,70 @@
+"""Endpoints of Triton's system shared memory extension. As `routes`, to be imported only to build an application."""
+
+import msgspec
+from litestar import get, post
+
+from gateway.domain.access import Address
+from gateway.frontends.not_offered import no_regions
+from gateway.frontends.peer import Peer
+from gateway.frontends.regions import Regions, Registrant, unknown_region
+from gateway.frontends.rest_v2.routes import Call, Document, optional_body, ports_of
+
+SHARED = "/v2/systemsharedmemory"
+REGION = SHARED + "/region/{region:str}"
+
+
+class _Segment(msgspec.Struct):
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+@get([SHARED + "/status", REGION + "/status"], summary="Shared memory regions")
+async def region_status(request: Call) -> list[Document]:
+    """The caller's regions, or one; none where they are not allowed."""
+    regions, name = ports_of(request).regions, _name(request)
+    if regions is not None:
+        return regions.status(_caller(request), name)
+    if name:
+        raise unknown_region(name, "system ")
+    return []
+
+
+@post(REGION + "/register", status_code=200, summary="Register shared memory")
+async def register_region(request: Call) -> Document:
+    """Map a segment of the caller's, `{"key": …, "offset": …, "byte_size": …}`."""
+    regions = _regions(request)
+    segment = await optional_body(request, _Segment)
+    regions.register(_registrant(request), _name(request), segment.key, segment.offset, segment.byte_size)
+    return {}
+
+
+@post([SHARED + "/unregister", REGION + "/unregister"], status_code=200, summary="Unregister shared memory")
+async def unregister_region(request: Call) -> Document:
+    """Forget one of the caller's regions, or all of them."""
+    _regions(request).unregister(_caller(request), _name(request))
+    return {}
+
+
+REGION_HANDLERS = (region_status, register_region, unregister_region)
+
+
+def _regions(request: Call) -> Regions:
+    regions = ports_of(request).regions
+    if regions is None:
+        raise no_regions()
+    return regions
+
+
+def _name(request: Call) -> str:
+    return str(request.path_params.get("region", ""))
+
+
+def _caller(request: Call) -> str:
+    return str(request.scope["state"]["caller"])
+
+
+def _registrant(request: Call) -> Registrant:
+    peer: Peer = request.scope["state"].get("peer", Peer())
+    local = peer.local or Address(peer.address).private
+    return Registrant(_caller(request), local, peer.uid, peer.pid)
