@@ -184,6 +184,15 @@ async def test_the_calls_deadline_reaches_the_engine():
     assert before_ns < arrived.deadline_ns <= time.monotonic_ns() + 50_500_000_000
 
 
+async def test_callers_that_leave_at_their_deadline_are_no_errors_of_ours(caplog):
+    """Where their deadline and our refusal meet, grpcio cannot send it any more."""
+    async with serving() as gateway, connected(gateway) as channel:
+        gateway.inference.gate.clear()
+        calls = [stub(channel).ModelInfer(request(), timeout=0.05) for _ in range(500)]
+        assert {await call.code() for call in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 async def test_a_cancelled_call_is_cancelled_in_the_engine_and_disturbs_nobody():
     async with serving() as gateway, connected(gateway) as channel:
         inference = gateway.inference

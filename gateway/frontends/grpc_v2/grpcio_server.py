@@ -27,6 +27,8 @@ PUSHBACK = "grpc-retry-pushback-ms"
 QUIET_S = 0.02
 """A listener at which nothing arrived for this long has handed over what it had received."""
 
+GRPCIO_LOG = "grpc._cython.cygrpc"
+
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +47,7 @@ class GrpcFrontend:
         """
         import grpc.aio
 
+        logging.getLogger(GRPCIO_LOG).addFilter(_worth_a_line)
         credentials = _credentials(self._security)
         server = grpc.aio.server(options=_options(self._settings))
         calls = _Calls(self._service, self._settings, self._security)
@@ -229,6 +232,11 @@ class _Calls:
             if name:
                 return name
         return peer_address(context.peer())
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """grpcio logs an error and its traceback for every answer whose caller has left, be it at its own deadline."""
+    return not (record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 
 
 async def _parsed(rpc: Rpc, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
