@@ -100,8 +100,7 @@ class Connection:
 
     def release(self) -> None:
         """The transport takes more."""
-        self._sender.held = False
-        self._sender.resume()
+        self._sender.release()
 
     @property
     def waiting_bytes(self) -> int:
@@ -244,11 +243,12 @@ class Connection:
             self._open(number, head, ended)
 
     def _open(self, number: int, head: Any, ended: bool) -> None:
-        stream = Stream(number, self._limits.stream_window_bytes, self._sender.initial_window)
+        windows = self._limits.stream_window_bytes, self._sender.initial_window
+        stream = Stream(number, head, self._now_ns, *windows)
         if ended:
             stream.state = MOVES[OPEN][PEER_ENDS]
         self.streams[number] = stream
-        self._events.append(Opened(stream, head, ended))
+        self._events.append(Opened(stream, ended))
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
         """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""

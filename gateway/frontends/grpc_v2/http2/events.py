@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gateway.frontends.grpc_v2.http2.streams import Stream
 
 
 class Opened:
-    """A peer opened a stream; `head` is what the owner read of its headers. `ended`: nothing follows."""
+    """A peer opened a stream. `ended`: nothing follows its headers."""
 
-    __slots__ = ("ended", "head", "stream")
+    __slots__ = ("ended", "stream")
 
-    def __init__(self, stream: Stream, head: Any, ended: bool) -> None:
-        self.stream, self.head, self.ended = stream, head, ended
+    def __init__(self, stream: Stream, ended: bool) -> None:
+        self.stream, self.ended = stream, ended
 
 
 class Received:

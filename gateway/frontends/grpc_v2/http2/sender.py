@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.frames import (
+    CONTINUATION,
     DATA,
     DEFAULT_FRAME_SIZE,
     DEFAULT_WINDOW,
@@ -39,17 +40,19 @@ class Block:
 
 
 class Sender:
-    """`window` and `frame_bytes` are the peer's wishes. While `held`, the transport takes no more and DATA waits.
+    """`window` and `frame_bytes` are the peer's wishes. While `held`, the transport takes no more: DATA waits, and what
+    is said all the same counts as `unread_bytes`.
 
-    `ended` is called when a stream's end was said.
+    `ended` is called when a stream's end was said. A stream has its turn while it has something to say and a window to
+    say it in; `waiting` is None or begins with bytes.
     """
 
     def __init__(self, ended: Callable[[Stream], None]) -> None:
         self.window, self.frame_bytes, self.initial_window = DEFAULT_WINDOW, DEFAULT_FRAME_SIZE, DEFAULT_WINDOW
         self.held = False
-        self.waiting_bytes = self.frames = 0
+        self.waiting_bytes = self.unread_bytes = self.frames = 0
         self._out: list[Piece] = []
-        self._waiting: dict[int, Stream] = {}
+        self._turns: dict[int, Stream] = {}
         self._ended = ended
 
     def take(self) -> list[Piece]:
@@ -60,6 +63,8 @@ class Sender:
     def say(self, frame: bytes) -> None:
         """A control frame: goes out whatever the windows are."""
         self._out.append(frame)
+        if self.held:
+            self.unread_bytes += len(frame)
 
     def respond(self, stream: Stream, head: Block, message: Sequence[bytes], size: int, trailers: Block) -> None:
         """A whole response: headers, one body of `size` bytes, trailers; one piece where the windows allow it."""
@@ -88,8 +93,7 @@ class Sender:
 
     def begin(self, stream: Stream, block: bytes) -> None:
         """Response headers."""
-        self._out.append(opening(HEADERS, END_HEADERS, len(block)) + _stream_number(stream.id) + block)
-        self.frames += 1
+        self._say_headers(stream, block, 0)
 
     def data(self, stream: Stream, payload: Piece) -> None:
         """Body bytes: now, or when windows and transport allow."""
@@ -97,11 +101,10 @@ class Sender:
             return
         if stream.waiting is None:
             stream.waiting = deque()
-            self._waiting[stream.id] = stream
         stream.waiting.append(memoryview(payload))
         stream.waiting_bytes += len(payload)
         self.waiting_bytes += len(payload)
-        self._advance(stream)
+        self._give_turn(stream)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
         """Trailers, behind whatever waits."""
@@ -112,7 +115,8 @@ class Sender:
 
     def forget(self, stream: Stream) -> None:
         """The stream is closed; what waits is dropped."""
-        if self._waiting.pop(stream.id, None) is not None:
+        if stream.waiting is not None:
+            self._turns.pop(stream.id, None)
             self.waiting_bytes -= stream.waiting_bytes
             stream.waiting, stream.waiting_bytes = None, 0
 
@@ -129,45 +133,45 @@ class Sender:
         if stream.send_window > LARGEST_WINDOW:
             return False
         if stream.waiting is not None:
-            self._advance(stream)
+            self._give_turn(stream)
         return True
+
+    def release(self) -> None:
+        """The transport takes more."""
+        self.held, self.unread_bytes = False, 0
+        self.resume()
 
     def resume(self) -> None:
-        """Go on with what waits, a frame of each stream in turn, so that a large response holds up no small one."""
-        moved = True
-        while moved and not self.held and self.window > 0:
-            moved = False
-            for stream in list(self._waiting.values()):
-                moved |= self._say_one(stream)
+        """Go on with what waits, a frame of each stream in turn, so that a large response holds up no small one. Costs
+        what it says: streams without a window are not looked at."""
+        turns = self._turns
+        while turns and self.window > 0 and not self.held:
+            stream = turns.pop(next(iter(turns)))
+            self._say_one(stream)
+            if stream.waiting is not None and stream.send_window > 0:
+                turns[stream.id] = stream
 
-    def _advance(self, stream: Stream) -> None:
-        while not self.held and self._say_one(stream):
-            pass
-
-    def _say_one(self, stream: Stream) -> bool:
-        """One DATA frame of what waits, or the end behind it; False where nothing can go."""
-        waiting = stream.waiting
-        if waiting is None:
-            return False
-        if not waiting:
-            self._waiting.pop(stream.id)
-            stream.waiting = None
-            return False
-        piece = waiting[0]
-        if isinstance(piece, Ending):
-            self._waiting.pop(stream.id)
-            stream.waiting = None
-            self._say_end(stream, piece.trailers)
-            return False
-        size = min(len(piece), self.window, stream.send_window, self.frame_bytes)
-        if size <= 0:
-            return False
-        if size == len(piece):
-            waiting.popleft()
+    def _give_turn(self, stream: Stream) -> None:
+        if stream.send_window > 0:
+            self._turns.setdefault(stream.id, stream)
+            self.resume()
         else:
-            waiting[0] = piece[size:]
+            self._turns.pop(stream.id, None)
+
+    def _say_one(self, stream: Stream) -> None:
+        """One DATA frame of what waits, and the end where it was the last."""
+        waiting = stream.waiting
+        if not waiting or isinstance(piece := waiting.popleft(), Ending):
+            return
+        size = min(len(piece), self.window, stream.send_window, self.frame_bytes)
+        if size < len(piece):
+            waiting.appendleft(piece[size:])
         self._say_data(stream, piece, size)
-        return True
+        if not waiting:
+            stream.waiting = None
+        elif isinstance(ending := waiting[0], Ending):
+            stream.waiting = None
+            self._say_end(stream, ending.trailers)
 
     def _say_data(self, stream: Stream, piece: memoryview, size: int) -> None:
         self._out += (opening(DATA, 0, size) + _stream_number(stream.id), piece[:size])
@@ -178,7 +182,19 @@ class Sender:
         self.frames += 1
 
     def _say_end(self, stream: Stream, trailers: bytes) -> None:
-        head = opening(HEADERS, END_HEADERS | END_STREAM, len(trailers)) + _stream_number(stream.id)
-        self._out.append(head + trailers)
-        self.frames += 1
+        self._say_headers(stream, trailers, END_STREAM)
         self._ended(stream)
+
+    def _say_headers(self, stream: Stream, block: bytes, flags: int) -> None:
+        """HEADERS, and CONTINUATION where the peer takes no frame so large."""
+        number, most = _stream_number(stream.id), self.frame_bytes
+        if len(block) <= most:
+            self.say(opening(HEADERS, flags | END_HEADERS, len(block)) + number + block)
+        else:
+            parts = [opening(HEADERS, flags, most) + number + block[:most]]
+            for place in range(most, len(block), most):
+                part = block[place : place + most]
+                last = END_HEADERS if place + most >= len(block) else 0
+                parts.append(opening(CONTINUATION, last, len(part)) + number + part)
+            self.say(b"".join(parts))
+        self.frames += 1

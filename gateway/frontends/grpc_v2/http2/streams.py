@@ -19,12 +19,23 @@ MOVES: tuple[tuple[int, int, int], ...] = (
 
 
 class Stream:
-    """`call` is the owner's: whatever it keeps per stream. Windows are bytes; negative once the peer shrank them."""
+    """`head` is what the owner read of the request's headers, `call` whatever else it keeps. Windows are bytes, negative
+    once the peer shrank them."""
 
-    __slots__ = ("call", "id", "receive_window", "send_window", "state", "waiting", "waiting_bytes")
+    __slots__ = (
+        "call",
+        "head",
+        "id",
+        "opened_ns",
+        "receive_window",
+        "send_window",
+        "state",
+        "waiting",
+        "waiting_bytes",
+    )
 
-    def __init__(self, number: int, receive_window: int, send_window: int) -> None:
-        self.id = number
+    def __init__(self, number: int, head: Any, opened_ns: int, receive_window: int, send_window: int) -> None:
+        self.id, self.head, self.opened_ns = number, head, opened_ns
         self.state = OPEN
         self.receive_window, self.send_window = receive_window, send_window
         self.waiting: deque[memoryview | Ending] | None = None
