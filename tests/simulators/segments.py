@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -31,3 +33,16 @@ def mappings(path: Path) -> int:
 def descriptors() -> int:
     """How many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counted, not visited
+
+
+@contextmanager
+def shared(size_bytes: int) -> Iterator[tuple[str, Any]]:
+    """A segment made by tritonclient itself: its key and its handle."""
+    from tritonclient.utils import shared_memory
+
+    key = f"/edge-gateway-test-{uuid.uuid4().hex}"
+    handle = shared_memory.create_shared_memory_region("mine", key, size_bytes)
+    try:
+        yield key, handle
+    finally:
+        shared_memory.destroy_shared_memory_region(handle)
