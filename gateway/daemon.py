@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from gateway.domain.vitals import Vitals
     from gateway.frontends.mqtt.frontend import MqttFrontend
     from gateway.frontends.regions import Regions
+    from gateway.frontends.rest_v2.server import RestFrontend
 
 LIVE = frozenset({"models", "log", "file"})
 """Settings that SIGHUP applies at once; the others wait for a restart."""
+
+HTTP_WAITS_S = 1.0
+"""How long HTTP lets the models come up first. With kept verdicts they take a tenth of that."""
 
 Overrides = Callable[[Config], Config]
 """What the command line lays over a configuration, also when SIGHUP reads it again."""
@@ -41,10 +45,11 @@ class Daemon:
         self._config, self._state_folder, self._overrides = config, state_folder, overrides
         self._log = get_logger("daemon")
         self._notify = Notifier.from_environment(os.environ)
-        self._stop = asyncio.Event()
+        self._stop, self._ready = asyncio.Event(), asyncio.Event()
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
         self._mqtt: MqttFrontend | None = None
@@ -58,6 +63,7 @@ class Daemon:
         async with AsyncExitStack() as stack:
             if await self._started(stack):
                 self._notify.ready(self._summary())
+                self._ready.set()
                 await self._stop.wait()
             self._notify.stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
@@ -90,9 +96,9 @@ class Daemon:
         stack.push_async_callback(self._end_background)
         self._start_regions(stack)
         await self._start_grpc(stack, security)
+        await self._start_http(stack, security)
         await self._first_synchronisation()
         self._engine.serving = True
-        await self._start_http(stack, security)
         await self._start_mqtt(stack)
         self._start_watchdog(stack)
         self._begin_refining()
@@ -159,6 +165,28 @@ class Daemon:
         bound = await frontend.start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
+        self._answering = asyncio.create_task(self._answer_http(frontend), name="http")
+        self._answering.add_done_callback(self._http_answers)
+        stack.push_async_callback(self._end_answering, self._answering)
+
+    async def _answer_http(self, frontend: RestFrontend) -> None:
+        """Not before READY=1, which would come later by what HTTP's libraries take to load, unless models take long:
+        then HTTP says meanwhile that the gateway lives and is not ready."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HTTP_WAITS_S):
+                await self._ready.wait()
+        await frontend.answer()
+
+    def _http_answers(self, answering: asyncio.Task[None]) -> None:
+        """A gateway that cannot answer where it listens ends; `_end_answering` says why."""
+        if not answering.cancelled() and answering.exception() is not None:
+            self._stop.set()
+
+    @staticmethod
+    async def _end_answering(answering: asyncio.Task[None]) -> None:
+        answering.cancel()
+        with suppress(asyncio.CancelledError):
+            await answering
 
     async def _start_mqtt(self, stack: AsyncExitStack) -> None:
         if not self._config.mqtt.url:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
@@ -14,7 +15,9 @@ from gateway.domain.statistics import LATENCY_BOUNDS_NS, Latency, Placement, Sam
 from gateway.domain.vitals import Vitals
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
+    from psutil import Process
 
 PREFIX = "edge_gateway_"
 MODEL_LABELS = ("model", "version")
@@ -35,24 +38,33 @@ class Metrics:
         sources: Sequence[Source] = (),
         vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
-        import psutil
-        from prometheus_client import CollectorRegistry
-
         self._inference, self._statistics = inference, statistics
         self._sources, self._read_vitals, self._vitals = sources, vitals, Vitals()
-        self._process = psutil.Process(os.getpid())
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     async def render(self) -> tuple[bytes, str]:
         """The page in Prometheus' text format, and its content type.
 
-        Sensors are read on a thread: one behind I²C takes milliseconds, for which no request should wait.
+        Sensors are read on a thread: one behind I²C takes milliseconds, for which no request should wait. The first
+        scrape loads the libraries there, too.
         """
+        registry, self._vitals = await asyncio.to_thread(lambda: (self._registry, self._read_vitals()))
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-        self._vitals = await asyncio.to_thread(self._read_vitals)
-        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    @cached_property
+    def _registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return registry
+
+    @cached_property
+    def _process(self) -> Process:
+        from psutil import Process
+
+        return Process(os.getpid())
 
     def collect(self) -> Iterable[Metric]:
         """All metric families, as prometheus_client asks for them."""

@@ -55,6 +55,7 @@ async def serving(
 ) -> AsyncIterator[Gateway]:
     gateway = Gateway(inference or SimulatedInference(), settings or RestSettings(), security or Security(), regions)
     gateway.addresses = await gateway.frontend.start(addresses)
+    await gateway.frontend.answer()
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)
     try:
         async with gateway.client:

@@ -28,7 +28,7 @@ CLOSING_S = 1.0
 
 
 class RestFrontend:
-    """REST on any number of addresses. `start` once, `stop` once."""
+    """REST on any number of addresses. `start` once, `answer` once, `stop` once and when neither is under way."""
 
     def __init__(  # noqa: PLR0917  the daemon wires ports, settings and guards in this order
         self,
@@ -44,31 +44,39 @@ class RestFrontend:
         self._ports = (inference, repository, statistics)
         self._settings, self._security, self._metrics_text = settings, security, metrics_text
         self._regions = regions
+        self._context: ssl.SSLContext | None = None
+        self._listeners: list[socket] = []
         self._servers: list[asyncio.Server] = []
         self._paths: list[Path] = []
         self._state: ServerState | None = None
 
     async def start(self, addresses: Sequence[Address]) -> tuple[Address, ...]:
-        """Listen on `addresses` and answer; where that is, port 0 resolved. Raises ConfigurationError.
+        """Listen on `addresses`; where that is, port 0 resolved. Raises ConfigurationError.
 
-        TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
+        Who connects waits in the kernel's backlog until `answer`. TLS guards TCP; a UNIX socket is guarded by its
+        permissions, and its callers are known by their user id.
         """
-        context = server_context(self._security, protocol="http/1.1")
+        self._context = server_context(self._security, protocol="http/1.1")
         with ExitStack() as opened:
-            listeners = [opened.enter_context(self._listen(address)) for address in addresses]
-            bound = tuple(bound_address(listener) for listener in listeners)
-            # litestar takes 0.2 s to import and build: not on the loop, which serves gRPC already.
-            config = await asyncio.to_thread(self._build)
-            for listener in listeners:
-                await self._serve(listener, config, None if listener.family == AF_UNIX else context)
+            self._listeners = [opened.enter_context(self._listen(address)) for address in addresses]
             opened.pop_all()
+        bound = tuple(bound_address(listener) for listener in self._listeners)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
+
+    async def answer(self) -> None:
+        """Answer those who wait and whoever comes. Only this loads litestar and uvicorn: 0.12 s and 14 MiB, on a thread
+        because the loop serves gRPC already (`python -m tests.performance.start`)."""
+        config = await asyncio.to_thread(self._build)
+        for listener in self._listeners:
+            await self._serve(listener, config, None if listener.family == AF_UNIX else self._context)
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
         for server in self._servers:
             server.close()
+        for listener in self._listeners:  # those that were never answered; the others are closed by now
+            listener.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
         if self._state is not None:
@@ -114,6 +122,7 @@ class RestFrontend:
         server = await asyncio.get_running_loop().create_server(
             lambda: Connection(config, state, self._settings),
             sock=listener,
+            backlog=self._settings.backlog,  # asyncio calls listen() again, with 100 where nothing is said
             ssl=context,
             ssl_handshake_timeout=self._settings.header_timeout_s if context else None,
         )

@@ -1,0 +1,118 @@
+"""Start and memory of an idle daemon by configuration: `python -m tests.performance.start [--passes N] [NAME…]`.
+
+Byte-compiled (into a cache of this measurement's own), verdicts kept, nothing asked. Medians of interleaved passes:
+seconds from exec to READY=1 and to the first answer over HTTP, processor time until READY, and when everything has
+settled the resident set, the part of it that is nobody else's (PSS and private, of smaps_rollup), and the threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.performance import servers
+from tests.simulators.daemon import ANYWHERE, COMMAND, QUIET, Daemon
+
+SETTLED_S = 1.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+OFF, ON = ("off",), (ANYWHERE,)
+BROKER = "mqtt://127.0.0.1:1"
+"""Nobody answers there; the client's library is loaded all the same."""
+
+Figures = dict[str, float]
+CONFIGURATIONS: dict[str, dict[str, object]] = {
+    "tiny, gRPC": {"models": "one", "http": OFF},
+    "tiny, gRPC by grpcio": {"models": "one", "http": OFF, "arguments": ("--grpc-server", "grpcio")},
+    "tiny, gRPC + HTTP": {"models": "one"},
+    "tiny, HTTP": {"models": "one", "grpc": OFF},
+    "tiny, gRPC + MQTT": {"models": "one", "http": OFF, "mqtt": BROKER},
+    "all three, gRPC + HTTP": {"models": "models"},
+    "all three, gRPC + HTTP + MQTT": {"models": "models", "mqtt": BROKER},
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _options()
+    chosen = [name for name in CONFIGURATIONS if not options.names or name in options.names]
+    with tempfile.TemporaryDirectory(prefix="edge-gateway-start-") as name:
+        folder = Path(name)
+        one, environ = _prepared(folder), {"PYTHONPYCACHEPREFIX": name + "/pyc", "PYTHONDONTWRITEBYTECODE": ""}
+        assert one.is_dir()
+        samples: dict[str, list[Figures]] = {what: [] for what in chosen}
+        for turn in range(options.passes + 1):
+            for what in chosen:
+                figures = _measured(folder, environ, CONFIGURATIONS[what], options.prefix.split())
+                if turn:  # the first compiles, tries variants and reads files into the page cache
+                    samples[what].append(figures)
+    _print({what: _median(figures) for what, figures in samples.items()})
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CONFIGURATIONS)} (default: all)")
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--prefix", default="", help="words before the command, such as 'env MALLOC_ARENA_MAX=2'")
+    return parser.parse_args()
+
+
+def _prepared(folder: Path) -> Path:
+    """The bench's three models, and a directory with `tiny` alone."""
+    models = servers.model_directory(folder)
+    shutil.copytree(models / "tiny", folder / "one" / "tiny")
+    return folder / "one"
+
+
+def _measured(folder: Path, environ: dict[str, str], configuration: dict[str, object], prefix: list[str]) -> Figures:
+    settings = {"state": folder / "state", "config": QUIET, "environ": environ, **configuration}
+    settings["models"] = folder / str(settings["models"])
+    daemon = Daemon(folder, command=(*prefix, *COMMAND), **settings)  # type: ignore[arg-type]
+    began_s = time.monotonic()
+    daemon.start()
+    figures = {"ready s": time.monotonic() - began_s, "CPU s": _cpu_s(daemon.pid)}
+    if "http" not in configuration:
+        with urllib.request.urlopen(f"http://{daemon.http}/v2/health/ready", timeout=10) as answer:
+            assert answer.status == 200
+        figures["HTTP s"] = time.monotonic() - began_s
+    time.sleep(SETTLED_S)
+    figures |= _memory_mib(daemon.pid)
+    daemon.stop()
+    return figures
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _memory_mib(pid: int) -> Figures:
+    kib = dict(re.findall(r"^(\w+): +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+    private = int(kib["Private_Clean"]) + int(kib["Private_Dirty"])
+    threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+    return {"RSS": int(kib["Rss"]) / 1024, "PSS": int(kib["Pss"]) / 1024, "private": private / 1024, "threads": threads}
+
+
+def _median(samples: list[Figures]) -> Figures:
+    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+
+
+def _print(rows: dict[str, Figures]) -> None:
+    table = Table("what", "ready s", "HTTP s", "CPU s", "RSS MiB", "PSS MiB", "private MiB", "threads", show_edge=False)
+    for what, row in rows.items():
+        times = (f"{row[key]:.3f}" if key in row else "" for key in ("ready s", "HTTP s", "CPU s"))
+        table.add_row(what, *times, *(f"{row[key]:.1f}" for key in ("RSS", "PSS", "private")), f"{row['threads']:.0f}")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

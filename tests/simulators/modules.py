@@ -1,0 +1,44 @@
+"""Which Python modules a running daemon has loaded. `/proc/<pid>/maps` shows only compiled packages; this shows all.
+
+`COMMAND` runs `edge-gateway` with one addition: at SIGUSR1 it writes the names to its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulators.daemon import Daemon
+
+COMMAND = (sys.executable, "-m", "tests.simulators.modules")
+EVENT = "modules loaded"
+
+
+def modules(daemon: Daemon) -> set[str]:
+    """Full names of what a daemon started with `COMMAND` has loaded now."""
+    asked = sum(line["event"] == EVENT for line in daemon.lines()) + 1
+    daemon.signal(signal.SIGUSR1)
+    return set(daemon.wait_logged(EVENT, asked=asked)["names"])
+
+
+def main() -> int:
+    """The daemon, with an ear for SIGUSR1."""
+    asked = 0
+
+    def tell(_number: int, _frame: Any) -> None:
+        nonlocal asked
+        asked += 1
+        os.write(2, (json.dumps({"event": EVENT, "asked": asked, "names": sorted(sys.modules)}) + "\n").encode())
+
+    signal.signal(signal.SIGUSR1, tell)
+    from gateway.cli import main as edge_gateway
+
+    return edge_gateway(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
