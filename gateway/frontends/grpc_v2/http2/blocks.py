@@ -16,6 +16,8 @@ from gateway.frontends.grpc_v2.http2.limits import Limits
 
 KNOWN_HEADS = 64
 """Blocks remembered per connection; a client has about one per method and deadline."""
+KNOWN_BLOCK_BYTES = 256
+"""Longer ones are not: a peer that repeats itself says it in index bytes, another one must not fill memory."""
 SIZE_FACTOR = 4
 """A block this many times as large as a header list may be ends the connection; a smaller one costs its stream only."""
 
@@ -60,7 +62,7 @@ class Blocks:
         if headers is None:
             return None
         head = self._read_head(headers)
-        if not self._decoder.changed:
+        if not self._decoder.changed and len(block) <= KNOWN_BLOCK_BYTES:
             if len(self._heads) >= KNOWN_HEADS:
                 self._heads.clear()
             self._heads[block] = head

@@ -6,6 +6,7 @@ the stream it was made on, or the connection where all of it stands on the rule 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,15 @@ from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.reader import Reader
+from gateway.frontends.grpc_v2.http2.requests import are_trailers
 from gateway.frontends.grpc_v2.http2.sender import Block, Piece, Sender
+from gateway.frontends.grpc_v2.http2.shapes import check_shape
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
+from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 
 NOTHING = memoryview(b"")
+KEPT_GIVEN_UP = 1000
+"""Streams remembered that we closed first: what the peer had said before it knew is passed over (section 5.1)."""
 
 
 class Connection:
@@ -34,7 +40,9 @@ class Connection:
         self._limits, self._guard = limits, Guard(limits)
         self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head)
         self._now_ns = self._last_stream = 0
-        self._receive_window = limits.connection_window_bytes
+        self._last_taken = frames.LARGEST_STREAM
+        self._given_up: deque[int] = deque(maxlen=KEPT_GIVEN_UP)
+        self._window = ReceiveWindow(limits.connection_window_bytes)
         self._reader, self._settled = Reader(), False
         self._body: Stream | None = None
         self._body_ends = False
@@ -50,6 +58,7 @@ class Connection:
         if self.failed is None:
             try:
                 self._reader.read(data, self)
+                self._guard.unread(self._sender.unread_bytes)
             except ProtocolError as fault:
                 self.fail(fault)
         return events
@@ -66,6 +75,7 @@ class Connection:
     def begin(self, stream: Stream, head: Block) -> None:
         """Response headers; data and an end follow."""
         if stream.state != CLOSED:
+            stream.begun = True
             self._sender.begin(stream, head.payload)
 
     def data(self, stream: Stream, payload: Piece) -> None:
@@ -81,7 +91,7 @@ class Connection:
     def reset(self, stream: Stream, code: Code) -> None:
         """Give a stream up. No event follows."""
         if stream.state != CLOSED:
-            self._sender.say(frames.reset_frame(stream.id, code))
+            self._give_up(stream.id, code)
             self._close(stream, RESET)
 
     def grant(self, stream: Stream, increment: int) -> None:
@@ -115,14 +125,15 @@ class Connection:
     def drain(self) -> None:
         """Second half: streams opened from now on are not looked at."""
         if not (self.draining or self.failed):
-            self.draining = True
+            self.draining, self._last_taken = True, self._last_stream
             self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, "the gateway is stopping"))
 
     def fail(self, fault: ProtocolError) -> None:
         """End the connection: GOAWAY says why."""
         if self.failed is None:
             self.failed = fault
-            self._sender.say(frames.goaway_frame(self._last_stream, fault.code, fault.problem))
+            last = min(self._last_stream, self._last_taken)
+            self._sender.say(frames.goaway_frame(last, fault.code, fault.problem))
 
     def _greet(self) -> None:
         limits = self._limits
@@ -136,7 +147,8 @@ class Connection:
                 }
             )
         )
-        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+        if limits.connection_window_bytes > frames.DEFAULT_WINDOW:
+            self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
 
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
@@ -163,13 +175,17 @@ class Connection:
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
         """Reader: the header of a DATA frame of `length` bytes, `content` of them without padding."""
-        self._spend_window(length)
+        if again := self._window.spend(length):
+            self._sender.say(frames.window_frame(0, again))
         self._body, self._body_ends = self._receiving(number, length), bool(flags & frames.END_STREAM)
+        stream = self._body
         if not content:
-            if self._body is not None and self._body_ends:
-                self._deliver(self._body, NOTHING, True)
+            if stream is not None and self._body_ends:
+                self._deliver(stream, NOTHING, True)
             else:
                 self._guard.control(self._now_ns)
+        if content != length and stream is not None:
+            self.grant(stream, length - content)  # padding reaches nobody who could give it back
 
     def read_data(self, payload: memoryview, last: bool) -> None:
         """Reader: content of the DATA frame that was begun; `last`: it has no more."""
@@ -181,16 +197,6 @@ class Connection:
         if ended:
             stream.state = MOVES[stream.state][PEER_ENDS]
         self._events.append(Received(stream, payload, ended))
-
-    def _spend_window(self, length: int) -> None:
-        """Bytes over all streams; what comes is taken at once, so the window is opened again when half is used."""
-        most = self._limits.connection_window_bytes
-        self._receive_window -= length
-        if self._receive_window < 0:
-            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        if self._receive_window < most // 2:
-            self._sender.say(frames.window_frame(0, most - self._receive_window))
-            self._receive_window = most
 
     def _receiving(self, number: int, length: int) -> Stream | None:
         stream = self.streams.get(number)
@@ -226,10 +232,18 @@ class Connection:
         stream = self.streams.get(number)
         if stream is not None:
             self._take_trailers(stream, block, ended)
-            return
-        if number <= self._last_stream or not number & 1:
-            raise ProtocolError(Code.STREAM_CLOSED, f"HEADERS on stream {number}, which cannot be opened")
-        self._last_stream = number
+        elif not number & 1:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"HEADERS on stream {number}, which no client can open")
+        elif number > self._last_stream:
+            self._last_stream = number
+            self._take_request(number, block, ended)
+        elif number in self._given_up:
+            self._guard.control(self._now_ns)
+            self._blocks.skim(block)
+        else:
+            raise ProtocolError(Code.STREAM_CLOSED, f"HEADERS on stream {number}, which is closed")
+
+    def _take_request(self, number: int, block: bytes, ended: bool) -> None:
         try:
             head = self._blocks.head(block)
         except StreamError as fault:
@@ -239,7 +253,9 @@ class Connection:
             self._refuse(number, Code.ENHANCE_YOUR_CALM)
         elif len(self.streams) >= self._limits.max_streams:
             self._refuse(number, Code.REFUSED_STREAM)
-        elif not self.draining:
+        elif self.draining:
+            self._given_up.append(number)
+        else:
             self._open(number, head, ended)
 
     def _open(self, number: int, head: Any, ended: bool) -> None:
@@ -252,10 +268,10 @@ class Connection:
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
         """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""
-        self._blocks.skim(block)
+        fields = self._blocks.skim(block)
         if stream.state == PEER_DONE:
             self._break(stream, Code.STREAM_CLOSED)
-        elif not ended:
+        elif not ended or fields is None or not are_trailers(fields):
             self._break(stream, Code.PROTOCOL_ERROR)
         else:
             stream.state = MOVES[stream.state][PEER_ENDS]
@@ -263,13 +279,11 @@ class Connection:
 
     # ---- control frames ----------------------------------------------------------------------------------------------
     def _read_priority(self, _flags: int, number: int, payload: memoryview) -> None:
-        if len(payload) != frames.PRIORITY_BYTES or not number:
-            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PRIORITY takes a stream and five bytes")
+        check_shape(frames.PRIORITY, number, payload)
         self._guard.control(self._now_ns)
 
     def _read_reset(self, _flags: int, number: int, payload: memoryview) -> None:
-        if len(payload) != frames.UINT32.size:
-            raise ProtocolError(Code.FRAME_SIZE_ERROR, "RST_STREAM takes four bytes")
+        check_shape(frames.RST_STREAM, number, payload)
         if number > self._last_stream or not number & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"RST_STREAM on stream {number}, which is idle")
         self._guard.reset(self._now_ns)
@@ -279,17 +293,14 @@ class Connection:
             self._events.append(Dropped(stream))
 
     def _read_settings(self, flags: int, number: int, payload: memoryview) -> None:
-        if number:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        check_shape(frames.SETTINGS, number, payload)
         self._settled = True
         self._guard.control(self._now_ns)
         if flags & frames.ACK:
             if payload:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             return
-        if len(payload) % frames.SETTING_BYTES:
-            raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS takes six bytes each")
-        for identifier, value in frames.SETTING.iter_unpack(payload):
+        for identifier, value in dict(frames.SETTING.iter_unpack(payload)).items():  # the last of each is what counts
             self._apply(identifier, value)
         self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
@@ -316,10 +327,7 @@ class Connection:
         raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
 
     def _read_ping(self, flags: int, number: int, payload: memoryview) -> None:
-        if number:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "PING on a stream")
-        if len(payload) != frames.PING_BYTES:
-            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PING takes eight bytes")
+        check_shape(frames.PING, number, payload)
         self._guard.control(self._now_ns)
         if flags & frames.ACK:
             self._events.append(Acknowledged(bytes(payload)))
@@ -329,13 +337,11 @@ class Connection:
 
     def _read_goaway(self, _flags: int, number: int, payload: memoryview) -> None:
         """The peer opens no more streams; those open go on."""
-        if number or len(payload) < frames.TWO_UINT32.size:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a broken GOAWAY")
+        check_shape(frames.GOAWAY, number, payload)
         self._guard.control(self._now_ns)
 
     def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
-        if len(payload) != frames.UINT32.size:
-            raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE takes four bytes")
+        check_shape(frames.WINDOW_UPDATE, number, payload)
         increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         self._guard.window_update(self._now_ns, self._sender.frames)
         if not number:
@@ -356,7 +362,7 @@ class Connection:
     def _refuse(self, number: int, code: Code) -> None:
         """A stream that is never opened."""
         self._guard.reset(self._now_ns)
-        self._sender.say(frames.reset_frame(number, code))
+        self._give_up(number, code)
 
     def _break(self, stream: Stream, code: Code) -> None:
         """The peer broke a rule of this stream (and pays for it: CVE-2025-8671, "made you reset")."""
@@ -366,8 +372,12 @@ class Connection:
 
     def _said_end(self, stream: Stream) -> None:
         if stream.state == OPEN:
-            self._sender.say(frames.reset_frame(stream.id, Code.NO_ERROR))
+            self._give_up(stream.id, Code.NO_ERROR)
         self._close(stream, WE_END)
+
+    def _give_up(self, number: int, code: Code) -> None:
+        self._given_up.append(number)
+        self._sender.say(frames.reset_frame(number, code))
 
     def _close(self, stream: Stream, how: int) -> None:
         stream.state = MOVES[stream.state][how]

@@ -46,6 +46,11 @@ class Guard:
         if not self._resets.take(now_ns):
             raise _calm("too many streams given up or broken")
 
+    def unread(self, size: int) -> None:
+        """Bytes that the peer made us say and does not take."""
+        if size > self._limits.max_unread_bytes:
+            raise _calm("replies are asked for and not read")
+
     def window_update(self, now_ns: int, said: int) -> None:
         """What we said pays for some; the others are control frames."""
         if said * self._limits.window_updates_per_frame > self._window_updates:

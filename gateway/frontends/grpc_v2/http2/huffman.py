@@ -7,12 +7,13 @@ place and the symbols met on the way, is worked out when it is first needed and 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 
 EOS = 256
-KEPT_STEPS = 16_384
-"""Steps kept of 65,536: ordinary headers need some hundreds, and a peer that walks the others must not fill memory."""
+_PLACE = 256
+"""Where a row of steps names its place."""
 
 LENGTHS = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606"
@@ -26,24 +27,25 @@ LENGTHS = bytes.fromhex(
 _ENDS_BITS = 7
 """A string may end within a byte, filled up with at most seven ones (section 5.2)."""
 
-_steps: dict[int, tuple[int, bytes]] = {}
+Step = tuple[list[Any], bytes]
+"""Where a byte leads to, and the symbols met on the way."""
 
 
 def decode(encoded: bytes) -> bytes:
     """The string. Raises ProtocolError COMPRESSION_ERROR where the padding is wrong or EOS occurs."""
-    place, parts = 0, []
+    rows, ends = _rows(), _tree()[1]
+    row, parts = rows[0], []
     for byte in encoded:
-        key = place << 8 | byte
-        place, symbols = _steps.get(key) or _step(place, byte)
+        row, symbols = row[byte] or _step(row, byte)
         if symbols:
             parts.append(symbols)
-    if place not in _tree()[1]:
+    if row[_PLACE] not in ends:
         raise _broken("a Huffman string ends within a symbol")
     return b"".join(parts)
 
 
-def _step(place: int, byte: int) -> tuple[int, bytes]:
-    nodes, start, met = _tree()[0], place, bytearray()
+def _step(row: list[Any], byte: int) -> Step:
+    nodes, place, met = _tree()[0], row[_PLACE], bytearray()
     for shift in range(7, -1, -1):
         child = nodes[place][byte >> shift & 1]
         if child >= 0:
@@ -54,10 +56,15 @@ def _step(place: int, byte: int) -> tuple[int, bytes]:
             raise _broken("a Huffman string holds EOS")
         met.append(symbol)
         place = 0
-    step = place, bytes(met)
-    if len(_steps) < KEPT_STEPS:
-        _steps[start << 8 | byte] = step
+    row[byte] = step = _rows()[place], bytes(met)
     return step
+
+
+@functools.cache
+def _rows() -> list[list[Any]]:
+    """Per place its steps by byte, as far as worked out, and behind them the place. 0.5 MB; 5 MB once a peer walked all
+    (a bound on them would let that peer make every other one's strings slow)."""
+    return [[None] * _PLACE + [place] for place in range(len(_tree()[0]))]
 
 
 @functools.cache

@@ -10,7 +10,7 @@ class Limits:
     """The flood guards are token buckets: `…_burst` at once, `…_per_s` in the long run; beyond them the connection is
     closed with ENHANCE_YOUR_CALM."""
 
-    max_streams: int = 128  # open at once; the next is reset REFUSED_STREAM (gRPC C-core and Go say 100 to 128)
+    max_streams: int = 1024  # open at once; the next is reset REFUSED_STREAM, which clients tell as UNAVAILABLE
     max_header_bytes: int = (
         16 * 1024
     )  # a header list, and a block before it is unfolded (gRPC: 8 KiB soft, 16 KiB hard)
@@ -24,6 +24,7 @@ class Limits:
         1000  # SETTINGS, PING, PRIORITY, empty DATA, unknown frames (Envoy's 1000 replies; CVE-2019-9512)
     )
     controls_per_s: float = 100.0
+    max_unread_bytes: int = 256 * 1024  # HEADERS and control frames said to a peer that takes nothing (CVE-2019-9512)
     window_updates_per_frame: int = 10  # a frame that we said pays for so many; more cost as controls (Envoy's bound)
     min_ping_interval_ms: int = 10_000  # pings that come faster, without traffic of ours, are strikes (gRFC A8)
     max_ping_strikes: int = 4  # … and more than so many close the connection

@@ -19,10 +19,12 @@ MOVES: tuple[tuple[int, int, int], ...] = (
 
 
 class Stream:
-    """`head` is what the owner read of the request's headers, `call` whatever else it keeps. Windows are bytes, negative
+    """`head` is what the owner read of the request's headers, `call` whatever else it keeps; `begun` once
+    response headers were said on their own. Windows are bytes, negative
     once the peer shrank them."""
 
     __slots__ = (
+        "begun",
         "call",
         "head",
         "id",
@@ -36,7 +38,7 @@ class Stream:
 
     def __init__(self, number: int, head: Any, opened_ns: int, receive_window: int, send_window: int) -> None:
         self.id, self.head, self.opened_ns = number, head, opened_ns
-        self.state = OPEN
+        self.state, self.begun = OPEN, False
         self.receive_window, self.send_window = receive_window, send_window
         self.waiting: deque[memoryview | Ending] | None = None
         self.waiting_bytes = 0

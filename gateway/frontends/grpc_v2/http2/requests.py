@@ -1,0 +1,57 @@
+"""What a request's headers must be (RFC 9113, sections 8.2 and 8.3); one that is malformed costs its stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gateway.frontends.grpc_v2.http2.errors import Code, StreamError
+from gateway.frontends.grpc_v2.http2.hpack import Headers
+
+PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+REQUIRED = (b":method", b":scheme", b":path")
+CONNECTION_SPECIFIC = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
+NAME_BYTES = bytes(byte for byte in range(0x21, 0x7F) if not 0x41 <= byte <= 0x5A and byte != ord(":"))
+"""What a field's name is made of: no controls, blanks, capitals or colon (section 8.2.1)."""
+BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
+"""What no field's value holds (section 8.2.1)."""
+
+
+def read_request(headers: Headers) -> Mapping[bytes, bytes]:
+    """Fields by name, the first where one is repeated. Raises StreamError PROTOCOL_ERROR."""
+    fields: dict[bytes, bytes] = {}
+    regular = False
+    for name, value in headers:
+        if name[:1] == b":":
+            if regular or name not in PSEUDO or name in fields or BAD_VALUE.search(value):
+                raise _malformed(f"the pseudo-header {name!r:.40} where it cannot be")
+        else:
+            regular = True
+            _check_field(name, value)
+        fields.setdefault(name, value)
+    if not all(map(fields.get, REQUIRED)):
+        raise _malformed("a request without method, scheme or path")
+    return fields
+
+
+def are_trailers(headers: Headers) -> bool:
+    """Whether a request can end with these fields (section 8.1)."""
+    try:
+        for name, value in headers:
+            _check_field(name, value)
+    except StreamError:
+        return False
+    return True
+
+
+def _check_field(name: bytes, value: bytes) -> None:
+    if not name or name.translate(None, NAME_BYTES):
+        raise _malformed(f"the field name {name!r:.40}")
+    if name in CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
+        raise _malformed(f"the field {name!r:.40}, which HTTP/2 has not")
+    if BAD_VALUE.search(value):
+        raise _malformed(f"a value of {name!r:.40}")
+
+
+def _malformed(what: str) -> StreamError:
+    return StreamError(Code.PROTOCOL_ERROR, f"malformed: {what}")

@@ -1,0 +1,40 @@
+"""What each kind of control frame must look like (RFC 9113, section 6), as one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`on_stream`: it speaks of a stream, of the connection, or (None) of either. It has `fewest` to `most` bytes, in
+    units of `unit`."""
+
+    name: str
+    on_stream: bool | None
+    fewest: int
+    most: float
+    unit: int = 1
+
+
+SHAPES = {
+    frames.PRIORITY: Shape("PRIORITY", True, 5, 5),
+    frames.RST_STREAM: Shape("RST_STREAM", True, 4, 4),
+    frames.SETTINGS: Shape("SETTINGS", False, 0, float("inf"), 6),
+    frames.PING: Shape("PING", False, 8, 8),
+    frames.GOAWAY: Shape("GOAWAY", False, 8, float("inf")),
+    frames.WINDOW_UPDATE: Shape("WINDOW_UPDATE", None, 4, 4),
+}
+
+
+def check_shape(kind: int, number: int, payload: memoryview) -> None:
+    """Raises ProtocolError PROTOCOL_ERROR where the frame is on a stream that it cannot be on, FRAME_SIZE_ERROR where
+    it is not as long as its kind."""
+    shape, size = SHAPES[kind], len(payload)
+    if shape.on_stream is not None and shape.on_stream != bool(number):
+        raise ProtocolError(Code.PROTOCOL_ERROR, f"{shape.name} on stream {number}")
+    if not shape.fewest <= size <= shape.most or size % shape.unit:
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, f"{shape.name} of {size} bytes")

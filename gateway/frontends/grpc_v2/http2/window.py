@@ -1,0 +1,25 @@
+"""What the peer may send over all streams (RFC 9113, section 5.2)."""
+
+from __future__ import annotations
+
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+
+
+class ReceiveWindow:
+    """What comes is taken at once, so the window is opened again when half of it is used."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = self._most = most_bytes
+
+    def spend(self, length: int) -> int:
+        """Count a DATA frame; returns by how many bytes to open the window, mostly 0. Raises ProtocolError
+        FLOW_CONTROL_ERROR."""
+        self._left -= length
+        if self._left < 0:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        if self._left >= self._most // 2:
+            return 0
+        used, self._left = self._most - self._left, self._most
+        return used
