@@ -16,7 +16,7 @@ from gateway.domain.ports import Session
 from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget
 from gateway.runtimes.catalog import get_runtime
-from tests.simulators import models
+from tests.simulators import grpc_gateway, models
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))
@@ -86,3 +86,10 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """The dense model of every runtime."""
     return built(tmp_path, request.param, "dense", -1)
+
+
+@pytest.fixture(params=grpc_gateway.SERVERS)
+def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What speaks HTTP/2 in this test; every test that uses it runs once per server."""
+    monkeypatch.setattr(grpc_gateway.Gateway, "server", request.param)
+    return str(request.param)

@@ -21,7 +21,7 @@ from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.status import STATUS
 from tests.simulators.grpc_gateway import serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
 MIB = 1024 * 1024
 
 

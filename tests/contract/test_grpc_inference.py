@@ -12,7 +12,7 @@ from gateway.domain.access import Address
 from gateway.domain.tensor import Datatype
 from tests.simulators.grpc_gateway import LOOPBACK, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
 
 VALUES = {
     **{d.label: np.array([[0, 1, 2]], d.dtype) for d in Datatype if d not in {Datatype.BYTES, Datatype.BF16}},

@@ -16,7 +16,7 @@ from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators.grpc_gateway import LOOPBACK, Authority, Gateway, serving
 from tests.simulators.inference import SimulatedInference
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("localhost")
 TOKENS = read_tokens("ann secret-of-ann\nben secret-of-ben\n", "tokens")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, ClassVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -12,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway.domain.access import Address, Security
-from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.regions import Regions
@@ -21,15 +22,25 @@ from tests.simulators.inference import SimulatedInference
 LOOPBACK = Address("127.0.0.1", 0)
 
 
+SERVERS = {"grpcio": ("grpcio_server", "GrpcFrontend")}
+"""What may speak HTTP/2, by its name in the configuration."""
+
+
 class Gateway:
     """A running frontend; `target` is its first address as gRPC clients write it."""
 
+    server: ClassVar[str] = "grpcio"
+
     def __init__(
-        self, inference: SimulatedInference, settings: GrpcSettings, security: Security, regions: Regions | None
+        self,
+        inference: SimulatedInference,
+        settings: GrpcSettings,
+        security: Security,
+        regions: Regions | None = None,
     ) -> None:
         self.inference = inference
         self.service = InferenceService(inference, inference, inference, settings, regions)
-        self.frontend = GrpcFrontend(self.service, settings, security)
+        self.frontend = _listener(self.server)(self.service, settings, security)
         self.addresses: list[Address] = []
 
     @property
@@ -52,6 +63,11 @@ async def serving(
         yield gateway
     finally:
         await gateway.frontend.stop(0)
+
+
+def _listener(server: str) -> Any:
+    module, name = SERVERS[server]
+    return getattr(importlib.import_module(f"gateway.frontends.grpc_v2.{module}"), name)
 
 
 class Authority:
