@@ -54,6 +54,18 @@ def test_it_answers(seen: dict[str, str]) -> None:
     assert json.loads(seen["infer"])["model_name"] == "meter-reader"
 
 
+def test_a_camera_s_shared_memory_is_read_and_written_under_the_hardening(seen: dict[str, str]) -> None:
+    assert json.loads(seen["shared.register"]) == {}
+    (scores,) = json.loads(seen["shared.infer"])["outputs"]
+    assert scores["parameters"]["shared_memory_byte_size"] == 40
+    assert sum(float(score) for score in seen["shared.scores"].split()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_stop_leaves_the_camera_its_segment(seen: dict[str, str]) -> None:
+    """RemoveIPC=yes would remove what belongs to the unit's group."""
+    assert seen["shared.left"].strip() == "games:edge-gateway 660 512"
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_runtime_works_under_the_hardening(model: str, seen: dict[str, str]) -> None:
     variants = json.loads(seen[f"explain.{model}"])["variants"]

@@ -59,6 +59,7 @@ def test_hardening_spares_what_the_runtimes_need() -> None:
     assert service["procsubset"] == "all"  # /proc/cpuinfo and meminfo
     assert "inaccessiblepaths" not in service  # /sys/devices/system/cpu
     assert "privatedevices" not in service
+    assert "removeipc" not in service  # at a stop it removes segments of the unit's group, which are callers'
     assert service["devicepolicy"] == "closed"
     assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(service["restrictaddressfamilies"].split())
 

@@ -6,6 +6,7 @@ shows() { systemctl show "$unit" --value -p "$1"; }
 
 systemd-sysusers
 id -nG "$unit" > groups
+sed -i 's/^#allowed = false/allowed = true/' /etc/edge-gateway/edge-gateway.toml
 systemctl start "$unit"
 echo $? > start
 shows StatusText > status
@@ -15,6 +16,16 @@ stat -c '%U:%G %a' /var/lib/edge-gateway > state
 models=/usr/local/share/edge-gateway/models
 edge-gateway infer meter-reader --npz $models/meter-reader/1/golden.npz --url 127.0.0.1:8000 --output json > infer
 echo $? > infer.rc
+
+# A camera's program: another user, in our group, with a segment that it gives to that group.
+camera() { setpriv --reuid=games --regid=games --groups=edge-gateway "$@"; }
+camera bash -c 'cd /dev/shm && head -c 512 /dev/zero > camera && chgrp edge-gateway camera && chmod 660 camera'
+asks() { camera curl --silent --show-error "http://127.0.0.1:8000/v2/$1" --data "$2"; }
+asks systemsharedmemory/region/frames/register '{"key": "/camera", "byte_size": 512}' > shared.register
+placed() { echo "\"parameters\": {\"shared_memory_region\": \"frames\", \"shared_memory_byte_size\": $1, \"shared_memory_offset\": $2}"; }
+input="{\"name\": \"image\", \"datatype\": \"FP32\", \"shape\": [1, 1, 8, 8], $(placed 256 0)}"
+asks models/meter-reader/infer "{\"inputs\": [$input], \"outputs\": [{\"name\": \"scores\", $(placed 40 256)}]}" > shared.infer
+od --address-radix=n --format=f4 --skip-bytes=256 --read-bytes=40 /dev/shm/camera > shared.scores
 
 # Until every variant was tried under the unit's own hardening (a reference and five engines' each).
 for _ in $(seq 300); do
@@ -38,5 +49,6 @@ journalctl --no-pager -o cat -u "$unit" | grep -i 'watchdog timeout' > bitten
 systemctl stop "$unit"
 shows Result > stop
 shows ExecMainStatus >> stop
+stat -c '%U:%G %a %s' /dev/shm/camera > shared.left
 journalctl --no-pager -o cat -u "$unit" > journal
 systemctl --failed --no-legend --plain > failed
