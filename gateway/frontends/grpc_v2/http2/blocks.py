@@ -84,6 +84,8 @@ def fragment(flags: int, payload: memoryview) -> memoryview:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS without the padding's length")
         padding, payload = payload[0], payload[1:]
     skip = frames.PRIORITY_BYTES if flags & frames.PRIORITISED else 0
+    if skip > len(payload):
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS without the priority that they announce")
     if skip + padding > len(payload):
         raise ProtocolError(Code.PROTOCOL_ERROR, "padding longer than its frame")
     return payload[skip : len(payload) - padding]

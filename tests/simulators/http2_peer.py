@@ -1,0 +1,126 @@
+"""The client's half of HTTP/2 in bytes: what a peer says to our connection, rightly or not, and what ours said back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.errors import Code
+from gateway.frontends.grpc_v2.http2.events import Event, Opened
+from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
+from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.requests import read_request
+from gateway.frontends.grpc_v2.http2.sender import Block
+from gateway.frontends.grpc_v2.http2.streams import Stream
+
+SECOND_NS = 1_000_000_000
+ASKED: Headers = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+    (b":authority", b"gateway"),
+    (b"te", b"trailers"),
+    (b"content-type", b"application/grpc"),
+)
+REQUEST = encode(ASKED)
+HEAD = Block(encode(((b":status", b"200"), (b"content-type", b"application/grpc"))))
+TRAILERS = Block(encode(((b"grpc-status", b"0"),)))
+WELCOME = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0)
+
+
+class Said(NamedTuple):
+    """A frame that the connection said."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    @property
+    def ends(self) -> bool:
+        """END_STREAM."""
+        return bool(self.flags & frames.END_STREAM) and self.kind in (frames.DATA, frames.HEADERS)
+
+
+def parsed(words: bytes) -> list[Said]:
+    """Frames of what a connection said; it says whole ones only."""
+    found, place = [], 0
+    while place < len(words):
+        high, low, kind, flags, number = frames.HEADER.unpack_from(words, place)
+        place += frames.HEADER_BYTES + (high << 16 | low)
+        assert place <= len(words)
+        found.append(Said(kind, flags, number, words[place - (high << 16 | low) : place]))
+    return found
+
+
+def said(connection: Connection) -> list[Said]:
+    """What the connection wants to say now."""
+    return parsed(b"".join(connection.take()))
+
+
+def welcomed(limits: Limits | None = None, settings: dict[int, int] | None = None) -> Connection:
+    """A connection after the peer's preface and settings; what it said so far is gone."""
+    connection = Connection(limits or Limits(), read_request)
+    tell(connection, frames.PREFACE + frames.settings_frame(settings or {}))
+    assert connection.failed is None
+    connection.take()
+    return connection
+
+
+def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[Event]:
+    """What the connection makes of these bytes."""
+    return list(connection.receive(memoryview(words), now_ns))
+
+
+def opened(connection: Connection, number: int = 1, flags: int = 0, block: bytes = REQUEST) -> Stream:
+    """A stream that the peer opened."""
+    (event,) = tell(connection, headers(number, flags, block))
+    assert isinstance(event, Opened)
+    return event.stream
+
+
+def headers(number: int, flags: int = 0, block: bytes = REQUEST) -> bytes:
+    """HEADERS that are complete."""
+    return frames.frame(frames.HEADERS, flags | frames.END_HEADERS, number, block)
+
+
+def data(number: int, payload: bytes, flags: int = 0, padding: int | None = None) -> bytes:
+    """DATA, with so many bytes of padding."""
+    if padding is not None:
+        payload, flags = bytes([padding]) + payload + bytes(padding), flags | frames.PADDED
+    return frames.frame(frames.DATA, flags, number, payload)
+
+
+def asked(number: int, payload: bytes = b"message") -> bytes:
+    """A whole request."""
+    return headers(number) + data(number, payload, frames.END_STREAM)
+
+
+def answer(connection: Connection, stream: Stream, body: bytes = b"reply") -> None:
+    """A whole response."""
+    connection.respond(stream, HEAD, (body,), len(body), TRAILERS)
+
+
+def body_of(words: Iterable[Said], number: int) -> bytes:
+    """What was said as a stream's body."""
+    return b"".join(frame.payload for frame in words if (frame.kind, frame.stream) == (frames.DATA, number))
+
+
+def reset_code(words: Iterable[Said], number: int) -> Code | None:
+    """The code with which a stream was reset; None where it was not."""
+    for frame in words:
+        if (frame.kind, frame.stream) == (frames.RST_STREAM, number):
+            return Code(frames.UINT32.unpack(frame.payload)[0])
+    return None
+
+
+def goaway(words: Iterable[Said]) -> tuple[int, Code] | None:
+    """The last stream and the code of the last GOAWAY; None where there is none."""
+    found = None
+    for frame in words:
+        if frame.kind == frames.GOAWAY:
+            last, code = frames.TWO_UINT32.unpack_from(frame.payload)
+            found = last, Code(code)
+    return found

@@ -1,0 +1,82 @@
+"""Token buckets and strikes, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.guard import Allowance, Guard
+from gateway.frontends.grpc_v2.http2.limits import Limits
+from tests.simulators.http2_peer import SECOND_NS
+
+LIMITS = Limits(resets_burst=5, resets_per_s=2.0, controls_burst=5, controls_per_s=2.0, max_unread_bytes=100)
+
+
+def calm(ask: Callable[[], None]) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        ask()
+    assert caught.value.code is Code.ENHANCE_YOUR_CALM
+
+
+def test_a_bucket_is_full_at_first_and_refilled_by_time() -> None:
+    bucket, now_ns = Allowance(3, 2.0), 5 * SECOND_NS
+    assert [bucket.take(now_ns) for _ in range(4)] == [True, True, True, False]
+    assert not bucket.take(now_ns + SECOND_NS // 4)
+    assert bucket.take(now_ns + SECOND_NS // 2)
+    assert not bucket.take(now_ns + SECOND_NS // 2)
+    later_ns = now_ns + 3600 * SECOND_NS
+    assert [bucket.take(later_ns) for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["control", "reset"])
+def test_beyond_the_burst_the_connection_ends(name: str) -> None:
+    ask = getattr(Guard(LIMITS), name)
+    for _ in range(5):
+        ask(SECOND_NS)
+    calm(lambda: ask(SECOND_NS))
+
+
+@pytest.mark.parametrize("name", ["control", "reset"])
+def test_what_is_within_the_rate_goes_on_for_ever(name: str) -> None:
+    ask = getattr(Guard(LIMITS), name)
+    for number in range(1000):
+        ask(SECOND_NS + number * SECOND_NS // 2)
+
+
+def test_one_kind_of_flood_does_not_spend_the_other_kinds_tokens() -> None:
+    guard = Guard(LIMITS)
+    for _ in range(5):
+        guard.control(SECOND_NS)
+        guard.reset(SECOND_NS)
+
+
+def test_what_we_said_pays_for_window_updates() -> None:
+    guard = Guard(LIMITS)
+    for _ in range(10 * LIMITS.window_updates_per_frame):
+        guard.window_update(SECOND_NS, said=10)
+    for _ in range(5):
+        guard.window_update(SECOND_NS, said=10)
+    calm(lambda: guard.window_update(SECOND_NS, said=10))
+
+
+def test_pings_without_traffic_are_strikes() -> None:
+    guard = Guard(LIMITS)
+    for number in range(1 + LIMITS.max_ping_strikes):
+        guard.ping(60 * SECOND_NS + number, said=7)
+    calm(lambda: guard.ping(61 * SECOND_NS, said=7))
+
+
+def test_pings_with_traffic_or_far_apart_are_none() -> None:
+    guard = Guard(LIMITS)
+    for number in range(1000):
+        guard.ping(60 * SECOND_NS + number, said=number)
+    for number in range(1000):
+        guard.ping(100 * SECOND_NS + number * LIMITS.min_ping_interval_ms * 1_000_000, said=1000)
+
+
+def test_replies_that_nobody_reads() -> None:
+    guard = Guard(LIMITS)
+    guard.unread(100)
+    calm(lambda: guard.unread(101))
