@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -101,6 +102,23 @@ def test_a_truncated_segment_is_refused_and_not_touched(shm: Path) -> None:
     with pytest.raises(RequestError, match="was truncated, 0 of its 4096"):
         segment.view(0, 1)
     assert path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["in place", "copied"])
+def test_what_a_truncation_during_a_run_does(shm: Path, copied: bool) -> None:
+    """As the documentation says it: what is read in place ends the process, what was copied does not."""
+    path = made(shm, bytes(8192))
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from gateway.frontends.segment import Segment\n"
+        "segment = Segment('r', Path(sys.argv[1]), 0, 8192)\n"
+        "frame = segment.copy(0, 8192) if sys.argv[2] == 'True' else segment.view(0, 8192)\n"
+        "os.truncate(sys.argv[1], 0)\n"
+        "print(frame[8000])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path), str(copied)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == ((0, b"0\n") if copied else (-signal.SIGBUS, b""))
 
 
 def test_missing_pages_are_read_by_copy(shm: Path) -> None:
