@@ -14,7 +14,7 @@ from gateway.domain.tensor import Datatype
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.grpc_gateway import LOOPBACK, serving
-from tests.simulators.segments import mappings, shared
+from tests.simulators.segments import descriptors, mappings, shared
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]
 
@@ -229,6 +229,25 @@ async def test_it_is_off_unless_allowed():
             assert ("system_shared_memory" in extensions, "cuda_shared_memory" in extensions) == (True, False)
             code, words = await refused(client.register_cuda_shared_memory("c", b"", 0, 8))
             assert (code, "CUDA shared memory is not offered" in words) == ("StatusCode.UNIMPLEMENTED", True)
+
+
+async def test_nothing_is_left_of_what_was_unregistered():
+    """Whatever is remembered of requests, to answer the next like them more quickly, holds no caller's memory."""
+    inputs = [placed("FP32", ROW.shape, ROW.nbytes)]
+    with shared(64) as (key, handle):
+        shared_memory.set_shared_memory_region(handle, [ROW])
+        path = f"/dev/shm{key}"
+        before = mappings(path)
+        async with serving(regions=allowed()) as gateway, triton.InferenceServerClient(gateway.target) as client:
+            for _ in range(2):
+                opened = descriptors()
+                await client.register_system_shared_memory("frames", key, 64)
+                for _ in range(3):
+                    await client.infer("identity_fp32", inputs, outputs=[wanted(16, 32)])
+                await client.unregister_system_shared_memory("frames")
+                gateway.inference.requests.clear()
+                assert mappings(path) == before
+            assert descriptors() == opened
 
 
 async def test_tokens_keep_regions_apart():
