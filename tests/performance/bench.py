@@ -1,7 +1,8 @@
-"""`make bench`: what the gateway adds to the bare `session.run` loop, measured in one run.
+"""`make bench`: the gateway beside grpcio and beside the bare `session.run` loop, measured in one run.
 
-The gateway (or the bare loop) is pinned to one core, the load generator to another; passes are interleaved and medians
-are printed. Ratios within a run hold; absolute figures move with the machine.
+Every server is kept to one core, every load generator to another. What is compared is measured side by side, in several
+interleaved passes; medians are printed, with the lowest and highest pass. Ratios within a run hold; absolute figures
+move with the machine. With default settings it takes about nine minutes.
 """
 
 from __future__ import annotations
@@ -9,137 +10,150 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import platform
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
+from rich.progress import Progress, TimeElapsedColumn
 
-from tests.performance import load, servers
+from tests.performance import report, servers
+from tests.performance.aims import Verdict, judged
+from tests.performance.load import Figures
+from tests.performance.rig import Rig
+from tests.performance.servers import LOAD_CORE, SERVER_CORE, SERVERS
+from tests.performance.steps import Row, Step, all_steps
 
 PASSES = 3
-SECONDS = 3
-CONNECTIONS = (1, 8)
-MODELS = ("tiny", "meter-reader")
-GATEWAY_CORE, LOAD_CORE = 0, (os.cpu_count() or 1) - 1
-RESULTS = Path(".bench") / "results.json"
+SECONDS = 1.5
+RESULTS = servers.ROOT / ".bench"
+EXAMPLES = """examples:
+  make bench
+  python -m tests.performance.bench --list
+  python -m tests.performance.bench --only "tiny model" --only "start*" --passes 5
+  python -m tests.performance.bench --only "mixed*" --seconds 10 --servers own,grpcio
+  python -m tests.performance.bench --json | jq '.aims[] | select(.met | not)'
 
-Figures = dict[str, float]
+figures of every pass: .bench/results.json; the tables as a picture: .bench/results.svg"""
+PACKAGES = ("onnxruntime", "grpcio", "protobuf", "numpy")
 
 
 def main() -> int:
-    """Run all passes and print the medians."""
+    """Measure, print, keep."""
     options = _options()
-    with (
-        tempfile.TemporaryDirectory(prefix="edge-gateway-bench-") as name,
-        Progress(console=Console(stderr=True)) as bar,
-    ):
-        folder = Path(name)
-        models = servers.model_directory(folder)
-        chosen = {model: servers.chosen_variant(models, folder / "state", model) for model in MODELS}
-        steps = _steps(folder, models, chosen, options.seconds)
-        task = bar.add_task("measuring", total=PASSES * len(steps))
-        samples: dict[str, list[Figures]] = {name: [] for name in steps}
-        for _ in range(PASSES):
-            for what, measure in steps.items():
-                bar.update(task, description=what)
-                samples[what].append(measure())
-                bar.advance(task)
-    medians = {what: _median(figures) for what, figures in samples.items()}
-    report = {"chosen": chosen, "passes": PASSES, "seconds": options.seconds, "medians": medians}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(report, indent=2))
-    if options.json:
-        sys.stdout.write(RESULTS.read_text() + "\n")
-    else:
-        _print(report)
+    offered = all_steps(options.servers)
+    steps = [step for step in offered if _wanted(step, options.only)]
+    if not steps:
+        sys.exit(f"nothing matches {', '.join(options.only)}; --list shows what there is")
+    if options.list:
+        sys.stdout.writelines(f"{step.name}\n" for step in steps)
+        return 0
+    os.sched_setaffinity(0, {LOAD_CORE})  # this process is no noise on the server's core
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="edge-gateway-bench-") as name:
+        rig = Rig(Path(name), {model for step in steps for model in step.models}, options.seconds)
+        samples = _measured(rig, steps, options.passes)
+    facts = _facts(rig, options, time.monotonic() - began)
+    verdicts = judged(samples)
+    _publish(rig, facts, samples, verdicts, as_json=options.json)
     return 0
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--json", action="store_true", help=f"print JSON (always kept in {RESULTS})")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="length of one measurement (default %(default)s)")
-    return parser.parse_args()
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.performance.bench",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="length of a measurement (default %(default)s)")
+    parser.add_argument("--passes", type=int, default=PASSES, help="interleaved passes (default %(default)s)")
+    only = "measure what contains PATTERN, or matches it where it has * or ?; repeatable"
+    parser.add_argument("--only", metavar="PATTERN", action="append", default=[], help=only)
+    known = f"of {', '.join(SERVERS)} (default: all)"
+    parser.add_argument("--servers", metavar="NAMES", type=_servers, default=list(SERVERS), help=known)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--list", action="store_true", help="list what would be measured, and measure nothing")
+    options = parser.parse_args()
+    if SERVER_CORE == LOAD_CORE:
+        parser.exit(3, "two cores are needed: one for the server, one for the load\n")
+    for name, why in servers.absent().items():
+        if name in options.servers:
+            options.servers.remove(name)
+            sys.stderr.write(f"left out: {name}, {why}\n")
+    if options.passes < 1 or options.seconds <= 0:
+        parser.error("--passes must be 1 or more, --seconds more than 0")
+    return options
 
 
-def _steps(folder: Path, models: Path, chosen: dict[str, str], seconds: int) -> dict[str, Callable[[], Figures]]:
-    """Every measurement by its name, in the order of one pass: baseline and candidates side by side."""
-    steps: dict[str, Callable[[], Figures]] = {}
-    for model in MODELS:
-        steps[f"{model}: bare loop"] = lambda model=model: servers.bare_loop(
-            models, model, chosen[model], seconds, GATEWAY_CORE
-        )
-        for connections in CONNECTIONS:
-            steps[f"{model}: gRPC, {connections} connections"] = lambda model=model, connections=connections: _grpc(
-                folder, models, model, connections, seconds
-            )
-    for qos, what in ((1, "MQTT samples, QoS 1"), (0, f"MQTT samples, QoS 0 at {load.QOS_0_PER_S}/s")):
-        steps[what] = lambda qos=qos: _mqtt(folder, models, qos)
-    return steps
+def _servers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(SERVERS):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))} unknown; there are {', '.join(SERVERS)}")
+    return [name for name in SERVERS if name in names]
 
 
-def _grpc(folder: Path, models: Path, model: str, connections: int, seconds: int) -> Figures:
-    with servers.Gateway(folder, models, GATEWAY_CORE) as gateway:
-        body = load.request_file(folder, model)
-        load.h2load(gateway.grpc_port, body, connections=connections, seconds=1, core=LOAD_CORE)
-        before = gateway.cpu_s()
-        figures = load.h2load(gateway.grpc_port, body, connections=connections, seconds=seconds, core=LOAD_CORE)
-        figures["cpu_us"] = (gateway.cpu_s() - before) * 1e6 / figures["requests"]
-        return figures | {"memory_mib": gateway.memory_mib(), "ready_s": gateway.ready_s}
+def _wanted(step: Step, patterns: Sequence[str]) -> bool:
+    name = step.name.lower()
+    return not patterns or any(
+        fnmatch(name, pattern) if set(pattern) & set("*?") else pattern in name for pattern in map(str.lower, patterns)
+    )
 
 
-def _mqtt(folder: Path, models: Path, qos: int) -> Figures:
-    with (
-        servers.broker(folder) as broker,
-        servers.Gateway(folder, models, GATEWAY_CORE, mqtt=broker.url, qos=qos) as gateway,
-    ):
-        load.wait_online(broker.port)
-        before = gateway.cpu_s()
-        figures = load.mqtt(broker.port, qos, LOAD_CORE)
-        figures["cpu_us"] = (gateway.cpu_s() - before) * 1e6 / figures["messages"]
-        return figures | {"memory_mib": gateway.memory_mib(), "ready_s": gateway.ready_s}
+def _measured(rig: Rig, steps: Sequence[Step], passes: int) -> dict[Row, list[Figures]]:
+    samples: dict[Row, list[Figures]] = {}
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
+        task = bar.add_task("trials", total=passes * len(steps))
+        rig.try_variants(lambda model: bar.update(task, description=f"trials of {model}"))
+        for _ in range(passes):
+            with rig:
+                for step in steps:
+                    bar.update(task, description=step.name)
+                    for added, figures in step.measure(rig).items():
+                        samples.setdefault(step.row._replace(what=step.row.what + added), []).append(figures)
+                    bar.advance(task)
+    return samples
 
 
-def _median(figures: list[Figures]) -> Figures:
-    return {key: statistics.median(sample[key] for sample in figures) for key in figures[0]}
+def _facts(rig: Rig, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return {
+        "machine": f"{model}, {os.cpu_count()} cores; server on core {SERVER_CORE}, load on core {LOAD_CORE}",
+        "software": f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "passes": f"medians of {options.passes} interleaved passes of {options.seconds:g} s",
+        "took": f"{seconds / 60:.1f} min",
+        "chosen": rig.chosen,
+    }
 
 
-def _print(report: dict[str, Any]) -> None:
-    medians: dict[str, Figures] = report["medians"]
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table(title=f"medians of {PASSES} interleaved passes of {report['seconds']} s", title_justify="left")
-    for column in ("what", "per second", "of bare", "p50 µs", "p99 µs", "CPU µs each", "× bare", "MiB", "ready s"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for what, figures in medians.items():
-        bare = medians.get(f"{what.partition(':')[0]}: bare loop")
-        table.add_row(what, *_cells(figures, bare))
-    console.print(table)
-    for model, variant in report["chosen"].items():
-        console.print(f"{model}: {variant} serves")
-
-
-def _cells(figures: Figures, bare: Figures | None) -> list[str]:
-    def cell(key: str, form: str) -> str:
-        return form.format(figures[key]) if key in figures else ""
-
-    share = f"{figures['per_s'] / bare['per_s']:.1%}" if bare else ""
-    times = f"{figures['cpu_us'] / bare['cpu_us']:.1f}" if bare else ""
-    return [
-        cell("per_s", "{:,.0f}"),
-        share,
-        cell("p50_us", "{:,.0f}"),
-        cell("p99_us", "{:,.0f}"),
-        cell("cpu_us", "{:,.1f}"),
-        times,
-        cell("memory_mib", "{:.0f}"),
-        cell("ready_s", "{:.2f}"),
+def _publish(
+    rig: Rig, facts: dict[str, Any], samples: dict[Row, list[Figures]], verdicts: list[Verdict], *, as_json: bool
+) -> None:
+    rows = [
+        {**row._asdict(), "median": middle, "passes": samples[row]} for row, middle in report.medians(samples).items()
     ]
+    aims = [
+        {"what": verdict.aim.what, "limit": verdict.aim.limit, "at_least": verdict.aim.at_least, "met": verdict.met}
+        | {key: value for key, value in asdict(verdict).items() if key != "aim"}
+        for verdict in verdicts
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"facts": facts, "rows": rows, "aims": aims}, indent=1)
+    (RESULTS / "results.json").write_text(text)
+    console = Console(record=True, quiet=as_json, width=None if sys.stdout.isatty() else report.WIDTH)
+    report.show(console, facts, rig.networks, samples, verdicts)
+    report.save_svg(console, RESULTS / "results.svg")
+    if as_json:
+        sys.stdout.write(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,115 +1,160 @@
-"""The load: h2load (nghttp2's, not ours) for gRPC, paho in a pinned child for MQTT."""
+"""The load: h2load, a C++ gRPC client, and wire.py for requests that all differ. Each pinned, each checked.
+
+A tool that fails, a call that is refused and a reply of the wrong length end the run with what was said.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import struct
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gateway.frontends.grpc_v2.protocol import message
-from tests.performance.servers import ROOT, golden
+from tests.performance.networks import Network
+from tests.performance.servers import LOAD_CORE, ROOT, WAIT_S, Server, pinned, said
+from tests.performance.wire import Plan
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
-RESULTS_S = 60.0
-QOS_0_PER_S = 2000
-"""QoS 0 is lost where it comes faster than it is taken, so it is paced and only its CPU time says something."""
+CALLER = Path(__file__).with_name("caller.cc")
+COMPILE = ("g++", "-std=c++17", "-O1", "-Wl,--copy-dt-needed-entries")
+LIBRARIES = ("-lgrpc++", "-lgrpc")
+WIRE_PER_S = 80_000
+"""Requests that wire.py makes beforehand, for each second and over all connections; about as many as it can send."""
+
+Figures = dict[str, float]
 
 
-def request_file(folder: Path, model: str) -> Path:
-    """One framed ModelInferRequest of one row, as h2load posts it."""
-    row = np.zeros((1, 16), "<f4") if model == "tiny" else golden(model)["input.image"][:1]
-    request = message("inference.ModelInferRequest")(model_name=model)
-    request.inputs.add(name="x" if model == "tiny" else "image", datatype="FP32", shape=row.shape)
-    request.raw_input_contents.append(row.tobytes())
-    body = request.SerializeToString()
-    file = folder / f"{model}.grpc"
-    file.write_bytes(struct.pack(">BI", 0, len(body)) + body)
-    return file
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request: `message` is the ModelInferRequest, `file` holds it behind gRPC's five bytes, as h2load posts it."""
+
+    file: Path
+    message: bytes
 
 
-def h2load(port: int, body: Path, *, connections: int, seconds: int, core: int) -> dict[str, float]:
-    """`connections` connections, one request each at a time, for `seconds`. Fails where an answer is not 200."""
-    log = body.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    command = ["taskset", "-c", str(core), "h2load", f"-c{connections}", "-m1", "-t1", f"-D{seconds}", f"-d{body}"]
-    command += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"--log-file={log}"]
-    done = subprocess.run(
-        [*command, f"http://127.0.0.1:{port}{METHOD}"], capture_output=True, text=True, check=True, timeout=seconds + 60
-    )
-    counted = re.search(
-        r"requests: (\d+) total.*?(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored", done.stdout
-    )
-    if counted is None or int(counted[4]) or int(counted[5]):
-        raise SystemExit(f"h2load was refused:\n{done.stdout}")
-    times_us = [int(line.split("\t")[2]) for line in log.read_text().splitlines()]
-    p50, p99 = np.percentile(times_us, (50, 99))
-    requests = len(times_us)
-    return {"requests": requests, "per_s": requests / seconds, "p50_us": float(p50), "p99_us": float(p99)}
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What one h2load does: over how many connections it posts what, where, with which headers besides gRPC's."""
+
+    server: Server
+    body: Body
+    connections: int
+    unix: bool = False
+    headers: tuple[str, ...] = ()
 
 
-def mqtt(port: int, qos: int, core: int) -> dict[str, float]:
-    """Forty sensors' windows as fast as the broker takes them; ends with the last result."""
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "tests.performance.load", str(port), str(qos)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=RESULTS_S + 60)
-    return dict(json.loads(done.stdout))
+def request(folder: Path, network: Network, region: str = "") -> Body:
+    """One row for `network`; with `region`, a reference to that shared memory instead of the tensor."""
+    row = network.row()
+    made = message("inference.ModelInferRequest")(model_name=network.name)
+    tensor = made.inputs.add(name=network.input, datatype=network.datatype, shape=row.shape)
+    if region:
+        tensor.parameters["shared_memory_region"].string_param = region
+        tensor.parameters["shared_memory_byte_size"].int64_param = row.nbytes
+    else:
+        made.raw_input_contents.append(row.tobytes())
+    content = made.SerializeToString()
+    file = folder / f"{network.name}{'-' if region else ''}{region}.grpc"
+    file.write_bytes(b"\0" + len(content).to_bytes(4) + content)
+    return Body(file, content)
 
 
-def wait_online(port: int) -> None:
-    """Return once the gateway's retained status says `online`."""
-    from paho.mqtt import subscribe
+# ---- h2load ---------------------------------------------------------------------------------------------------------
+def h2load(postings: Sequence[Posting], seconds: float, reply_bytes: int = 0) -> list[Figures]:
+    """All postings at once, one request in flight on each connection; figures of each.
 
-    end_s = time.monotonic() + RESULTS_S
-    while time.monotonic() < end_s:
-        said = subscribe.simple("edge/bench/#", qos=1, hostname="127.0.0.1", port=port, client_id="bench-wait")
-        if said.topic == "edge/bench/status" and said.payload == b"online":
-            return
-        time.sleep(0.05)
-    raise SystemExit("the gateway never said that it is online")
-
-
-def _play(port: int, qos: int) -> dict[str, float]:
-    import threading
-
-    import paho.mqtt.client as paho
-
-    windows = golden("activity")["input.motion"]
-    payloads = [[json.dumps(np.round(row, 6).tolist()) for row in window] for window in windows]
-    results, online, complete = set(), threading.Event(), threading.Event()
-
-    def on_message(_client: paho.Client, _userdata: object, received: paho.MQTTMessage) -> None:
-        if received.topic == "edge/bench/status":
-            return online.set() if received.payload == b"online" else None
-        results.add(received.topic)
-        return complete.set() if len(results) == len(windows) else None
-
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="bench-load")
-    client.on_message = on_message
-    client.max_inflight_messages_set(1000)
-    client.max_queued_messages_set(0)
-    client.connect("127.0.0.1", port)
-    client.subscribe([("edge/bench/status", 1), ("edge/bench/results/wrists/+", 1)])
-    client.loop_start()
-    if not online.wait(RESULTS_S):
-        raise SystemExit("the gateway never said that it is online")
-    began = time.perf_counter()
-    for row in range(len(payloads[0])):
-        for index, window in enumerate(payloads):
-            client.publish(f"sensors/{index}/imu", window[row], qos=qos)
-        if qos == 0:
-            time.sleep(max(0.0, began + (row + 1) * len(payloads) / QOS_0_PER_S - time.perf_counter()))
-    if not complete.wait(RESULTS_S):
-        raise SystemExit(f"{len(results)} of {len(windows)} windows were answered")
-    seconds = time.perf_counter() - began
-    client.loop_stop()
-    messages = sum(len(window) for window in payloads)
-    return {"messages": messages, "per_s": messages / seconds}
+    `reply_bytes`: what a reply without its headers holds; less on average means that calls failed behind status 200.
+    """
+    logs = [posting.body.file.with_suffix(f".{index}.log") for index, posting in enumerate(postings)]
+    started = []
+    for posting, log in zip(postings, logs, strict=True):
+        log.unlink(missing_ok=True)
+        command = [*pinned(LOAD_CORE), *_words(posting, seconds), f"--log-file={log}", *_where(posting)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    reports = [process.communicate(timeout=seconds + WAIT_S)[0] for process in started]
+    for process, report in zip(started, reports, strict=True):
+        _refuse_failure(process.returncode, report, reply_bytes)
+    return [_read(log, seconds, report) for log, report in zip(logs, reports, strict=True)]
 
 
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_play(int(sys.argv[1]), int(sys.argv[2]))))
+def _words(posting: Posting, seconds: float) -> list[str]:
+    words = ["h2load", f"-c{posting.connections}", "-m1", "-t1", f"-D{round(seconds * 1000)}ms"]
+    headers = ("content-type: application/grpc", "te: trailers", *posting.headers)
+    return [*words, f"-d{posting.body.file}", *(word for header in headers for word in ("-H", header))]
+
+
+def _where(posting: Posting) -> list[str]:
+    if posting.unix:
+        return [f"--base-uri=unix:{posting.server.unix}", f"http://localhost{METHOD}"]
+    return [f"{'https' if posting.server.tls else 'http'}://127.0.0.1:{posting.server.port}{METHOD}"]
+
+
+def _refuse_failure(code: int, report: str, reply_bytes: int) -> None:
+    counted = re.search(r"requests: .*?(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored", report)
+    data = re.search(r"\((\d+)\) data", report)
+    if code or counted is None or data is None or int(counted[2]) == 0 or int(counted[3]) or int(counted[4]):
+        raise SystemExit(f"h2load failed (exit code {code}):\n{report}")
+    if int(data[1]) < int(counted[1]) * reply_bytes:
+        raise SystemExit(f"h2load: replies shorter than {reply_bytes} bytes, so calls were refused:\n{report}")
+
+
+def _read(log: Path, seconds: float, report: str) -> Figures:
+    """Columns of the log: start in µs since the epoch, status (-1: cut off by the end), µs to the end of the reply."""
+    rows = np.loadtxt(log, dtype=np.int64, ndmin=2)
+    rows = rows[rows[:, 1] == 200]
+    if not len(rows):
+        raise SystemExit(f"h2load: no request was answered within {seconds} s:\n{report}")
+    span_s = ((rows[:, 0] + rows[:, 2]).max() - rows[:, 0].min()) / 1e6
+    p50, p99 = np.percentile(rows[:, 2], (50, 99))
+    per_s = len(rows) / max(span_s, 0.9 * seconds)
+    return {"requests": len(rows), "per_s": per_s, "p50_us": float(p50), "p99_us": float(p99)}
+
+
+# ---- real gRPC clients ----------------------------------------------------------------------------------------------
+def ask_once(server: Server, body: Body, *, unix: bool = False, roots: bytes = b"") -> int:
+    """One call by grpcio: the length of its reply as gRPC frames it. A refusal ends the run with its status."""
+    import grpc
+
+    target = f"unix:{server.unix}" if unix else f"localhost:{server.port}"
+    secure = server.tls and not unix
+    credentials = grpc.ssl_channel_credentials(roots)
+    with grpc.secure_channel(target, credentials) if secure else grpc.insecure_channel(target) as channel:
+        try:
+            return 5 + len(channel.unary_unary(METHOD)(body.message, timeout=WAIT_S))
+        except grpc.RpcError as error:
+            raise SystemExit(f"{server.name} refused a request: {error}") from error
+
+
+def built_caller() -> Path:
+    """The C++ client, built once per content of its source."""
+    program = ROOT / ".bench" / f"caller-{hashlib.sha256(CALLER.read_bytes()).hexdigest()[:12]}"
+    if not program.exists():
+        program.parent.mkdir(exist_ok=True)
+        command = [*COMPILE, str(CALLER), "-o", str(program), *LIBRARIES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"the C++ client does not build; run `make debian-test`:\n{done.stderr}")
+    return program
+
+
+def call(server: Server, body: Body, seconds: float, *, connections: int, calls: int) -> Figures:
+    """`calls` in flight on each of `connections` of gRPC's C++ client."""
+    file = body.file.with_suffix(".message")
+    file.write_bytes(body.message)
+    words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls)]
+    return dict(json.loads(said([str(built_caller()), *words], LOAD_CORE, seconds + WAIT_S)))
+
+
+def wire(server: Server, body: Body, seconds: float, *, connections: int, vary: str) -> Figures:
+    """Requests that differ in `vary`: id, traceparent, traceparent-indexed, or nothing."""
+    requests = round(WIRE_PER_S * max(seconds, 0.5) / connections)
+    plan = Plan(server.port, str(body.file), METHOD, vary, connections, seconds, requests)
+    command = [sys.executable, "-m", "tests.performance.wire", json.dumps(asdict(plan))]
+    return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))

@@ -1,30 +1,47 @@
-"""What is measured: the gateway, a broker, and the bare loop, each a process pinned to a core."""
+"""What is measured: the gateway behind either gRPC server, the plain baseline, the bare loop. Each a pinned process."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import psutil
 
+from tests.performance import networks
 from tests.simulators.broker import Mosquitto
-from tests.simulators.daemon import COMMAND, ROOT, SHIPPED, Daemon
+from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, SHIPPED, Daemon
 
-ROUTE = """
+OWN, GRPCIO, PLAIN = "own", "grpcio", "grpcio.aio"
+SERVERS = (OWN, GRPCIO, PLAIN)
+"""The gateway with `--grpc-server own`, with `--grpc-server grpcio`, and plain_aio.py."""
+
+CORES = sorted(os.sched_getaffinity(0))
+SERVER_CORE, LOAD_CORE = CORES[0], CORES[-1]
+WAIT_S = 30.0
+TRIALS_S = 300.0
+NOTHING_BEHIND_OUR_BACK = """
 [gateway]
 id = "bench"
 [selection]
 idle_before_trial_s = 3600.0
+threads = 1
+"""
+SHARED_MEMORY = "[shared_memory]\nallowed = true\n"
+TLS = '[tls]\ncert = "{0}.pem"\nkey = "{0}.key"\n'
+ROUTE = """
 [[mqtt.route]]
 name = "wrists"
 topics = ["sensors/+/imu"]
@@ -35,81 +52,154 @@ qos = {qos}
 """
 
 
-def model_directory(folder: Path) -> Path:
-    """The two shipped models and `tiny`, a bare 16 → 4 dense network."""
-    models = folder / "models"
-    for name in ("meter-reader", "activity"):
-        shutil.copytree(SHIPPED / name, models / name)
-    (models / "tiny").mkdir()
-    (models / "tiny" / "model.onnx").write_bytes(_dense(16, 4))
-    return models
+def absent() -> Mapping[str, str]:
+    """What this checkout does not offer, and how that was seen."""
+    module = "gateway.frontends.grpc_v2.server"
+    return {} if find_spec(module) else {OWN: f"there is no {module}"}
 
 
-def _dense(width: int, classes: int) -> bytes:
-    """x [rows, width] → y [rows, classes], one Gemm."""
-    from onnx import TensorProto, helper, numpy_helper
+def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activity", "tiny")) -> Path:
+    """Shipped models are copied, the others built (`networks.built`), as bare models."""
+    built = networks.built()
+    for name in names:
+        target = folder / "models" / name
+        if name in built:
+            target.mkdir(parents=True)
+            (target / "model.onnx").write_bytes(built[name].content)
+        else:
+            shutil.copytree(SHIPPED / name, target)
+    return folder / "models"
 
-    weights = np.linspace(-1, 1, width * classes, dtype=np.float32).reshape(width, classes)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
-        "dense",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", classes])],
-        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.zeros(classes, np.float32), "b")],
+
+def compiled(folder: Path) -> dict[str, str]:
+    """Environment in which Python keeps byte code, in a cache of this run's own: as an installation has it."""
+    return {"PYTHONPYCACHEPREFIX": str(folder / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def pinned(core: int) -> tuple[str, ...]:
+    """The words before a command that keep it on one core."""
+    return ("taskset", "--cpu-list", str(core))
+
+
+def said(command: list[str], core: int, limit_s: float, environ: Mapping[str, str] | None = None) -> str:
+    """What a command on one core wrote. If it fails, the run ends with all that it said."""
+    done = subprocess.run(
+        [*pinned(core), *command], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=limit_s
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\nended with exit code {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
-def chosen_variant(models: Path, state: Path, model: str) -> str:
-    """Try every variant here (verdicts are kept in `state`), and say which one serves."""
-    command = ["explain", model, "--models", str(models), "--state", str(state), "--json"]
-    done = subprocess.run([*COMMAND, *command], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    return str(json.loads(done.stdout)["chosen"])
+def chosen_variant(folder: Path, models: Path, model: str) -> str:
+    """Try every variant here (verdicts are kept in `folder`/state), and say which one serves."""
+    config = folder / "explain.toml"
+    config.write_text(NOTHING_BEHIND_OUR_BACK)
+    command = ["explain", model, "--models", str(models), "--state", str(folder / "state"), "--json"]
+    command += ["--config", str(config)]
+    environ = {**os.environ, **compiled(folder)}
+    return str(json.loads(said([*COMMAND, *command], SERVER_CORE, TRIALS_S, environ))["chosen"])
 
 
-def bare_loop(models: Path, model: str, variant: str, seconds: int, core: int) -> dict[str, float]:
+def bare_loop(models: Path, model: str, variant: str, seconds: float) -> dict[str, float]:
     """`session.run` on one row, over and over, in a process of its own."""
-    command = [sys.executable, "-m", "tests.performance.bare", str(models), model, variant, str(seconds), str(core)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=seconds + 60)
-    return dict(json.loads(done.stdout))
+    words = [str(models), model, variant, str(seconds), str(SERVER_CORE)]
+    command = [sys.executable, "-m", "tests.performance.bare", *words]
+    return dict(json.loads(said(command, SERVER_CORE, seconds + WAIT_S)))
 
 
-class Gateway:
-    """The daemon on one core, ready; its costs so far. Ends when the block ends."""
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that is ready. `ready_s`: from exec to READY=1 (or, plain, to its port)."""
 
-    def __init__(self, folder: Path, models: Path, core: int, *, mqtt: str = "off", qos: int = 1) -> None:
-        command = ("taskset", "--cpu-list", str(core), *COMMAND)
-        config = ROUTE.format(qos=qos)
-        began_s = time.monotonic()
-        self._daemon = Daemon(
-            folder, models=models, state=folder / "state", config=config, mqtt=mqtt, command=command
-        ).start()
-        self.ready_s = time.monotonic() - began_s
-        self.grpc_port = int(self._daemon.grpc.rpartition(":")[2])
-        self._process = psutil.Process(self._daemon.pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._daemon.stop()
+    name: str
+    pid: int
+    port: int
+    unix: Path
+    tls: bool
+    ready_s: float
+    stop: Callable[[], object]
 
     def cpu_s(self) -> float:
-        """User and system time so far."""
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
+        """User and system time of all its threads so far, to the nanosecond (clock_getcpuclockid(3))."""
+        return time.clock_gettime(~self.pid << 3 | 2)
 
-    def memory_mib(self) -> float:
-        """Resident memory now."""
-        return float(self._process.memory_info().rss) / 2**20
+    def memory_mib(self) -> dict[str, float]:
+        """Resident set, and the part of it that is its own or its share (PSS)."""
+        text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        kib = dict(re.findall(r"^(Rss|Pss): +(\d+) kB$", text, re.MULTILINE))
+        return {"rss_mib": int(kib["Rss"]) / 1024, "pss_mib": int(kib["Pss"]) / 1024}
+
+    def settle(self) -> None:
+        """Return when it has finished what the load left behind."""
+        end_s = time.monotonic() + WAIT_S
+        while time.monotonic() < end_s:
+            before = self.cpu_s()
+            time.sleep(0.03)
+            if self.cpu_s() - before < 0.003:
+                return
+        raise SystemExit(f"{self.name} is still busy {WAIT_S} s after the load ended")
+
+
+def start(
+    name: str,
+    folder: Path,
+    models: Path,
+    *,
+    tls: Path | None = None,
+    http: bool = True,
+    mqtt: str = "off",
+    qos: int = 1,
+) -> Server:
+    """A server of SERVERS on its core, ready. `tls`: certificate and key without their suffixes."""
+    folder.mkdir(exist_ok=True)
+    if name == PLAIN:
+        return _plain(folder, models, tls)
+    config = NOTHING_BEHIND_OUR_BACK + SHARED_MEMORY
+    config += (TLS.format(tls) if tls else "") + (ROUTE.format(qos=qos) if mqtt != "off" else "")
+    unix = folder / "grpc.sock"
+    daemon = Daemon(
+        folder,
+        models=models,
+        state=models.parent / "state",
+        config=config,
+        grpc=(ANYWHERE, f"unix:{unix}"),
+        http=(ANYWHERE if http else "off",),
+        mqtt=mqtt,
+        arguments=("--grpc-server", name),
+        environ=compiled(models.parent),
+        command=(*pinned(SERVER_CORE), *COMMAND),
+    )
+    began_s = time.monotonic()
+    daemon.start()
+    ready_s = time.monotonic() - began_s
+    port = next(int(each.rpartition(":")[2]) for each in daemon.addresses("grpc") if not each.startswith("unix:"))
+    return Server(name, daemon.pid, port, unix, tls is not None, ready_s, daemon.stop)
+
+
+def _plain(folder: Path, models: Path, tls: Path | None) -> Server:
+    unix = folder / "grpc.sock"
+    words = [str(models), "--unix", str(unix), *(["--tls", str(tls)] if tls else [])]
+    command = [*pinned(SERVER_CORE), sys.executable, "-m", "tests.performance.plain_aio", *words]
+    began_s = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"{PLAIN} did not start; its words stand above")
+    ready_s = time.monotonic() - began_s
+
+    def stop() -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(WAIT_S)
+        process.stdout.close()
+
+    return Server(PLAIN, process.pid, int(line), unix, tls is not None, ready_s, stop)
 
 
 @contextmanager
 def broker(folder: Path) -> Iterator[Mosquitto]:
-    """mosquitto, not pinned: it is neither the gateway nor the load."""
+    """mosquitto, on the core of the load."""
     with asyncio.Runner() as runner:
         started = Mosquitto(folder, "max_queued_messages 0\nautosave_on_changes false")
         runner.run(started.start())

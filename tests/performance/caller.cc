@@ -1,0 +1,92 @@
+// Load by a real gRPC client: C-core's C++ API with one completion queue, one thread, no protobuf.
+//
+//   caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS     BODY: a file with one serialized request message;
+//                                                           CALLS are kept in flight on each of CONNECTIONS
+//
+// Writes JSON: requests, per_s, p50_us, p99_us, load_busy. A call that fails ends it with exit code 1 and the status.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+using Clock = std::chrono::steady_clock;
+
+struct Call {
+  grpc::GenericStub* stub;
+  std::optional<grpc::ClientContext> context;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  Clock::time_point began;
+
+  void start(const std::string& method, const grpc::ByteBuffer& request, grpc::CompletionQueue* queue) {
+    context.emplace();
+    reply.Clear();
+    began = Clock::now();
+    reader = stub->PrepareUnaryCall(&*context, method, request, queue);
+    reader->StartCall();
+    reader->Finish(&reply, &status, this);
+  }
+};
+
+int main(int count, char** words) {
+  if (count != 7) return std::fputs("usage: caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS\n", stderr), 2;
+  std::ifstream file(words[3], std::ios::binary);
+  const std::string body{std::istreambuf_iterator<char>(file), {}};
+  const grpc::Slice slice(body);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::CompletionQueue queue;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else channels to one target share one connection
+  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int each = 0; each < std::atoi(words[5]); ++each) {
+    auto channel = grpc::CreateCustomChannel(words[1], grpc::InsecureChannelCredentials(), arguments);
+    if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10)))
+      return std::fputs("no connection within 10 s\n", stderr), 1;
+    stubs.push_back(std::make_unique<grpc::GenericStub>(channel));
+    for (int call = 0; call < std::atoi(words[6]); ++call) {
+      calls.push_back(std::make_unique<Call>());
+      calls.back()->stub = stubs.back().get();
+    }
+  }
+  const auto began = Clock::now();
+  const auto end = began + std::chrono::microseconds(static_cast<long>(std::atof(words[4]) * 1e6));
+  const auto cpu = std::clock();
+  for (auto& call : calls) call->start(words[2], request, &queue);
+  std::vector<double> laps;
+  std::size_t open = calls.size();
+  void* tag;
+  bool ok;
+  while (open && queue.Next(&tag, &ok)) {
+    auto* call = static_cast<Call*>(tag);
+    const auto now = Clock::now();
+    if (!call->status.ok()) {
+      std::fprintf(stderr, "status %d: %s\n", call->status.error_code(), call->status.error_message().c_str());
+      std::_Exit(1);
+    }
+    laps.push_back(std::chrono::duration<double, std::micro>(now - call->began).count());
+    if (now < end) {
+      call->start(words[2], request, &queue);
+    } else {
+      --open;
+    }
+  }
+  const double wall = std::chrono::duration<double>(Clock::now() - began).count();
+  const double busy = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC / wall;
+  std::sort(laps.begin(), laps.end());
+  const auto at = [&](double share) { return laps[static_cast<std::size_t>(share * (laps.size() - 1))]; };
+  std::printf("{\"requests\": %zu, \"per_s\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f, \"load_busy\": %.4f}\n", laps.size(),
+              laps.size() / wall, at(0.5), at(0.99), busy);
+}

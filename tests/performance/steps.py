@@ -1,0 +1,225 @@
+"""Every measurement, as data: which table, which row, which server, which models it needs, and what it does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.performance import load, region, sensors, servers
+from tests.performance.load import Figures, Posting
+from tests.performance.rig import Rig, single
+from tests.performance.servers import PLAIN
+
+TINY, COSTLY, SMALL_FRAME, LARGE_FRAME, SHIPPED = "tiny", "mobilenet", "frame-150k", "frame-2.7m", "meter-reader"
+BARE = "bare loop"
+MIXED_COSTLY, MIXED_TINY = 2, 8
+FRAME_CONNECTIONS = VARIED_CONNECTIONS = 8
+Measure = Callable[[Rig], Mapping[str, Figures]]
+
+
+class Row(NamedTuple):
+    """A line of a table. `model` names its bare loop."""
+
+    table: str
+    what: str
+    server: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`measure` answers figures by what is added to `row.what`: one entry, "", where the step is one row."""
+
+    row: Row
+    measure: Measure
+    models: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What `--only` is matched against."""
+        return f"{self.row.table}: {self.row.what}, {self.row.server}"
+
+
+def all_steps(chosen: Sequence[str]) -> list[Step]:
+    """In the order of one pass: what is compared stands side by side."""
+    gateways = [name for name in chosen if name != PLAIN]
+    return [
+        *_model(TINY, (1, 8, 32), chosen),
+        *_model(COSTLY, (1, 2, 8, 32), chosen),
+        *_model(SHIPPED, (8,), gateways),
+        *_clients(chosen),
+        *_varied(chosen),
+        *(_mixed(Row("mixed load, both at once", "", name, TINY)) for name in gateways),
+        *_frames(chosen),
+        *_starts(gateways),
+        *_mqtt(gateways[:1]),
+    ]
+
+
+def _bare(table: str, model: str, what: str = "session.run") -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        return {"": servers.bare_loop(rig.models, model, rig.chosen[model], rig.seconds)}
+
+    return Step(Row(table, what, BARE, model), measure, (model,))
+
+
+def _model(model: str, connections: Sequence[int], chosen: Sequence[str]) -> Iterator[Step]:
+    table = f"{model} model"
+    yield _bare(table, model)
+    for count in connections:
+        for name in chosen:
+            yield _posting(Row(table, _counted(count), name, model), connections=count)
+
+
+def _counted(connections: int) -> str:
+    return f"{connections} connection{'s' if connections > 1 else ''}"
+
+
+def _posting(
+    row: Row, *, connections: int, tls: bool = False, unix: bool = False, headers: tuple[str, ...] = ()
+) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server = rig.server(row.server, tls=tls)
+        return single(rig.post(Posting(server, rig.body(row.model), connections, unix, headers)))
+
+    return Step(row, measure, (row.model,))
+
+
+def _clients(chosen: Sequence[str]) -> Iterator[Step]:
+    """C-core by its C++ API: 8 and 32 connections with one call each, and one connection that carries 32 calls."""
+    for connections, calls in ((8, 1), (32, 1), (1, 32)):
+        what = _counted(connections) + (f", {calls} calls in flight" if calls > 1 else "")
+        for name in chosen:
+            yield _called(Row("real gRPC client, tiny model", what, name, TINY), connections, calls)
+
+
+def _called(row: Row, connections: int, calls: int) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, body = rig.server(row.server), rig.body(row.model)
+        load.built_caller()
+        return single(
+            rig.costed(server, lambda: [load.call(server, body, rig.seconds, connections=connections, calls=calls)])
+        )
+
+    return Step(row, measure, (row.model,))
+
+
+VARIATIONS = {
+    "": "the same bytes again and again",
+    "id": "distinct request ids",
+    "traceparent": "distinct traceparent, as C-core sends it",
+    "traceparent-indexed": "distinct traceparent, HPACK-indexed",
+}
+
+
+def _varied(chosen: Sequence[str]) -> Iterator[Step]:
+    table = f"requests that differ, deadlines, TLS: tiny model, {_counted(VARIED_CONNECTIONS)}"
+    for vary, what in VARIATIONS.items():
+        for name in chosen:
+            yield _wired(Row(table, what, name, TINY), vary)
+    for name in chosen:
+        row = Row(table, "constant deadline of 1 s", name, TINY)
+        yield _posting(row, connections=VARIED_CONNECTIONS, headers=("grpc-timeout: 1S",))
+    for name in chosen:
+        yield _posting(Row(table, "TLS", name, TINY), connections=VARIED_CONNECTIONS, tls=True)
+
+
+def _wired(row: Row, vary: str) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, body, connections = rig.server(row.server), rig.body(row.model), VARIED_CONNECTIONS
+        return single(
+            rig.costed(server, lambda: [load.wire(server, body, rig.seconds, connections=connections, vary=vary)])
+        )
+
+    return Step(row, measure, (row.model,))
+
+
+def _mixed(row: Row) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server = rig.server(row.server)
+        tiny, costly = rig.post(
+            Posting(server, rig.body(TINY), MIXED_TINY), Posting(server, rig.body(COSTLY), MIXED_COSTLY)
+        )
+        for figures in (tiny, costly):
+            del figures["cpu_us"]  # of both together: no request of either model cost that
+        return {f"{TINY}, {_counted(MIXED_TINY)}": tiny, f"{COSTLY}, {_counted(MIXED_COSTLY)}": costly}
+
+    return Step(row, measure, (TINY, COSTLY))
+
+
+def _frames(chosen: Sequence[str]) -> Iterator[Step]:
+    for model in (SMALL_FRAME, LARGE_FRAME):
+        size = model.removeprefix("frame-").replace("k", " KB").replace("m", " MB")
+        table = f"frames of {size}, {_counted(FRAME_CONNECTIONS)}, a model that reads one corner"
+        yield _bare(table, model)
+        for name in chosen:
+            yield _posting(Row(table, "TCP", name, model), connections=FRAME_CONNECTIONS)
+        for name in chosen:
+            yield _posting(Row(table, "UNIX socket", name, model), connections=FRAME_CONNECTIONS, unix=True)
+        for name in filter(PLAIN.__ne__, chosen):
+            yield _in_memory(Row(table, "shared memory", name, model))
+
+
+def _in_memory(row: Row) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, content = rig.server(row.server), rig.networks[row.model].row().tobytes()
+        with region.registered(server, "frame", content) as name:
+            return single(rig.post(Posting(server, rig.body(row.model, name), FRAME_CONNECTIONS, unix=True)))
+
+    return Step(row, measure, (row.model,))
+
+
+def _starts(chosen: Sequence[str]) -> Iterator[Step]:
+    for http in (True, False):
+        for name in chosen:
+            what = f"tiny model alone, gRPC{' and HTTP' if http else ', HTTP off'}"
+            yield _start(Row("start and memory", what, name, TINY), http=http)
+
+
+def _start(row: Row, *, http: bool) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        return {"": _started(rig, row.server, http=http)}
+
+    return Step(row, measure, (TINY,))
+
+
+def _started(rig: Rig, name: str, *, http: bool) -> Figures:
+    """Seconds to READY=1 with kept verdicts and byte code; memory once it has settled, and after load."""
+    models = rig.folder / "one" / "models"
+    folder = models.with_name(f"{name}-{http}")
+    if not (models / TINY).exists():
+        shutil.copytree(rig.models / TINY, models / TINY)
+    if not folder.exists():
+        servers.start(name, folder, models, http=http).stop()  # compiles, and tries the model
+    server = servers.start(name, folder, models, http=http)
+    try:
+        server.settle()
+        idle = server.memory_mib()
+        posting = Posting(server, rig.body(TINY), FRAME_CONNECTIONS)
+        (figures,) = load.h2load([posting], rig.seconds, load.ask_once(server, posting.body))
+        loaded = {f"{key}_loaded": value for key, value in server.memory_mib().items()}
+        return {"ready_s": server.ready_s, **idle, **loaded, "requests": figures["requests"]}
+    finally:
+        server.stop()
+
+
+def _mqtt(chosen: Sequence[str]) -> Iterator[Step]:
+    for name in chosen:
+        for qos, what in ((1, "QoS 1"), (0, f"QoS 0, paced at {sensors.QOS_0_PER_S}/s")):
+            yield _samples(Row("MQTT samples into windows", what, name, "activity"), qos)
+
+
+def _samples(row: Row, qos: int) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        with servers.broker(rig.folder) as broker:
+            server = servers.start(row.server, rig.folder / "mqtt", rig.models, mqtt=broker.url, qos=qos)
+            try:
+                sensors.wait_online(broker.port)
+                server.settle()
+                return single(rig.costed(server, lambda: [sensors.play(broker.port, qos)]))
+            finally:
+                server.stop()
+
+    return Step(row, measure, (row.model,))

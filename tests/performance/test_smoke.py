@@ -1,0 +1,71 @@
+"""The bench cannot rot: each of its tools runs once, briefly, and says something. No figure is judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.performance.servers import ROOT, SERVERS, absent
+
+BENCH = (sys.executable, "-m", "tests.performance.bench")
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*BENCH, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def measured(*patterns: str) -> list[dict[str, Any]]:
+    """Rows of one short pass over what matches."""
+    only = [word for pattern in patterns for word in ("--only", pattern)]
+    done = bench("--json", "--seconds", "0.1", "--passes", "1", *only)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    return rows
+
+
+@pytest.mark.timeout(60)
+def test_a_tiny_pass_measures_every_server_and_the_bare_loop() -> None:
+    rows = measured("tiny model: session", "tiny model: 8 conn")
+    assert {row["server"] for row in rows} == {"bare loop", *SERVERS} - set(absent())
+    for row in rows:
+        assert row["median"]["per_s"] > 10
+        assert 0 < row["median"]["p50_us"] <= row["median"]["p99_us"]
+        assert row["median"]["cpu_us"] > 1
+
+
+@pytest.mark.timeout(60)
+def test_the_tools_beside_h2load() -> None:
+    rows = measured("*deadlines*, grpcio", "frames of 150*memory, grpcio", "*client*: 8 connections, grpcio")
+    assert len(rows) == 8
+    assert all(row["median"]["requests"] > 1 for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_everything_there_is_to_measure() -> None:
+    rows = measured("*")
+    listed = bench("--list").stdout.splitlines()
+    mixed = sum(name.startswith("mixed") for name in listed)
+    assert len(rows) == len(listed) + mixed  # two rows each
+
+
+def test_a_pattern_that_matches_nothing_is_said() -> None:
+    done = bench("--only", "no such thing")
+    assert done.returncode == 1
+    assert "nothing matches no such thing; --list" in done.stderr
+
+
+def test_a_tool_that_fails_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    (tmp_path / "h2load").write_text("#!/bin/sh\necho the reason why\nexit 7\n")
+    (tmp_path / "h2load").chmod(0o755)
+    only = ("--only", "tiny model: 8*", "--servers", "grpcio.aio", "--seconds", "0.1")
+    path = f"PATH={tmp_path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    done = subprocess.run(["/usr/bin/env", path, *BENCH, *only], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "exit code 7" in done.stderr
+    assert "the reason why" in done.stderr
