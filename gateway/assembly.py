@@ -21,6 +21,7 @@ from gateway.domain.selection import Site
 from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
+from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository, ScanModel
 from gateway.hardware.climb import climb, library_sets
@@ -121,7 +122,7 @@ def serving(
 ) -> tuple[Engine, ModelRepository]:
     """The one door and what fills it. By default nobody may load or unload by name."""
     registry = Registry(config.limits.retry_after_s)
-    engine = Engine(registry)
+    engine = Engine(registry, quotas(config.limits))
     repository = ModelRepository(
         registry,
         engine,

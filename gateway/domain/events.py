@@ -58,5 +58,14 @@ class RunFailed:
     reason: str
 
 
-Event = ServableChanged | VariantChosen | TrialFinished | ModelRefused | RunFailed
+@dataclass(frozen=True, slots=True)
+class PriorityRefused:
+    """The kernel refused a model's thread its lower priority: it runs beside the event loop as an equal."""
+
+    model: str
+    version: str
+    reason: str
+
+
+Event = ServableChanged | VariantChosen | TrialFinished | ModelRefused | RunFailed | PriorityRefused
 Publish = Callable[[Event], None]

@@ -16,11 +16,15 @@ from gateway.domain.verdict import Budget, Signature
 
 
 class Session(Protocol):
-    """A compiled variant on one accelerator. Used by one thread at a time."""
+    """A compiled variant on one accelerator. Used by one thread at a time, not always the same one."""
+
+    @property
+    def lends(self) -> bool:
+        """Whether outputs are lent until the next run or close; else they are the caller's to keep."""
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Manifest names, dtypes and layouts in and out, before postprocess; outputs are lent until the next run or
-        close. Blocks without the GIL. Raises VariantError where the engine reports an error."""
+        """Manifest names, dtypes and layouts in and out, before postprocess; `lends` says whose the outputs are.
+        Blocks without the GIL. Raises VariantError where the engine reports an error."""
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
@@ -63,7 +67,8 @@ class Inference(Protocol):
 class Sink(Protocol):
     """Takes the answers of submitted requests, on the event loop, and gives each its `token` back.
 
-    The answers of one run come one after the other, then one `flush`: what a sink writes, it may write then.
+    The answers of one run come one after the other, then one `flush`: what a sink writes, it may write then. A sink is
+    told apart by identity (hashable).
     """
 
     def answer(self, token: Any, response: InferResponse) -> None:

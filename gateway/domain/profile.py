@@ -14,6 +14,8 @@ from gateway.domain.manifest import PRECISIONS, RUNTIMES
 
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
+NICE_LIMIT = 19
+"""The kernel's least urgent (nice(2))."""
 LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
 
 
@@ -37,11 +39,15 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What inference may spend. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded."""
+    """What inference may spend. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
+
+    `worker_nice`: how far threads that run models step behind the event loop, in steps of nice(2).
+    """
 
     threads: int = 0
     memory_bytes: int = 0
     watts: float | None = None
+    worker_nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ def _budget(table: Table | None) -> Budget:
         threads=table.integer("threads", 0, low=0, high=1024),
         memory_bytes=table.integer("memory_bytes", 0, low=0, high=2**50),
         watts=table.number("watts", low=0.0, high=10_000.0) if "watts" in table else None,
+        worker_nice=table.integer("worker_nice", 0, low=0, high=NICE_LIMIT),
     )
     table.finish()
     return budget

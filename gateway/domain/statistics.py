@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -34,10 +34,15 @@ class Latency:
     counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_NS) + 1))
     ns: int = 0
 
-    def add(self, ns: int) -> None:
-        """Count one request that took `ns`."""
-        self.counts[bisect_left(LATENCY_BOUNDS_NS, ns)] += 1
-        self.ns += ns
+    def add(self, began_ns: Sequence[int], now_ns: int) -> None:
+        """Count requests that began then and were answered together now (at least one)."""
+        counts, slowest = self.counts, bisect_left(LATENCY_BOUNDS_NS, now_ns - min(began_ns))
+        if slowest == bisect_left(LATENCY_BOUNDS_NS, now_ns - max(began_ns)):  # one bucket for all, as a rule
+            counts[slowest] += len(began_ns)
+        else:
+            for began in began_ns:
+                counts[bisect_left(LATENCY_BOUNDS_NS, now_ns - began)] += 1
+        self.ns += now_ns * len(began_ns) - sum(began_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,22 @@ class BatchStatistics:
 
 
 @dataclass(slots=True)
+class RunTimes:
+    """Where the time of one run went; `queue_ns` is summed over its requests, `ended_ms` wall clock since the epoch."""
+
+    queue_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+    ended_ms: int
+
+
+@dataclass(slots=True)
 class ServableStatistics:
     """`inferences` counts rows, `executions` counts runs; `last_inference_ms` is wall clock since the epoch.
 
-    `drops` counts requests that were never run, by reason; `ignored_parameters` those nobody here knows.
+    `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
+    (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
     """
 
     model: str
@@ -82,12 +99,36 @@ class ServableStatistics:
     latency: Latency = field(default_factory=Latency)
     batches: dict[int, BatchStatistics] = field(default_factory=dict)
     drops: dict[str, int] = field(default_factory=dict)
+    lanes: dict[str, int] = field(default_factory=dict)
     queued: int = 0
     ignored_parameters: int = 0
 
     def batch(self, size_rows: int) -> BatchStatistics:
         """The statistics of runs of `size_rows` rows."""
-        return self.batches.setdefault(size_rows, BatchStatistics(size_rows))
+        known = self.batches.get(size_rows)
+        if known is None:
+            known = self.batches[size_rows] = BatchStatistics(size_rows)
+        return known
+
+    def answered(self, began_ns: Sequence[int], now_ns: int) -> None:
+        """Count requests of one run that were answered together (at least one)."""
+        self.success.add(now_ns * len(began_ns) - sum(began_ns), len(began_ns))
+        self.latency.add(began_ns, now_ns)
+
+    def executed(self, requests: int, rows: int, times: RunTimes, lane: str) -> None:
+        """Count one run. As Triton counts, each of its requests took the whole run's time."""
+        self.inferences += rows
+        self.executions += 1
+        self.lanes[lane] = self.lanes.get(lane, 0) + 1
+        self.last_inference_ms = times.ended_ms
+        self.queue.add(times.queue_ns, requests)
+        self.compute_input.add(times.input_ns * requests, requests)
+        self.compute_infer.add(times.infer_ns * requests, requests)
+        self.compute_output.add(times.output_ns * requests, requests)
+        batch = self.batch(rows)
+        batch.compute_input.add(times.input_ns)
+        batch.compute_infer.add(times.infer_ns)
+        batch.compute_output.add(times.output_ns)
 
     def drop(self, reason: str) -> None:
         """Count one request that is refused or dropped before it runs."""

@@ -1,4 +1,4 @@
-"""Admission: a request held against the manifest, before it costs anything.
+"""Admission: a request held against the manifest, before it costs anything; each form of request once.
 
 Every refusal is a RequestError that names the tensor, what was sent and what is wanted.
 """
@@ -13,19 +13,77 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Datatype, Tensor
+from gateway.engine.cost import Cost, of_one_shape
+
+Signature = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
+"""What must be equal for the rows of two requests to be stacked: names, datatypes and shapes without the rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that fits: tensors by name, rows it adds to a batch (1 where the model has no batch dimension)."""
+@dataclass(slots=True, eq=False)
+class Form:
+    """All that requests of one form (names, datatypes, shapes, requested outputs) have in common once admitted.
 
-    tensors: dict[str, Tensor]
+    `rows` they add to a batch (1 where the model has no batch dimension); `finite` inputs hold no NaN or infinity;
+    `encoded` ones are images still to be decoded. `cost_ns`: what a run led by one of them takes, learned as runs show
+    it; `costly`: such a run is not for the event loop.
+    """
+
     rows: int
+    signature: Signature
     outputs: tuple[RequestedOutput, ...]
+    plain: bool
+    finite: tuple[str, ...]
+    encoded: tuple[TensorSpec, ...]
+    cost_ns: int = 0
+    costly: bool = False
+
+    def joins(self, other: Form) -> bool:
+        """Whether rows of both can be stacked."""
+        return self.signature is other.signature or self.signature == other.signature
 
 
-def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -> Admitted:
-    """Check names, datatypes, shapes, finiteness, rows and requested outputs. Raises RequestError INVALID."""
+class Admission:
+    """Checks requests for one model version; remembers the last `forms` forms that passed."""
+
+    def __init__(self, manifest: ModelManifest, cost: Cost, *, max_batch_rows: int, forms: int) -> None:
+        self._manifest, self._cost, self._max_batch_rows, self._limit = manifest, cost, max_batch_rows, forms
+        self._measured = of_one_shape(manifest)
+        self._forms: dict[object, Form] = {}
+
+    def form(self, request: InferRequest) -> Form:
+        """The form of a request that may run. Raises RequestError INVALID."""
+        key: object
+        if len(request.inputs) == 1:
+            ((name, tensor),) = request.inputs.items()
+            key = name, tensor.datatype, tensor.array.shape
+        else:
+            key = tuple([(name, tensor.datatype, tensor.array.shape) for name, tensor in request.inputs.items()])
+        if request.outputs:
+            key = key, *[(output.name, output.classification) for output in request.outputs]
+        form = self._forms.get(key)
+        if form is None:
+            form = self._admit(request)
+            if len(self._forms) >= self._limit:
+                del self._forms[next(iter(self._forms))]
+            self._forms[key] = form
+        for name in form.finite:
+            _check_finite(name, request.inputs[name], self._manifest)
+        return form
+
+    def _admit(self, request: InferRequest) -> Form:
+        form = admit(request, self._manifest, self._max_batch_rows)
+        cost = self._cost
+        if cost.limit_ns:
+            form.cost_ns = cost.expected_ns(form.rows, measured=self._measured)
+            form.costly = cost.too_costly(form.cost_ns, before=True)
+        return form
+
+
+def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -> Form:
+    """Check names, datatypes, shapes, rows and requested outputs: what equal forms have in common.
+
+    Raises RequestError INVALID.
+    """
     _check_names(request, manifest)
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
     if not manifest.batched:
@@ -35,7 +93,17 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     count = rows.pop()
     if not 1 <= count <= max_batch_rows:
         raise _invalid(manifest, f"batch of {count} rows; between 1 and {max_batch_rows} are served")
-    return Admitted(request.inputs, count, _outputs(request, manifest))
+    outputs = _outputs(request, manifest)
+    tensors = [(spec, request.inputs[spec.name]) for spec in manifest.inputs]
+    encoded = tuple(spec for spec, tensor in tensors if encoded_images(spec, tensor))
+    return Form(
+        rows=count,
+        signature=tuple((spec.name, tensor.datatype, tensor.array.shape[1:]) for spec, tensor in tensors),
+        outputs=outputs,
+        plain=not any(output.classification for output in outputs),
+        finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
+        encoded=encoded,
+    )
 
 
 def encoded_images(spec: TensorSpec, tensor: Tensor) -> bool:
@@ -67,9 +135,16 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, manifest: ModelManifest) -> 
         )
     if not fits(shape, spec.shape):
         raise _invalid(manifest, f"input '{spec.name}' has shape {list(shape)}, expected {list(spec.shape)}")
-    if spec.finite and tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
-        raise _invalid(manifest, f"input '{spec.name}' holds NaN or infinity, which this model refuses")
     return int(shape[0]) if shape else 1
+
+
+def _must_be_finite(spec: TensorSpec, tensor: Tensor) -> bool:
+    return spec.finite and tensor.array.dtype.kind == "f"
+
+
+def _check_finite(name: str, tensor: Tensor, manifest: ModelManifest) -> None:
+    if not np.isfinite(tensor.array).all():
+        raise _invalid(manifest, f"input '{name}' holds NaN or infinity, which this model refuses")
 
 
 def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedOutput, ...]:
@@ -88,7 +163,7 @@ def _outputs(request: InferRequest, manifest: ModelManifest) -> tuple[RequestedO
         if output.name in seen:
             raise RequestError(Fault.INVALID, f"output '{output.name}' already exists in request")
         seen.add(output.name)
-    return request.outputs
+    return tuple(RequestedOutput(output.name, output.classification) for output in request.outputs)
 
 
 def _listed(names: set[str]) -> str:

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
+from gateway.domain.ports import Pending, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
+from gateway.engine.servable import Servable
 
 
 class Engine:
-    """Answers requests out of a registry that the repository fills."""
+    """Answers requests out of a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._in_flight = 0
-        self._last_ns = time.monotonic_ns()
+    def __init__(self, registry: Registry, quotas: Quotas | None = None) -> None:
+        self._registry, self._quotas = registry, quotas
+        self._futures = Futures()
         self.serving = False
         """Set once the model directory was read for the first time, cleared when draining begins."""
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Inference.infer: find the version, hand the request to it."""
+    def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
+        """Submission.submit: find the version, hand the request to it."""
         servable = self._registry.find(request.model, request.version)
-        self._in_flight += 1
+        if self._quotas is None:
+            return servable.submit(request, sink, token)
+        return self._submit_within(self._quotas, servable, request, sink, token)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Inference.infer: a submission that is awaited."""
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        pending = self.submit(request, self._futures, future)
         try:
-            return await servable.answer(request)
-        finally:
-            self._in_flight -= 1
-            self._last_ns = time.monotonic_ns()
+            return await future
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
 
     def describe(self, model: str, version: str = "") -> ModelManifest:
         """Inference.describe."""
@@ -64,4 +75,39 @@ class Engine:
 
     def quiet_ns(self, now_ns: int) -> int:
         """How long no request has been under way; 0 while one is."""
-        return 0 if self._in_flight else now_ns - self._last_ns
+        servables = list(self._registry.servables())
+        if any(servable.busy for servable in servables):
+            return 0
+        return now_ns - max((servable.used_ns for servable in servables), default=0)
+
+    @staticmethod
+    def _submit_within(quotas: Quotas, servable: Servable, request: InferRequest, sink: Sink, token: Any) -> Pending:
+        try:
+            account = quotas.enter(request.caller, time.monotonic_ns())
+        except RequestError:
+            servable.statistics.drop("quota")
+            servable.statistics.fail.add(0)
+            raise
+        try:
+            return servable.submit(request, sink, token, account)
+        except RequestError:
+            if account is not None:
+                account.in_flight -= 1
+            raise
+
+
+class Futures:
+    """A sink for those who await their answer; the token is a future."""
+
+    def answer(self, token: asyncio.Future[InferResponse], response: InferResponse) -> None:
+        """Sink.answer."""
+        if not token.done():
+            token.set_result(response)
+
+    def refuse(self, token: asyncio.Future[InferResponse], error: RequestError) -> None:
+        """Sink.refuse."""
+        if not token.done():
+            token.set_exception(error)
+
+    def flush(self) -> None:
+        """Sink.flush: the loop wakes each waiter by itself."""

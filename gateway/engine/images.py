@@ -7,13 +7,14 @@ What a peer sent is hostile until proven otherwise: bytes and pixels are bounded
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import Preprocess, TensorSpec, fits
-from gateway.domain.tensor import Array
+from gateway.domain.tensor import Array, Tensor
 from gateway.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 _MODES = {"gray": "L", "rgb": "RGB", "bgr": "RGB"}
 _NOT_CHANNELS_FIRST = ("NHWC",)
+
+
+def decode_inputs(
+    inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings
+) -> dict[str, Tensor]:
+    """The inputs with those in `encoded` decoded. Raises as `decode_images` does."""
+    decoded = {
+        spec.name: Tensor(spec.datatype, decode_images(inputs[spec.name].array, spec, settings)) for spec in encoded
+    }
+    return {**inputs, **decoded}
 
 
 def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> Array:

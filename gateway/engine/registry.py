@@ -13,11 +13,30 @@ from gateway.engine.servable import Servable
 
 @dataclass(slots=True)
 class Entry:
-    """One model's versions: `serving` answer requests, `loading` will, `refused` say why they do not."""
+    """One model's versions: `serving` answer requests, `loading` will, `refused` say why they do not.
+
+    `routes` is `serving` as requests name it: with "" for the newest.
+    """
 
     serving: dict[str, Servable] = field(default_factory=dict)
+    routes: dict[str, Servable] = field(default_factory=dict)
     loading: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+
+    def serve(self, version: str, servable: Servable) -> None:
+        """Let a servable answer for its version from now on."""
+        self.serving[version] = servable
+        self._route()
+
+    def withdraw(self, version: str) -> Servable | None:
+        """Let a version answer no more; returns what did."""
+        servable = self.serving.pop(version, None)
+        self._route()
+        return servable
+
+    def _route(self) -> None:
+        newest = newest_version(self.serving)
+        self.routes = dict(self.serving) if newest is None else {**self.serving, "": self.serving[newest]}
 
 
 class Registry:
@@ -40,12 +59,10 @@ class Registry:
 
     def find(self, model: str, version: str = "") -> Servable:
         """What answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
-        entry = self.known(model)
-        wanted = version or newest_version(entry.serving)
-        servable = entry.serving.get(wanted) if wanted else None
-        if servable is not None:
-            return servable
-        raise self._absent(model, version, entry)
+        try:
+            return self._entries[model].routes[version]
+        except KeyError:
+            raise self._absent(model, version, self.known(model)) from None
 
     def servables(self) -> Iterator[Servable]:
         """All that serve, sorted by model and version."""

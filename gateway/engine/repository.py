@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
+from gateway.domain.inventory import CPU
 from gateway.domain.lifecycle import State
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
@@ -17,11 +19,15 @@ from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.domain.statistics import Placement
+from gateway.engine.cost import Cost, judge
 from gateway.engine.engine import Engine
+from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.registry import Registry
-from gateway.engine.servable import Servable
+from gateway.engine.servable import House, Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.engine.turn import Turn
+from gateway.engine.worker import Footing
 
 ScanModel = Callable[[str], Sequence[Release]]
 TrialKey = tuple[str, str, str | None]
@@ -48,6 +54,7 @@ class ModelRepository:
         self._releases: dict[tuple[str, str], Release] = {}
         self._changing = asyncio.Lock()
         self._decoders = ThreadPoolExecutor(settings.image_threads, thread_name_prefix="decode")
+        self._house = House(settings, Turn(settings.turn_us), _footing(loader, settings), self._decoders, publish)
 
     def index(self) -> Sequence[IndexEntry]:
         """Repository.index."""
@@ -77,7 +84,7 @@ class ModelRepository:
             for version in list(entry.serving):
                 self._releases.pop((model, version), None)
                 entry.refused[version] = "unloaded"
-                await self._retire(entry.serving.pop(version))
+                await self._retire(entry.withdraw(version))
 
     async def synchronise(self, releases: Sequence[Release], only: str = "") -> None:
         """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
@@ -153,7 +160,7 @@ class ModelRepository:
         old = entry.serving.get(manifest.version)
         servable = self._servable(opened, old)
         servable.move(State.AVAILABLE)
-        entry.serving[manifest.version] = servable
+        entry.serve(manifest.version, servable)
         candidate = opened.candidate
         self._publish(
             VariantChosen(
@@ -164,8 +171,7 @@ class ModelRepository:
                 servable.placement.reason,
             )
         )
-        if old is not None:
-            await self._retire(old)
+        await self._retire(old)
 
     def _servable(self, opened: Opened, old: Servable | None) -> Servable:
         manifest, candidate = opened.manifest, opened.candidate
@@ -182,28 +188,31 @@ class ModelRepository:
             manifest,
             placement,
             opened.session,
-            joined_rows=self._joined_rows(candidate) if manifest.batched else 1,
-            settings=self._settings,
-            decoders=self._decoders,
-            publish=self._publish,
+            cost=self._cost(candidate, manifest),
+            threads=_threads(candidate),
+            house=self._house,
             statistics=old.statistics if old and old.manifest == manifest else None,
         )
 
-    def _joined_rows(self, candidate: Candidate) -> int:
-        """Requests are joined only where the trial measured that a batched row costs enough less than a single one."""
-        measured = candidate.verdict.measured if candidate.verdict else None
-        if measured is None or not measured.row_us or measured.p50_us < measured.row_us * self._settings.batch_gain:
-            return 1
-        return self._settings.batch_rows
+    def _cost(self, candidate: Candidate, manifest: ModelManifest) -> Cost:
+        """A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that."""
+        settings = self._settings
+        return judge(
+            candidate.verdict.measured if candidate.verdict else None,
+            candidate.accelerator or CPU,
+            batched=manifest.batched,
+            inline_limit_us=0 if settings.queue_of(manifest.name).delay_us else settings.inline_limit_us,
+            batch_rows=settings.batch_rows,
+            batch_gain=settings.batch_gain,
+        )
 
-    async def _retire(self, servable: Servable) -> None:
-        await servable.close(self._settings.drain_s)
+    async def _retire(self, servable: Servable | None) -> None:
+        if servable is not None:
+            await servable.close(self._settings.drain_s)
 
     async def _remove(self, model: str, version: str) -> None:
         self._releases.pop((model, version), None)
-        servable = self._registry.entry(model).serving.pop(version, None)
-        if servable is not None:
-            await self._retire(servable)
+        await self._retire(self._registry.entry(model).withdraw(version))
         self._registry.forget(model, version)
 
     def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
@@ -235,6 +244,18 @@ class ModelRepository:
 
 def _trial_key(release: Release, candidate: Candidate) -> TrialKey:
     return release.digest, candidate.variant.name, candidate.accelerator
+
+
+def _footing(loader: Loader, settings: EngineSettings) -> Footing:
+    budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
+    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), budget.worker_nice)
+
+
+def _threads(candidate: Candidate) -> int:
+    """Of the processor, taken by a run; none where an accelerator does the work."""
+    if candidate.accelerator not in {None, CPU}:
+        return 0
+    return candidate.verdict.threads if candidate.verdict else 1
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:

@@ -1,28 +1,47 @@
-"""A loaded model version: admits requests, queues them for its worker, turns answers into responses, counts it all.
+"""A loaded model version: admits requests, lets them wait, decides where they run, closes without losing one.
 
-Everything here runs on the loop; only the worker's thread touches the session.
+Everything here runs on the loop. The session is used by whoever owns the queue: the loop, or the worker's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Executor
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import Publish, RunFailed, ServableChanged
-from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.events import PriorityRefused, Publish, RunFailed, ServableChanged
+from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import State, advance
-from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.ports import Session
-from gateway.domain.postprocess import classify
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.ports import Session, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.domain.tensor import Array, Datatype, Tensor, Tensors
-from gateway.engine.admission import Admitted, admit, encoded_images
-from gateway.engine.batching import Answer, Ticket, row_signature
-from gateway.engine.images import decode_images
+from gateway.engine.admission import Admission
+from gateway.engine.answers import Answers, expired
+from gateway.engine.cost import Cost
+from gateway.engine.decoding import Decoded, Decoding
+from gateway.engine.limiter import Share
+from gateway.engine.queue import Queue
+from gateway.engine.quotas import Account
+from gateway.engine.run import Ran, Runner
 from gateway.engine.settings import EngineSettings
-from gateway.engine.worker import Outcome, Worker
+from gateway.engine.ticket import Ticket
+from gateway.engine.turn import Turn
+from gateway.engine.worker import Calls, Footing, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What all servables of a device share."""
+
+    settings: EngineSettings
+    turn: Turn
+    footing: Footing
+    decoders: Executor
+    publish: Publish
 
 
 class Servable:
@@ -34,21 +53,38 @@ class Servable:
         placement: Placement,
         session: Session,
         *,
-        joined_rows: int,
-        settings: EngineSettings,
-        decoders: Executor,
-        publish: Publish,
+        cost: Cost,
+        threads: int,
+        house: House,
         statistics: ServableStatistics | None = None,
     ) -> None:
         self.manifest, self.placement = manifest, placement
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = State.START
-        self._settings, self._decoders, self._publish = settings, decoders, publish
-        self._loop = asyncio.get_running_loop()
-        self._preparing = 0
-        self._prepared = asyncio.Event()
-        self._prepared.set()
-        self._worker = Worker(session, manifest, joined_rows, self._deliver, self._loop)
+        self.used_ns = time.monotonic_ns()
+        settings = house.settings
+        self._settings, self._turn, self._publish = settings, house.turn, house.publish
+        self._cost, self._loop = cost, asyncio.get_running_loop()
+        self._admission = Admission(manifest, cost, max_batch_rows=settings.max_batch_rows, forms=settings.forms)
+        self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
+        self._runner = Runner(session, manifest)
+        waits = settings.queue_of(manifest.name)
+        self._queue = Queue(waits)
+        self._worker = Worker(
+            f"run {manifest.name}/{manifest.version}",
+            self._runner,
+            self._queue,
+            cost,
+            Calls(self._worker_ran, self._queue_returned, self._tell, self._priority_refused),
+            footing=house.footing,
+            share=Share(threads),
+            delay_us=waits.delay_us,
+        )
+        self._on_turn = self._closed = False
+        self._delivered = 0
+        self._decoding = Decoding(house.decoders, settings, self._queue, self._image_decoded)
+        if not cost.limit_ns:
+            self._worker.take_over()
         self.move(State.LOADING)
 
     def move(self, to: State, reason: str = "") -> None:
@@ -59,28 +95,54 @@ class Servable:
     @property
     def pending(self) -> int:
         """Requests admitted and not yet taken into a run."""
-        return self._worker.waiting + self._preparing
+        return self._queue.length + self._queue.reserved
 
-    async def answer(self, request: InferRequest) -> InferResponse:
-        """Admit, queue, await the run. Raises RequestError; cancelling abandons the ticket."""
-        began_ns = time.monotonic_ns()
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self.pending > 0 or self._worker.begun != self._delivered
+
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Ticket:
+        """Submission.submit. Raises RequestError where the request is refused at the door."""
+        now_ns = time.monotonic_ns()
         try:
-            admitted = admit(request, self.manifest, self._settings.max_batch_rows)
-            self._check_room(request)
-            answer = await self._run(await self._tensors(admitted), admitted.rows, request.deadline_ns)
-            outputs = self._outputs(answer, admitted.outputs)
+            form = self._admission.form(request)
+            deadline_ns = request.deadline_ns
+            if deadline_ns is not None and deadline_ns <= now_ns:
+                self.statistics.drop("expired")
+                raise expired(self.manifest.name)
+            if self._closed:
+                raise self._unloaded()
+            ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account)
+            if form.encoded:
+                self._decode(ticket)
+            else:
+                self._wait(ticket)
         except RequestError:
-            self.statistics.fail.add(time.monotonic_ns() - began_ns)
+            self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
-        except asyncio.CancelledError:
-            self.statistics.drop("cancelled")
-            raise
-        self.statistics.ignored_parameters += request.ignored_parameters
-        took_ns = time.monotonic_ns() - began_ns
-        self.statistics.success.add(took_ns)
-        self.statistics.latency.add(took_ns)
-        manifest = self.manifest
-        return InferResponse(manifest.name, manifest.version, request.id, outputs, self.placement.variant)
+        return ticket
+
+    def run_inline(self) -> bool:
+        """One run on the loop, at the end of one of its turns; whether there is more to run."""
+        queue = self._queue
+        head = None if self._worker.owns else queue.head()
+        if head is None:
+            self._on_turn = False
+        elif head.form.costly:
+            self._on_turn = False
+            self._hand_over()
+        else:
+            plan = queue.take(time.monotonic_ns(), self._cost.loop_rows)
+            ran = self._runner.run(plan) if plan.batch else Ran(plan, {}, 0, 0, 0, 0)
+            self._ran(ran)
+            self._on_turn = queue.length > 0
+        return self._on_turn
+
+    def leave(self, ticket: Ticket) -> None:
+        """A caller went: its place is free at once, and a run that it is part of goes on for the others."""
+        self.statistics.drop("cancelled")
+        self._forget(ticket)
 
     async def close(self, drain_s: float) -> None:
         """Finish the queue (longer than `drain_s`: refuse the rest), then free the session.
@@ -91,126 +153,124 @@ class Servable:
         closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
-            self._worker.abandon(self._unloaded())
+            self._closed = True
+            self._answers.refuse([*self._decoding.tickets(), *self._worker.abandon()], self._unloaded())
+            self._worker.begin_closing()
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
-                self._leave_behind(closing)
+                closing.cancel()
+                self._tell("a run hangs; its thread is left behind")
         self.move(State.END)
 
-    def _leave_behind(self, closing: asyncio.Future[None]) -> None:
-        closing.cancel()
-        manifest, variant = self.manifest, self.placement.variant
-        self._publish(RunFailed(manifest.name, manifest.version, variant, "a run hangs; its thread is left behind"))
-
     async def _drain(self) -> None:
-        """Images still being decoded join the queue before it closes."""
-        await self._prepared.wait()
+        """Images still being decoded join the queue before it closes; the worker finishes it."""
+        await self._decoding.none.wait()
+        self._closed = True
+        if not self._worker.owns:
+            self._arm(self._queue)
         await self._worker.close()
 
-    def _unloaded(self) -> RequestError:
-        return RequestError(
-            Fault.UNAVAILABLE,
-            f"model '{self.manifest.name}' was unloaded",
-            retry_after_s=self._settings.retry_after_s,
-        )
+    def _wait(self, ticket: Ticket) -> None:
+        """Let a ticket wait where its queue is. Raises RequestError OVERLOADED where there is no room for it."""
+        if self._worker.owns:
+            displaced = self._worker.offer(ticket)
+            if ticket.request.deadline_ns is not None and displaced is not ticket:
+                self._arm((ticket,))
+        else:
+            displaced = self._queue.offer(ticket)
+            if not self._on_turn:
+                self._on_turn = True
+                self._turn.add(self)
+        if displaced is not None:
+            self._displace(displaced, ticket)
 
-    def _check_room(self, request: InferRequest) -> None:
-        if request.deadline_ns is not None and request.deadline_ns <= time.monotonic_ns():
-            self.statistics.drop("expired")
-            raise _expired(self.manifest.name)
-        if self.pending >= self._settings.queue_requests:
+    def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
+        """Refuse whom the newcomer cost the place: itself at once, another one later, outside its submit."""
+        manifest, policy = self.manifest, self._queue.policy
+        if displaced is newcomer:
             self.statistics.drop("queue_full")
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"model '{self.manifest.name}' has {self.pending} requests waiting, the most it may; come back later",
-                retry_after_s=self._settings.retry_after_s,
-            )
+            waiting = f"model '{manifest.name}' has {self.pending} requests waiting, the most it may"
+            raise self._overloaded(f"{waiting}; come back later")
+        if policy == "latest":
+            error, reason = self._overloaded("a newer request of the same stream took this one's place"), "superseded"
+        else:
+            words = f"model '{manifest.name}' has more requests than it may keep waiting; the oldest was dropped"
+            error, reason = self._overloaded(words), "oldest"
+        self._loop.call_soon(self._answers.refuse, (displaced,), error, reason)
 
-    async def _tensors(self, admitted: Admitted) -> Tensors:
-        self._preparing += 1
-        self._prepared.clear()
+    def _decode(self, ticket: Ticket) -> None:
+        displaced = self._decoding.begin(ticket)
+        if ticket.request.deadline_ns is not None and displaced is not ticket:
+            self._arm((ticket,))
+        if displaced is not None:
+            self._displace(displaced, ticket)
+
+    def _image_decoded(self, ticket: Ticket, decoded: Future[Decoded]) -> None:
+        """What was decoded is admitted as if it had been sent so. Its place is still reserved."""
+        if ticket.done:
+            return
         try:
-            return {spec.name: await self._array(spec, admitted.tensors[spec.name]) for spec in self.manifest.inputs}
-        finally:
-            self._preparing -= 1
-            if not self._preparing:
-                self._prepared.set()
+            ticket.inputs = decoded.result()
+            ticket.form = self._admission.form(replace(ticket.request, inputs=ticket.inputs))
+            self._queue.reserved -= 1
+            try:
+                self._wait(ticket)
+            finally:
+                self._queue.reserved += 1
+        except RequestError as error:
+            self._answers.refuse((ticket,), error)
+        except Exception as error:  # noqa: BLE001  a thread's boundary: whatever a decoder raises, the caller gets an answer
+            self._tell(f"decode: {type(error).__name__}: {error}")
+            self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
-    async def _array(self, spec: TensorSpec, tensor: Tensor) -> Array:
-        if not encoded_images(spec, tensor):
-            return tensor.array
-        return await self._loop.run_in_executor(self._decoders, decode_images, tensor.array, spec, self._settings)
+    def _forget(self, ticket: Ticket) -> None:
+        if not self._decoding.forget(ticket):
+            (self._worker if self._worker.owns else self._queue).remove(ticket)
 
-    async def _run(self, inputs: Tensors, rows: int, deadline_ns: int | None) -> Answer:
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        ticket = Ticket(inputs, rows, future, time.monotonic_ns(), deadline_ns, row_signature(inputs))
-        if not self._worker.put(ticket):
-            raise self._unloaded()
-        timer = None if deadline_ns is None else self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._worker.withdraw(ticket)
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def _arm(self, tickets: Iterable[Ticket]) -> None:
+        """Tell those who wait for a worker when their time is over, not when it gets to them."""
+        for ticket in tickets:
+            deadline_ns = ticket.request.deadline_ns
+            if deadline_ns is not None and ticket.timer is None:
+                ticket.timer = self._loop.call_at(deadline_ns / 1e9, self._expire, ticket)
 
     def _expire(self, ticket: Ticket) -> None:
-        if not ticket.future.done():
-            self.statistics.drop("expired")
-            ticket.future.set_exception(_expired(self.manifest.name))
-            self._worker.withdraw(ticket)
+        self._forget(ticket)
+        self._answers.refuse((ticket,), expired(self.manifest.name), "expired")
 
-    def _deliver(self, outcome: Outcome) -> None:
-        for ticket in outcome.plan.expired:
-            self._expire(ticket)
-        if outcome.failure:
-            self._fail(outcome)
-        for ticket, answer in zip(outcome.plan.batch, outcome.answers, strict=False):
-            self._count(answer, ticket.rows)
-            if not ticket.future.done():
-                ticket.future.set_result(answer)
+    def _hand_over(self) -> None:
+        self._arm(self._queue)
+        self._worker.take_over()
 
-    def _fail(self, outcome: Outcome) -> None:
+    def _queue_returned(self) -> None:
+        if self._queue.length and not (self._on_turn or self._worker.owns):
+            self._on_turn = True
+            self._turn.add(self)
+
+    def _worker_ran(self, ran: Ran) -> None:
+        self._delivered += 1
+        self._ran(ran)
+
+    def _ran(self, ran: Ran) -> None:
+        """Answer a run, and learn from it what its like costs."""
+        batch = ran.plan.batch
+        if batch and self._cost.limit_ns:
+            form = batch[0].form
+            form.cost_ns = self._cost.learned_ns(form.cost_ns, ran.cost_ns)
+            form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)
+        self._answers.deliver(ran)
+        self.used_ns = time.monotonic_ns()
+
+    def _overloaded(self, words: str) -> RequestError:
+        return RequestError(Fault.OVERLOADED, words, retry_after_s=self._settings.retry_after_s)
+
+    def _unloaded(self) -> RequestError:
+        words = f"model '{self.manifest.name}' was unloaded"
+        return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._settings.retry_after_s)
+
+    def _tell(self, problem: str) -> None:
         manifest = self.manifest
-        error = RequestError(
-            Fault.INTERNAL, f"model '{manifest.name}' failed in variant {self.placement.variant}; see the gateway's log"
-        )
-        for ticket in outcome.plan.batch:
-            if not ticket.future.done():
-                ticket.future.set_exception(error)
-        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, outcome.failure))
+        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, problem))
 
-    def _count(self, answer: Answer, rows: int) -> None:
-        counted = self.statistics
-        counted.inferences += rows
-        counted.queue.add(answer.queue_ns)
-        for total, ns in (
-            (counted.compute_input, answer.gather_ns),
-            (counted.compute_infer, answer.run_ns),
-            (counted.compute_output, answer.scatter_ns),
-        ):
-            total.add(ns)
-        if answer.leader:
-            counted.executions += 1
-            counted.last_inference_ms = time.time_ns() // 1_000_000
-            batch = counted.batch(answer.batch_rows)
-            batch.compute_input.add(answer.gather_ns)
-            batch.compute_infer.add(answer.run_ns)
-            batch.compute_output.add(answer.scatter_ns)
-
-    def _outputs(self, answer: Answer, wanted: tuple[RequestedOutput, ...]) -> dict[str, Tensor]:
-        return {output.name: self._output(output, answer.outputs[output.name]) for output in wanted}
-
-    def _output(self, wanted: RequestedOutput, array: Array) -> Tensor:
-        spec = self.manifest.output(wanted.name)
-        datatype = spec.datatype if spec else Datatype.FP32
-        if not wanted.classification:
-            return Tensor(datatype, array)
-        named = classify(array, wanted.classification, self.manifest.labels, batched=self.manifest.batched)
-        return Tensor(Datatype.BYTES, named)
-
-
-def _expired(model: str) -> RequestError:
-    return RequestError(Fault.EXPIRED, f"the request's time was over before model '{model}' could run it")
+    def _priority_refused(self, reason: str) -> None:
+        self._publish(PriorityRefused(self.manifest.name, self.manifest.version, reason))

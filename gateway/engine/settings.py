@@ -2,13 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.selection import OBJECTIVES
 
 THREADS_LIMIT = 1024
 """More threads than any device of ours has cores; a typing error beyond."""
+
+
+POLICIES = ("reject", "oldest", "latest")
+"""What a full queue does: refuse the newcomer, drop who waits longest, or keep only the newest of each stream."""
+EVERY_CALLER = "*"
+"""Stands for each caller that has no quota of its own."""
+DELAY_LIMIT_US = 1_000_000
+"""Nobody means to hold requests back for longer than a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """`[[limits.queue]]`: how requests for one model wait."""
+
+    model: str  # the model whose queue this is
+    policy: str = "reject"  # when full: reject the newcomer, drop the oldest, or keep the latest of each stream
+    requests: int = 0  # requests waiting per model version; 0: as [limits] queue_requests says
+    delay_us: int = 0  # how long a request may wait for others to be joined with, where joining pays
+    priority: int = 1  # of requests that name none; 1 is served first
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant. Raises ConfigurationError (table limits.queue)."""
+        if not self.model:
+            raise ConfigurationError("must name a model", table="limits.queue", key="model")
+        if self.policy not in POLICIES:
+            raise ConfigurationError(
+                f"must be one of {', '.join(POLICIES)}, not {self.policy!r:.40}", table="limits.queue", key="policy"
+            )
+        if self.delay_us > DELAY_LIMIT_US:
+            raise ConfigurationError(f"must be at most {DELAY_LIMIT_US}", table="limits.queue", key="delay_us")
+        if self.priority < 1:
+            raise ConfigurationError("must be at least 1", table="limits.queue", key="priority")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """`[[limits.quota]]`: what one caller may ask for."""
+
+    caller: str  # token's name, certificate's name, uid:<uid> or address; "*": each caller without a quota of its own
+    requests_per_s: float = 0.0  # requests a second, on average; 0: not bounded
+    burst: int = 0  # requests at once after a pause; 0: as many as requests_per_s, at least 1
+    in_flight: int = 0  # requests under way at a time; 0: not bounded
+
+    def __post_init__(self) -> None:
+        """Refuse what bounds nothing. Raises ConfigurationError (table limits.quota)."""
+        if not self.caller:
+            raise ConfigurationError('must name a caller, or "*"', table="limits.quota", key="caller")
+        if not (self.requests_per_s or self.in_flight):
+            raise ConfigurationError(
+                "bounds nothing; set requests_per_s or in_flight", table="limits.quota", key="caller"
+            )
+        if self.burst and not self.requests_per_s:
+            raise ConfigurationError("needs requests_per_s beside it", table="limits.quota", key="burst")
+
+    @property
+    def allowance(self) -> float:
+        """Requests that a full bucket holds."""
+        return float(self.burst or max(1.0, self.requests_per_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +78,44 @@ class EngineSettings:
     batch_rows: int = 32  # rows that queued requests are joined to, where batching was measured to pay
     batch_gain: float = 1.2  # one row's time over a batched row's, below which requests are not joined
     queue_requests: int = 256  # requests waiting per model version; one more is OVERLOADED
+    inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
+    turn_us: int = 1000  # time that runs may take on the event loop before it looks at its sockets again
+    forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
+    thread_wait_s: float = 1.0  # how long a run waits for the profile's threads before it goes without
+    quota_callers: int = 1024  # callers whose quotas are kept; beyond, the longest idle is forgotten
     retry_after_s: float = 1.0  # what an OVERLOADED or UNAVAILABLE caller is told to wait
     ready_within_s: float = 10.0  # a start announces itself ready after this long, whatever models still load
     drain_s: float = 10.0  # how long a version that is replaced or unloaded may finish its queue
     image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
     image_pixels: int = 40_000_000  # images of one request that decode to more in all are refused before that
     image_threads: int = 1  # images decoded at once
+    queue: tuple[QueueSettings, ...] = ()  # models whose requests wait in a way of their own
+    quota: tuple[QuotaSettings, ...] = ()  # callers that may not ask for all there is
 
     def __post_init__(self) -> None:
         """Refuse bounds that nothing passes. Raises ConfigurationError (table limits)."""
-        for key in ("max_batch_rows", "batch_rows", "queue_requests", "image_bytes", "image_pixels", "image_threads"):
+        for key in AT_LEAST_ONE:
             if getattr(self, key) < 1:
                 raise ConfigurationError("must be at least 1", table="limits", key=key)
+        _refuse_twice("queue", [queue.model for queue in self.queue])
+        _refuse_twice("quota", [quota.caller for quota in self.quota])
+
+    def queue_of(self, model: str) -> QueueSettings:
+        """How requests for `model` wait; its `requests` are set."""
+        own = next((queue for queue in self.queue if queue.model == model), QueueSettings(model))
+        return own if own.requests else replace(own, requests=self.queue_requests)
+
+
+AT_LEAST_ONE = (
+    *("max_batch_rows", "batch_rows", "queue_requests", "turn_us", "forms", "quota_callers"),
+    *("image_bytes", "image_pixels", "image_threads"),
+)
+
+
+def _refuse_twice(key: str, names: Sequence[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"names {twice!r:.100} twice; write one entry", table="limits", key=key)
 
 
 @dataclass(frozen=True, slots=True)

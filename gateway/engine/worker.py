@@ -1,127 +1,178 @@
-"""One thread per session: plan → gather → run → scatter → one callback to the loop per batch.
+"""One thread per session for runs that are too long for the event loop: plan → gather → run → one callback per run.
 
-The queue is the only thing both sides touch, under one lock; the thread sleeps while it is empty.
+A queue belongs to the loop or to its worker's thread, never to both; the session is used by whoever owns the queue.
+While the worker owns it, both touch it under one lock, and the thread sleeps while it is empty.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.domain.errors import RequestError
-from gateway.domain.manifest import ModelManifest
-from gateway.domain.ports import Session
-from gateway.domain.postprocess import finish_outputs
-from gateway.engine.batching import Answer, Plan, Ticket, gather, plan, scatter
+from gateway.engine.cost import Cost
+from gateway.engine.limiter import Limiter, Share
+from gateway.engine.queue import Plan, Queue
+from gateway.engine.run import Ran, Runner
+from gateway.engine.ticket import Ticket
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What became of one plan: answers for its batch in order, or the failure that all of them share."""
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a worker tells the loop: a run is over, the queue is the loop's again, the session failed to close, the
+    kernel refused the thread its lower priority."""
 
-    plan: Plan
-    answers: Sequence[Answer] = ()
-    failure: str = ""
+    ran: Callable[[Ran], None]
+    returned: Callable[[], None]
+    close_failed: Callable[[str], None]
+    priority_refused: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What all workers of a device stand on: its threads, and how far they step behind the loop (nice)."""
+
+    limiter: Limiter
+    nice: int = 0
 
 
 class Worker:
-    """Runs a session's tickets in a thread of its own. `deliver` is called on the loop, once per plan."""
+    """The thread of one session. It is started by the first `take_over`."""
 
     def __init__(
-        self,
-        session: Session,
-        manifest: ModelManifest,
-        batch_rows: int,
-        deliver: Callable[[Outcome], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._session, self._manifest, self._batch_rows = session, manifest, batch_rows
-        self._deliver, self._loop = deliver, loop
-        self._waiting: deque[Ticket] = deque()
+        self, name: str, runner: Runner, queue: Queue, cost: Cost, calls: Calls, *, footing: Footing, share: Share,
+        delay_us: int = 0,
+    ) -> None:  # fmt: skip
+        self._name, self._runner, self._queue, self._cost, self._calls = name, runner, queue, cost, calls
+        self._footing, self._share, self._delay_ns = footing, share, delay_us * 1000
+        self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         self._closing = False
         self._finished = asyncio.Event()
-        name = f"run {manifest.name}/{manifest.version}"
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self.owns = False
+        """Whether the queue is the worker's. Set by the loop, cleared by the thread, both under the lock."""
+        self.begun = 0
+        """Runs begun; `Calls.ran` is called once for each."""
 
-    def put(self, ticket: Ticket) -> bool:
-        """Queue a ticket; the caller has checked the bound with `waiting`. False where the worker is closing."""
+    def take_over(self) -> None:
+        """The queue, and with it the session, is the worker's from now on."""
         with self._changed:
-            if not self._closing:
-                self._waiting.append(ticket)
-                self._changed.notify()
-            return not self._closing
+            self._wake()
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Take back a ticket that nobody waits for, so that it holds no place in the queue."""
-        with self._changed, suppress(ValueError):
-            self._waiting.remove(ticket)
+    def offer(self, ticket: Ticket) -> Ticket | None:
+        """As `Queue.offer`, while the worker owns the queue."""
+        with self._changed:
+            displaced = self._queue.offer(ticket)
+            self._wake()
+        return displaced
 
-    @property
-    def waiting(self) -> int:
-        """Tickets queued and not yet taken into a run."""
-        return len(self._waiting)
+    def remove(self, ticket: Ticket) -> bool:
+        """As `Queue.remove`, while the worker owns the queue."""
+        with self._changed:
+            return self._queue.remove(ticket)
 
     async def close(self) -> None:
         """Finish what is queued, close the session in its own thread, end the thread."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self.begin_closing()
         await self._finished.wait()
 
-    def abandon(self, error: RequestError) -> None:
-        """Refuse what still waits, so that closing need not run it. Called on the loop."""
+    def begin_closing(self) -> None:
+        """From now on the thread ends when the queue is empty."""
         with self._changed:
             self._closing = True
-            left = list(self._waiting)
-            self._waiting.clear()
+            self._wake()
+
+    def abandon(self) -> list[Ticket]:
+        """Take out what still waits, so that closing need not run it."""
+        with self._changed:
+            left = self._queue.clear()
             self._changed.notify()
-        for ticket in left:
-            if not ticket.future.done():
-                ticket.future.set_exception(error)
+        return left
+
+    def _wake(self) -> None:
+        self.owns = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
     def _work(self) -> None:
-        while (decided := self._next()) is not None:
-            self._post(self._deliver, self._carry_out(decided))
+        self._step_back()
+        while self._due():
+            self._footing.limiter.enter(self._share)
+            began_ns = time.monotonic_ns()
+            plan = self._take(began_ns)
+            ran = self._run(plan)
+            self._footing.limiter.leave(self._share, time.monotonic_ns() - began_ns)
+            self._post(self._calls.ran, ran)
         try:
-            self._session.close()
+            self._runner.close()
         except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
-            self._post(self._deliver, Outcome(Plan([], [], []), failure=f"close: {type(error).__name__}: {error}"))
+            self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
+
+    def _step_back(self) -> None:
+        """Linux keeps a nice value per thread; a sandbox may refuse to change it."""
+        if self._footing.nice:
+            try:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._footing.nice)
+            except OSError as error:
+                self._post(self._calls.priority_refused, str(error))
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
             self._loop.call_soon_threadsafe(callback, *values)
 
-    def _next(self) -> Plan | None:
+    def _due(self) -> bool:
+        """Wait until there is something to run; False when closing and nothing is left."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing)
-            return plan(self._waiting, time.monotonic_ns(), self._batch_rows) if self._waiting else None
+            while True:
+                if not self._queue_is_ours():
+                    self._changed.wait()
+                elif self._queue.length:
+                    wait_ns = self._held_back_ns()
+                    if wait_ns <= 0:
+                        return True
+                    self._changed.wait(wait_ns / 1e9)
+                elif self._closing:
+                    return False
+                else:
+                    self._changed.wait()
 
-    def _carry_out(self, decided: Plan) -> Outcome:
-        if not decided.batch:
-            return Outcome(decided)
-        try:
-            return Outcome(decided, self._run(decided.batch))
-        except Exception as error:  # noqa: BLE001  a thread's boundary: whatever an engine raises, the callers get an answer
-            return Outcome(decided, failure=f"{type(error).__name__}: {error}")
+    def _queue_is_ours(self) -> bool:
+        """Give the queue back to the loop as soon as what comes next is short enough for it."""
+        if self.owns and self._cost.limit_ns and not self._closing:
+            head = self._queue.head()
+            if head is None or not head.form.costly:
+                self.owns = False
+                self._post(self._calls.returned)
+        return self.owns
 
-    def _run(self, batch: list[Ticket]) -> list[Answer]:
-        start = time.monotonic_ns()
-        inputs = gather(batch)
-        gathered = time.monotonic_ns()
-        raw = self._session.run(inputs)
-        ran = time.monotonic_ns()
-        parts = scatter(batch, finish_outputs(self._manifest, raw))
-        scattered = time.monotonic_ns()
-        rows = sum(ticket.rows for ticket in batch)
-        return [
-            Answer(part, start - ticket.queued_ns, gathered - start, ran - gathered, scattered - ran, rows, index == 0)
-            for index, (ticket, part) in enumerate(zip(batch, parts, strict=True))
-        ]
+    def _held_back_ns(self) -> int:
+        """How long the next run still waits for others to join it: until the rows are enough or the oldest must go."""
+        if not self._delay_ns or self._closing or self._cost.worker_rows == 1:
+            return 0
+        waiting = list(self._queue)
+        if sum(ticket.form.rows for ticket in waiting) >= self._cost.worker_rows:
+            return 0
+        return min(ticket.queued_ns for ticket in waiting) + self._delay_ns - time.monotonic_ns()
+
+    def _take(self, now_ns: int) -> Plan:
+        with self._changed:
+            self.begun += 1
+            return self._queue.take(now_ns, self._cost.worker_rows)
+
+    def _run(self, plan: Plan) -> Ran:
+        """Its cost is the thread's own time: waiting for the interpreter's lock is not the model's doing."""
+        if not plan.batch:
+            now_ns = time.monotonic_ns()
+            return Ran(plan, {}, now_ns, now_ns, now_ns, now_ns)
+        began_ns = time.thread_time_ns()
+        ran = self._runner.run(plan)
+        ran.cost_ns, ran.lane = time.thread_time_ns() - began_ns, "worker"
+        return ran

@@ -94,7 +94,8 @@ class OnnxRuntime:
         ort = _engine()
         session = _load(ort, file, session_options(ort, budget), providers(ort, budget, variant.precision))
         _refuse_fallback(session, budget)
-        return bind(OnnxEngine(session), manifest, variant)
+        engine = OnnxEngine(session)
+        return bind(engine, manifest, variant, lends=engine.lends)
 
     def inspect(self, file: Path) -> Signature:
         """Inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
@@ -106,13 +107,14 @@ class OnnxRuntime:
 
 
 class OnnxEngine:
-    """`gateway.runtimes.session.Engine`. Outputs are new arrays of ONNX Runtime's at each run."""
+    """`gateway.runtimes.session.Engine`. Outputs are new arrays at each run, or `lends` says that they may not be."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.inputs, self.outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
         self._session: Any = session
         self._errors = _error_types()
         self._run = _plan_run(session, self.inputs, self.outputs)
+        self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
         """The `wanted` outputs. Raises VariantError with the engine's own words."""
@@ -246,15 +248,29 @@ Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]
 
 def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
     """The plain call where numpy has all datatypes; strings and bfloat16 are converted around it."""
-    datatypes = {port.datatype for port in (*inputs, *outputs)}
+    datatypes = _datatypes(inputs, outputs)
     if not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        return lambda feeds, wanted: session.run(wanted, feeds)
+        return _plain_run(session)
     if Datatype.BF16 not in datatypes:
         return lambda feeds, wanted: _run_strings(session, feeds, wanted)
     if Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix string and bfloat16 tensors in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
     return lambda feeds, wanted: _run_values(session, feeds, wanted, halves)
+
+
+def _datatypes(inputs: Sequence[Port], outputs: Sequence[Port]) -> set[Datatype]:
+    return {port.datatype for port in (*inputs, *outputs)}
+
+
+def _plain_run(session: Any) -> Run:
+    """The compiled session itself where there is one. ONNX Runtime's Python around it checks on each run what `bind`
+    checked once, and where a provider fails goes over to another one in silence."""
+    compiled = getattr(session, "_sess", None)
+    if compiled is None:
+        return lambda feeds, wanted: session.run(wanted, feeds)
+    run = compiled.run
+    return lambda feeds, wanted: run(wanted, feeds, None)
 
 
 def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:

@@ -2,7 +2,7 @@
 
 Ownership of buffers: inputs are the caller's and are handed on as they are where nothing must be converted (see
 `convert`); the engine reads them only during `run`. Outputs belong to the engine and are lent until the next `run` or
-`close`.
+`close`, unless the runtime that bound it says otherwise (`lends`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.tensor import Array, Tensors
-from gateway.runtimes.binding import Port, convert, plan_inputs, plan_outputs, takes_single_rows
+from gateway.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs, takes_single_rows
 
 
 class Engine(Protocol):
@@ -62,24 +62,32 @@ class SingleRows:
 class BoundSession:
     """`gateway.domain.ports.Session` over an engine. Raises VariantError at once where the variant does not fit."""
 
-    def __init__(self, engine: Engine, manifest: ModelManifest, variant: Variant) -> None:
+    def __init__(self, engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
+        self.lends = lends
         self._into = plan_inputs(manifest, variant, engine.inputs)
         self._out = plan_outputs(manifest, variant, engine.outputs)
         ports = engine.inputs + engine.outputs
         single = takes_single_rows(manifest, self._into + self._out, ports)
         self._engine: Engine | None = SingleRows(engine) if single else engine
         self._wanted = [passage.port for passage in self._out]
+        self._plain = all(passage.axes is None and passage.dtype is None for passage in self._into + self._out)
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Manifest names, dtypes and layouts in and out; outputs are lent until the next run or close."""
-        if self._engine is None:
+        """Manifest names, dtypes and layouts in and out; `lends` says whose the outputs are."""
+        engine = self._engine
+        if engine is None:
             raise VariantError("the session is closed")
+        change = _contiguous if self._plain else convert
+        feeds: dict[str, Array] = {}
+        outputs: dict[str, Array] = {}
         try:
-            feeds = {passage.port: convert(passage, inputs[passage.name]) for passage in self._into}
+            for passage in self._into:
+                feeds[passage.port] = change(passage, inputs[passage.name])
         except KeyError as error:
             raise VariantError(f"input {error.args[0]!r} is missing from the run") from None
-        answers = self._engine.run(feeds, self._wanted)
-        return {passage.name: convert(passage, answer) for passage, answer in zip(self._out, answers, strict=True)}
+        for passage, answer in zip(self._out, engine.run(feeds, self._wanted), strict=True):
+            outputs[passage.name] = change(passage, answer)
+        return outputs
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
@@ -88,10 +96,15 @@ class BoundSession:
             engine.close()
 
 
-def bind(engine: Engine, manifest: ModelManifest, variant: Variant) -> BoundSession:
+def _contiguous(_: Passage, array: Array) -> Array:
+    """`convert` where nothing is to be converted."""
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def bind(engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> BoundSession:
     """The session of an opened engine, which is closed where the manifest does not fit it."""
     try:
-        return BoundSession(engine, manifest, variant)
+        return BoundSession(engine, manifest, variant, lends=lends)
     except VariantError:
         engine.close()
         raise

@@ -21,6 +21,7 @@ from gateway.domain.tensor import Datatype, Tensor
 from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Signature, Verdict
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
+from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
 from gateway.engine.settings import EngineSettings, SelectionSettings
@@ -118,7 +119,7 @@ class Rig:
         self.trial_gate = asyncio.Event()
         self.trial_gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        self.engine = Engine(self.registry)
+        self.engine = Engine(self.registry, quotas(self.settings))
         self.engine.serving = True
         steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
         profile = Profile("rig", "", 0, Match(), ProfileBudget(), steps)

@@ -54,6 +54,8 @@ class SimulatedSession:
     `gate` cleared holds runs back; `started` is released once a run has begun; `failure` is raised by the next runs.
     """
 
+    lends = True
+
     def __init__(self, factor: float, output: str = "y") -> None:
         self.factor, self.output = factor, output
         self.gate = Gate()

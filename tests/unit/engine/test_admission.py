@@ -7,9 +7,10 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, RequestedOutput
-from gateway.domain.manifest import Preprocess, TensorSpec
+from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.engine.admission import Admitted, admit
+from gateway.engine.admission import Admission, Form
+from gateway.engine.cost import Cost
 from tests.simulators.engine_rig import manifest
 from tests.simulators.images_made import elements
 
@@ -30,9 +31,13 @@ def tensors(rows: int = 2) -> dict[str, Tensor]:
     }
 
 
-def admitted(changes: dict[str, Tensor | None], rows: int = 2, **more: object) -> Admitted:
+def admission(of: ModelManifest = MODEL, cost: Cost | None = None, forms: int = 8) -> Admission:
+    return Admission(of, cost or Cost(), max_batch_rows=4, forms=forms)
+
+
+def admitted(changes: dict[str, Tensor | None], rows: int = 2, **more: object) -> Form:
     inputs = {name: tensor for name, tensor in {**tensors(rows), **changes}.items() if tensor is not None}
-    return admit(InferRequest("m", inputs, **more), MODEL, 4)  # type: ignore[arg-type]
+    return admission().form(InferRequest("m", inputs, **more))  # type: ignore[arg-type]
 
 
 def test_what_fits_is_admitted_with_its_rows_and_all_outputs() -> None:
@@ -84,7 +89,7 @@ def test_rows_are_bounded(rows: int) -> None:
 def test_nan_passes_where_the_input_does_not_say_finite() -> None:
     loose = manifest(inputs=(TensorSpec("x", Datatype.FP32, (-1, 1)),))
     sent = {"x": Tensor(Datatype.FP32, np.full((1, 1), np.nan, np.float32))}
-    assert admit(InferRequest("m", sent), loose, 1).rows == 1
+    assert admission(loose).form(InferRequest("m", sent)).rows == 1
 
 
 def test_a_model_without_rows_counts_one_whatever_its_inputs() -> None:
@@ -93,14 +98,14 @@ def test_a_model_without_rows_counts_one_whatever_its_inputs() -> None:
         outputs=(TensorSpec("y", Datatype.FP32, (5,)),),
     )
     sent = {name: Tensor(Datatype.FP32, np.zeros(shape, np.float32)) for name, shape in (("a", (3,)), ("b", ()))}
-    assert admit(InferRequest("m", sent), fixed, 1).rows == 1
+    assert admission(fixed).form(InferRequest("m", sent)).rows == 1
 
 
 def test_a_fixed_number_of_images_is_held_to() -> None:
     one = TensorSpec("x", Datatype.FP32, (1, 1, 2, 2), preprocess=Preprocess(("png",)))
     fixed = manifest(inputs=(one,), outputs=(TensorSpec("y", Datatype.FP32, (1, 3)),))
     with pytest.raises(RequestError, match="takes 1 encoded images, not 2"):
-        admit(InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(b"a", b"b"))}), fixed, 4)
+        admission(fixed).form(InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(b"a", b"b"))}))
 
 
 @pytest.mark.parametrize(
@@ -122,3 +127,50 @@ def test_requested_outputs_are_checked(outputs: tuple[RequestedOutput, ...], wor
 def test_requested_outputs_keep_the_callers_order() -> None:
     wanted = (RequestedOutput("text"), RequestedOutput("scores", 2))
     assert admitted({}, outputs=wanted).outputs == wanted
+
+
+def test_a_form_is_checked_once_and_every_value_each_time() -> None:
+    checks = admission()
+    request = InferRequest("m", tensors())
+    form = checks.form(request)
+    assert checks.form(InferRequest("m", tensors())) is form
+    request.inputs["image"].array[0] = np.nan
+    with pytest.raises(RequestError, match="NaN or infinity"):
+        checks.form(request)
+    assert checks.form(InferRequest("m", tensors(rows=3))) is not form
+    assert checks.form(InferRequest("m", tensors(rows=3))).joins(form)
+
+
+@pytest.mark.parametrize("change", ["datatype", "shape", "name", "outputs"])
+def test_what_decides_is_never_taken_from_another_form(change: str) -> None:
+    checks = admission()
+    checks.form(InferRequest("m", tensors()))
+    sent, outputs = tensors(), ()
+    if change == "datatype":
+        sent["size"] = Tensor(Datatype.INT32, sent["size"].array)
+    elif change == "shape":
+        sent["size"] = Tensor(Datatype.INT64, sent["size"].array.reshape(1, 4))
+    elif change == "name":
+        sent["sise"] = sent.pop("size")
+    else:
+        outputs = (RequestedOutput("nothing"),)
+    with pytest.raises(RequestError):
+        checks.form(InferRequest("m", sent, outputs=outputs))
+
+
+def test_as_many_forms_are_remembered_as_the_bound_says() -> None:
+    checks = admission(forms=2)
+    first = checks.form(InferRequest("m", tensors(1)))
+    for rows in (2, 3):
+        checks.form(InferRequest("m", tensors(rows)))
+    assert checks.form(InferRequest("m", tensors(1))) is not first
+    assert checks.form(InferRequest("m", tensors(3))) is checks.form(InferRequest("m", tensors(3)))
+
+
+def test_the_cost_of_a_form_decides_where_it_runs() -> None:
+    measured = Cost(run_ns=100_000, row_ns=100_000, limit_ns=300_000)
+    by_rows = {rows: admission(cost=measured).form(InferRequest("m", tensors(rows))).costly for rows in (1, 3, 4)}
+    assert by_rows == {1: False, 3: False, 4: True}
+    free = manifest(inputs=(TensorSpec("x", Datatype.FP32, (-1, -1)),))
+    sent = {"x": Tensor(Datatype.FP32, np.zeros((1, 9), np.float32))}
+    assert admission(free, measured).form(InferRequest("m", sent)).costly, "the trial never saw nine columns"

@@ -18,8 +18,8 @@ from tests.simulators.engine_rig import Rig, manifest, measured, request, values
 
 
 async def joining_rig(**settings: object) -> Rig:
-    """A rig whose trial says that joining rows pays, with a first request held in the session."""
-    rig = Rig(EngineSettings(**settings))  # type: ignore[arg-type]
+    """A rig whose trial says that joining rows pays; its runs happen on the worker, so that they can be held."""
+    rig = Rig(EngineSettings(**{"inline_limit_us": 0, **settings}))  # type: ignore[arg-type]
     rig.trials["a"] = measured(100.0, row_us=10.0)
     await rig.serve(manifest())
     return rig
@@ -187,7 +187,7 @@ async def test_a_joined_run_with_rows_too_many_fails_rather_than_mix_callers() -
 
 @pytest.mark.asyncio
 async def test_requests_are_not_joined_where_the_trial_saw_no_gain() -> None:
-    rig = Rig()
+    rig = Rig(EngineSettings(inline_limit_us=0))
     rig.trials["a"] = measured(100.0, row_us=90.0)
     await rig.serve(manifest())
     first = await hold(rig)

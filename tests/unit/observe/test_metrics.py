@@ -35,7 +35,7 @@ class Counted(SimulatedInference):
         self.counted.compute_infer.add(ns=250_000_000)
         self.counted.drop("queue_full")
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
-            self.counted.latency.add(ns)
+            self.counted.latency.add([0], ns)
 
     def statistics(self, model: str = "", version: str = "") -> list[ServableStatistics]:
         return [self.counted]

@@ -1,0 +1,133 @@
+"""Runs to answers, on the loop: each ticket its own rows; every run and every refusal counted once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.events import Publish, RunFailed
+from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.ports import Sink
+from gateway.domain.postprocess import classify
+from gateway.domain.statistics import RunTimes, ServableStatistics
+from gateway.domain.tensor import Datatype, Tensor, Tensors
+from gateway.engine.run import Ran
+from gateway.engine.ticket import Ticket
+
+NO_PARAMETERS: dict[str, bool | int | float | str] = {}
+"""Shared by all responses; nobody changes it."""
+
+
+class Answers:
+    """Of one servable. Every ticket given to it is ended, unless its caller left before."""
+
+    def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
+        self._manifest, self._variant, self._statistics, self._publish = manifest, variant, statistics, publish
+        self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
+        self._only = manifest.outputs[0] if len(manifest.outputs) == 1 else None
+
+    def deliver(self, ran: Ran) -> None:
+        """Answer a run's tickets, then let each sink write."""
+        if ran.plan.expired:
+            self.refuse(ran.plan.expired, expired(self._manifest.name), "expired")
+        batch = ran.plan.batch
+        if not batch:
+            return
+        if ran.failure:
+            self._fail(ran)
+            return
+        now_ns, began_ns, stop = time.monotonic_ns(), [], 0
+        sinks: set[Sink] = set()
+        joined = len(batch) > 1
+        for ticket in batch:
+            start, stop = stop, stop + ticket.form.rows
+            if not ticket.done:
+                began_ns.append(ticket.queued_ns)
+                sinks.add(ticket.sink)
+                self._answer(ticket, ran.outputs, start, stop if joined else None)
+        if began_ns:
+            self._statistics.answered(began_ns, now_ns)
+        self._count(ran, now_ns)
+        for sink in sinks:
+            sink.flush()
+
+    def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
+        """End tickets with an error; count them as dropped where a `reason` is given."""
+        now_ns = time.monotonic_ns()
+        sinks: set[Sink] = set()
+        for ticket in tickets:
+            if not ticket.done:
+                ticket.end()
+                self.count_refusal(now_ns - ticket.queued_ns, reason)
+                ticket.sink.refuse(ticket.token, error)
+                sinks.add(ticket.sink)
+        for sink in sinks:
+            sink.flush()
+
+    def count_refusal(self, took_ns: int, reason: str = "") -> None:
+        """Count a request that failed."""
+        self._statistics.fail.add(took_ns)
+        if reason:
+            self._statistics.drop(reason)
+
+    def _answer(self, ticket: Ticket, outputs: Tensors, start: int, stop: int | None) -> None:
+        """`stop` None: the run was this ticket's alone."""
+        manifest, form, only = self._manifest, ticket.form, self._only
+        ticket.end()
+        try:
+            if only is not None and form.plain:
+                array = outputs[only.name]
+                own = {only.name: Tensor(only.datatype, array if stop is None else array[start:stop])}
+            else:
+                rows = None if stop is None else slice(start, stop)
+                own = {output.name: self._tensor(output, outputs, rows) for output in form.outputs}
+            name, version, variant = manifest.name, manifest.version, self._variant
+            ticket.sink.answer(
+                ticket.token, InferResponse(name, version, ticket.request.id, own, variant, NO_PARAMETERS)
+            )
+        except Exception as error:  # noqa: BLE001  one caller's boundary: its defect costs nobody else in the batch an answer
+            self._tell(f"{type(error).__name__}: {error}")
+            ticket.sink.refuse(ticket.token, self._failed())
+
+    def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
+        array = outputs[wanted.name]
+        if rows is not None:
+            array = array[rows]
+        if not wanted.classification:
+            return Tensor(self._datatypes[wanted.name], array)
+        named = classify(array, wanted.classification, self._manifest.labels, batched=self._manifest.batched)
+        return Tensor(Datatype.BYTES, named)
+
+    def _fail(self, ran: Ran) -> None:
+        self._tell(ran.failure)
+        self.refuse(ran.plan.batch, self._failed())
+
+    def _failed(self) -> RequestError:
+        what = f"model '{self._manifest.name}' failed in variant {self._variant}; see the gateway's log"
+        return RequestError(Fault.INTERNAL, what)
+
+    def _tell(self, problem: str) -> None:
+        self._publish(RunFailed(self._manifest.name, self._manifest.version, self._variant, problem))
+
+    def _count(self, ran: Ran, now_ns: int) -> None:
+        batch = ran.plan.batch
+        queued_ns, ignored = 0, 0
+        for ticket in batch:
+            queued_ns += ticket.queued_ns
+            ignored += ticket.request.ignored_parameters
+        times = RunTimes(
+            ran.began_ns * len(batch) - queued_ns,
+            ran.gathered_ns - ran.began_ns,
+            ran.ran_ns - ran.gathered_ns,
+            ran.ended_ns - ran.ran_ns,
+            time.time_ns() // 1_000_000,
+        )
+        self._statistics.executed(len(batch), ran.plan.rows, times, ran.lane)
+        self._statistics.ignored_parameters += ignored
+
+
+def expired(model: str) -> RequestError:
+    """Told to requests whose deadline passed while they waited."""
+    return RequestError(Fault.EXPIRED, f"the request's time was over before model '{model}' could run it")

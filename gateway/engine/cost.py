@@ -1,0 +1,73 @@
+"""What a run costs, as the trial measured it and as runs since then showed, and where it runs therefore. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ROWS, ModelManifest
+from gateway.domain.verdict import Measurement
+
+SAMPLE_SHIFT = 3
+"""A new sample counts for an eighth: eight runs tell more than one that was interrupted."""
+SAMPLE_LIMITS = 4
+"""A sample counts for at most four limits, so that one run preempted for long does not move its kind to the worker."""
+COSTLY_LIMITS = 2
+"""What costs more than two limits goes to the worker, and comes back below one: nothing flaps between the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One model on this device: a run of one row and a row in a batch (0: not known), the limit below which a run
+    happens on the event loop (0: never), the rows that one run may join on the worker and on the loop."""
+
+    run_ns: int = 0
+    row_ns: int = 0
+    limit_ns: int = 0
+    worker_rows: int = 1
+    loop_rows: int = 1
+
+    def expected_ns(self, rows: int, *, measured: bool) -> int:
+        """What a run of `rows` rows should take; too much for the loop where such shapes were never `measured`."""
+        if not measured:
+            return SAMPLE_LIMITS * self.limit_ns
+        return max(self.run_ns, rows * (self.row_ns or self.run_ns))
+
+    def learned_ns(self, known_ns: int, ran_ns: int) -> int:
+        """What is known after one more run."""
+        return known_ns + (min(ran_ns, SAMPLE_LIMITS * self.limit_ns) - known_ns >> SAMPLE_SHIFT)
+
+    def too_costly(self, known_ns: int, *, before: bool) -> bool:
+        """Whether such a run is the worker's; `before` is what it was so far."""
+        return known_ns > self.limit_ns * (1 if before else COSTLY_LIMITS)
+
+
+def judge(
+    measured: Measurement | None,
+    accelerator: str,
+    *,
+    batched: bool,
+    inline_limit_us: int,
+    batch_rows: int,
+    batch_gain: float,
+) -> Cost:
+    """The cost of a variant from its trial. Requests are joined only where the trial measured that it pays, and run on
+    the event loop only where one row on the CPU was measured to stay below the limit."""
+    if measured is None:
+        return Cost()
+    run_ns, row_ns = int(measured.p50_us * 1e3), int(measured.row_us * 1e3)
+    pays = batched and row_ns > 0 and run_ns >= row_ns * batch_gain
+    limit_ns = inline_limit_us * 1000 if accelerator == CPU and run_ns <= inline_limit_us * 1000 else 0
+    return Cost(
+        run_ns=run_ns,
+        row_ns=row_ns,
+        limit_ns=limit_ns,
+        worker_rows=batch_rows if pays else 1,
+        loop_rows=max(1, min(batch_rows, limit_ns // row_ns)) if pays else 1,
+    )
+
+
+def of_one_shape(manifest: ModelManifest) -> bool:
+    """Whether requests differ in rows only, so that the trial has measured them all."""
+    inner = (spec.shape[1:] if manifest.batched else spec.shape for spec in manifest.inputs)
+    return all(ROWS not in shape for shape in inner)

@@ -1,0 +1,85 @@
+"""Requests that bring encoded images: decoded in a pool before they queue, bounded like the queue they go to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from gateway.domain.infer import InferRequest
+from gateway.domain.tensor import Tensor
+from gateway.engine.images import decode_inputs
+from gateway.engine.queue import Queue
+from gateway.engine.settings import EngineSettings
+from gateway.engine.ticket import Ticket
+
+Decoded = dict[str, Tensor]
+
+
+class Decoding:
+    """The tickets of one servable whose images are not decoded yet. They hold places in its queue."""
+
+    def __init__(
+        self,
+        decoders: Executor,
+        settings: EngineSettings,
+        queue: Queue,
+        done: Callable[[Ticket, Future[Decoded]], None],
+    ) -> None:
+        self._decoders, self._settings, self._queue, self._done = decoders, settings, queue, done
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[Ticket, Future[Decoded]] = {}
+        self.none = asyncio.Event()
+        self.none.set()
+
+    def tickets(self) -> list[Ticket]:
+        """All of them, the oldest first."""
+        return list(self._under_way)
+
+    def begin(self, ticket: Ticket) -> Ticket | None:
+        """Decode a ticket's images; `done` hears of it on the loop. Returns, as `Queue.offer` does, whom that costs the
+        place: older frames of its stream that are not decoded yet, too."""
+        displaced = self._older(ticket) if self._queue.policy == "latest" else None
+        if displaced is None and self._queue.full:
+            displaced = next(iter(self._under_way), None) if self._queue.policy == "oldest" else ticket
+        if displaced is ticket or (displaced is None and self._queue.full):
+            return ticket
+        if displaced is not None:
+            self.forget(displaced)
+        self._submit(ticket)
+        return displaced
+
+    def forget(self, ticket: Ticket) -> bool:
+        """Free a ticket's place; its decoding is not begun any more. False where it is not here."""
+        future = self._under_way.get(ticket)
+        if future is None:
+            return False
+        self._end(ticket)
+        future.cancel()
+        return True
+
+    def _older(self, ticket: Ticket) -> Ticket | None:
+        request = ticket.request
+        return next((t for t in self._under_way if _stream(t.request) == _stream(request)), None)
+
+    def _submit(self, ticket: Ticket) -> None:
+        future = self._decoders.submit(decode_inputs, ticket.inputs, ticket.form.encoded, self._settings)
+        self._under_way[ticket] = future
+        self._queue.reserved += 1
+        self.none.clear()
+        future.add_done_callback(lambda decoded: self._loop.call_soon_threadsafe(self._finished, ticket, decoded))
+
+    def _finished(self, ticket: Ticket, decoded: Future[Decoded]) -> None:
+        if ticket in self._under_way:
+            self._done(ticket, decoded)
+            self._end(ticket)
+
+    def _end(self, ticket: Ticket) -> None:
+        del self._under_way[ticket]
+        self._queue.reserved -= 1
+        if not self._under_way:
+            self.none.set()
+
+
+def _stream(request: InferRequest) -> tuple[str, str]:
+    return request.caller, request.stream

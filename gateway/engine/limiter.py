@@ -1,0 +1,97 @@
+"""The device's threads, shared out among models that run on them at the same time.
+
+Start-time fair queueing (Goyal, Vin, Cheng 1996): who has consumed least goes next; who was idle re-enters where the
+others are. `Shares` decides on values; `Limiter` lets threads wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """One model's claim: `threads` per run (0: it runs on an accelerator), time × threads consumed so far."""
+
+    threads: int
+    consumed_ns: int = 0
+    granted: threading.Event = field(default_factory=threading.Event)
+
+
+class Shares:
+    """Who may run now. A run that needs more threads than there are takes them all."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = self.free = threads
+        self.waiting: list[Share] = []
+        self._clock_ns = 0
+
+    def ask(self, share: Share) -> list[Share]:
+        """Wait for a run; returns who may begin now."""
+        share.consumed_ns = max(share.consumed_ns, self._clock_ns)
+        self.waiting.append(share)
+        return self._grant()
+
+    def end(self, share: Share, ran_ns: int) -> list[Share]:
+        """A run is over; returns who may begin now."""
+        self.free += self._needs(share)
+        share.consumed_ns += ran_ns * self._needs(share)
+        return self._grant()
+
+    def insist(self, share: Share) -> bool:
+        """Run although there are too few threads; False where it was granted meanwhile."""
+        if share not in self.waiting:
+            return False
+        self._begin(share)
+        return True
+
+    def _grant(self) -> list[Share]:
+        """The least served first; nobody overtakes it, so that a run that needs many threads gets its turn."""
+        granted: list[Share] = []
+        while self.waiting:
+            share = min(self.waiting, key=lambda each: each.consumed_ns)
+            if self._needs(share) > self.free:
+                break
+            self._begin(share)
+            granted.append(share)
+        return granted
+
+    def _begin(self, share: Share) -> None:
+        self.waiting.remove(share)
+        self.free -= self._needs(share)
+        self._clock_ns = max(self._clock_ns, share.consumed_ns)
+
+    def _needs(self, share: Share) -> int:
+        return min(share.threads, self.threads)
+
+
+class Limiter:
+    """Lets runs on the processor wait until their threads are free, but no longer than `wait_s`: a run that hangs must
+    not stop other models for good."""
+
+    def __init__(self, threads: int, wait_s: float) -> None:
+        self._shares, self._wait_s = Shares(threads), wait_s
+        self._lock = threading.Lock()
+
+    def enter(self, share: Share) -> None:
+        """Return when the share's model may run. Called by its worker's thread."""
+        if not share.threads:
+            return
+        with self._lock:
+            share.granted.clear()
+            self._wake(self._shares.ask(share))
+        if not share.granted.wait(self._wait_s):
+            with self._lock:
+                self._shares.insist(share)
+
+    def leave(self, share: Share, ran_ns: int) -> None:
+        """The run is over."""
+        if share.threads:
+            with self._lock:
+                self._wake(self._shares.end(share, ran_ns))
+
+    @staticmethod
+    def _wake(granted: list[Share]) -> None:
+        for share in granted:
+            share.granted.set()

@@ -1,0 +1,183 @@
+"""Who waits, who goes next, and who must go where there is no room. Decisions on values: no clock, no lock, no thread.
+
+Priority first (1 before 2), then callers in turn, then each caller's requests as they came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gateway.engine.settings import QueueSettings
+from gateway.engine.ticket import Ticket
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do next: run `batch`, of `rows` rows, together; tell `expired` that their time is over."""
+
+    batch: list[Ticket]
+    rows: int
+    expired: list[Ticket]
+
+
+@dataclass(slots=True)
+class Level:
+    """One priority: each caller's line, and whose turn it is. No line is empty."""
+
+    lines: dict[str, deque[Ticket]] = field(default_factory=dict)
+    turn: deque[str] = field(default_factory=deque)
+
+    def drop_line(self, caller: str) -> None:
+        """Forget a caller whose line became empty."""
+        del self.lines[caller]
+        self.turn.remove(caller)
+
+
+class Queue:
+    """Waiting tickets. Used by one thread at a time: by the loop, or under its worker's lock.
+
+    `length` tickets wait here; `reserved` places are held for those that are still being prepared.
+    """
+
+    __slots__ = ("_levels", "_settings", "length", "reserved")
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._levels: dict[int, Level] = {}
+        self.length = self.reserved = 0
+
+    @property
+    def policy(self) -> str:
+        """What it does when it is full."""
+        return self._settings.policy
+
+    @property
+    def full(self) -> bool:
+        """Whether a newcomer costs somebody the place."""
+        return self.length + self.reserved >= self._settings.requests
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """All that wait, in no particular order."""
+        return (ticket for level in self._levels.values() for line in level.lines.values() for ticket in line)
+
+    def offer(self, ticket: Ticket) -> Ticket | None:
+        """Let a ticket wait. Returns whom that costs the place: nobody, another one, or the ticket itself."""
+        settings = self._settings
+        if settings.policy == "latest" and (older := self._older(ticket)) is not None:
+            return self._replace(older, ticket)
+        displaced = None
+        if self.length + self.reserved >= settings.requests:
+            if settings.policy != "oldest" or (displaced := self._dispensable(ticket)) is None:
+                return ticket
+            self.remove(displaced)
+        self._append(ticket)
+        return displaced
+
+    def head(self) -> Ticket | None:
+        """Who goes next."""
+        if not self.length:
+            return None
+        level = self._levels[min(self._levels)]
+        return level.lines[level.turn[0]][0]
+
+    def take(self, now_ns: int, batch_rows: int) -> Plan:
+        """The next run: the first whose time is not over, and those behind it that differ from it in rows only, while
+        there are at most `batch_rows` rows. The first that cannot join ends the run."""
+        plan = Plan([], 0, [])
+        while self._levels:
+            priority = min(self._levels)
+            if not self._take_level(self._levels[priority], plan, now_ns, batch_rows):
+                break
+            del self._levels[priority]
+        self.length -= len(plan.batch) + len(plan.expired)
+        return plan
+
+    def remove(self, ticket: Ticket) -> bool:
+        """Free the place of a ticket; False where it does not wait here."""
+        priority, caller = self._priority(ticket), ticket.request.caller
+        level = self._levels.get(priority)
+        line = level.lines.get(caller) if level else None
+        if level is None or line is None or ticket not in line:
+            return False
+        line.remove(ticket)
+        self.length -= 1
+        if not line:
+            level.drop_line(caller)
+            if not level.lines:
+                del self._levels[priority]
+        return True
+
+    def clear(self) -> list[Ticket]:
+        """Take out all that wait."""
+        waiting = list(self)
+        self._levels.clear()
+        self.length = 0
+        return waiting
+
+    def _append(self, ticket: Ticket) -> None:
+        request = ticket.request
+        priority = request.priority or self._settings.priority
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = Level()
+        caller = request.caller
+        line = level.lines.get(caller)
+        if line is None:
+            line = level.lines[caller] = deque()
+            level.turn.append(caller)
+        line.append(ticket)
+        self.length += 1
+
+    @staticmethod
+    def _take_level(level: Level, plan: Plan, now_ns: int, batch_rows: int) -> bool:
+        """Move tickets of one level to the plan; whether the level is used up."""
+        lines, turn, batch, rows = level.lines, level.turn, plan.batch, plan.rows
+        while turn:
+            line = lines[turn[0]]
+            ticket = line[0]
+            deadline_ns, form = ticket.request.deadline_ns, ticket.form
+            if deadline_ns is not None and deadline_ns <= now_ns:
+                plan.expired.append(ticket)
+            elif batch and (rows + form.rows > batch_rows or not form.joins(batch[0].form)):
+                break
+            else:
+                batch.append(ticket)
+                rows += form.rows
+            line.popleft()
+            if line:
+                turn.rotate(-1)
+            else:
+                del lines[turn.popleft()]
+        plan.rows = rows
+        return not turn
+
+    def _priority(self, ticket: Ticket) -> int:
+        return ticket.request.priority or self._settings.priority
+
+    def _older(self, ticket: Ticket) -> Ticket | None:
+        """The waiting ticket of the same caller's same stream."""
+        caller, stream = ticket.request.caller, ticket.request.stream
+        lines = (level.lines.get(caller, ()) for level in self._levels.values())
+        return next((waiting for line in lines for waiting in line if waiting.request.stream == stream), None)
+
+    def _replace(self, older: Ticket, newer: Ticket) -> Ticket:
+        """The newer takes the older's place, so that a stream that keeps sending still has its turn."""
+        if self._priority(older) != self._priority(newer):
+            self.remove(older)
+            self._append(newer)
+        else:
+            line = self._levels[self._priority(older)].lines[older.request.caller]
+            line[line.index(older)] = newer
+        return older
+
+    def _dispensable(self, ticket: Ticket) -> Ticket | None:
+        """The oldest ticket of the caller with most of them at the least urgent level, so that a flood drops its own;
+        None where nobody waits, or all that do are more urgent than the newcomer."""
+        if not self._levels:
+            return None
+        priority = max(self._levels)
+        if priority < self._priority(ticket):
+            return None
+        return max(self._levels[priority].lines.values(), key=len)[0]

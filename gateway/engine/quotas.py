@@ -1,0 +1,94 @@
+"""What one caller may ask for: a rate (token bucket) and requests under way. Decisions on values, no clock."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.engine.settings import EVERY_CALLER, EngineSettings, QuotaSettings
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What a caller has used of its quota; `tokens` are requests it may make at once."""
+
+    quota: QuotaSettings
+    tokens: float
+    refilled_ns: int
+    in_flight: int = 0
+
+    def refill(self, now_ns: int) -> None:
+        """Add what the rate gave since the last time, at most the burst."""
+        earned = (now_ns - self.refilled_ns) * self.quota.requests_per_s / SECOND_NS
+        self.tokens, self.refilled_ns = min(self.quota.allowance, self.tokens + earned), now_ns
+
+
+def quotas(settings: EngineSettings) -> Quotas | None:
+    """The quotas that are configured; None where there are none, so that they cost nothing."""
+    if not settings.quota:
+        return None
+    return Quotas(settings.quota, callers=settings.quota_callers, retry_after_s=settings.retry_after_s)
+
+
+class Quotas:
+    """The callers that were seen last, `callers` of them; a caller beyond takes the place of the longest idle.
+
+    Who is forgotten begins with a full bucket. Callers with requests under way are never forgotten: their number is
+    bounded by the queues.
+    """
+
+    def __init__(self, quotas: Sequence[QuotaSettings], *, callers: int, retry_after_s: float) -> None:
+        self._own = {quota.caller: quota for quota in quotas if quota.caller != EVERY_CALLER}
+        self._others = next((quota for quota in quotas if quota.caller == EVERY_CALLER), None)
+        self._callers, self._retry_after_s = callers, retry_after_s
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Callers that are remembered."""
+        return len(self._accounts)
+
+    def enter(self, caller: str, now_ns: int) -> Account | None:
+        """Count one request under way; whoever ends it takes one off `in_flight`. None for callers without a quota.
+
+        Raises RequestError OVERLOADED with the time after which the bucket holds a request again.
+        """
+        quota = self._own.get(caller, self._others)
+        if quota is None:
+            return None
+        account = self._account(caller, quota, now_ns)
+        if quota.in_flight and account.in_flight >= quota.in_flight:
+            raise self._refusal(caller, f"has {account.in_flight} requests under way, the most it may", None)
+        if quota.requests_per_s:
+            self._spend(caller, account, now_ns)
+        account.in_flight += 1
+        return account
+
+    def _spend(self, caller: str, account: Account, now_ns: int) -> None:
+        account.refill(now_ns)
+        if account.tokens < 1.0:
+            rate = account.quota.requests_per_s
+            raise self._refusal(caller, f"sends more than {rate:g} requests a second", (1.0 - account.tokens) / rate)
+        account.tokens -= 1.0
+
+    def _refusal(self, caller: str, what: str, retry_after_s: float | None) -> RequestError:
+        after = self._retry_after_s if retry_after_s is None else retry_after_s
+        return RequestError(Fault.OVERLOADED, f"caller '{caller:.100}' {what}; come back later", retry_after_s=after)
+
+    def _account(self, caller: str, quota: QuotaSettings, now_ns: int) -> Account:
+        account = self._accounts.get(caller)
+        if account is None:
+            self._make_room()
+            account = self._accounts[caller] = Account(quota, quota.allowance, now_ns)
+        else:
+            self._accounts.move_to_end(caller)
+        return account
+
+    def _make_room(self) -> None:
+        if len(self._accounts) >= self._callers:
+            idle = next((caller for caller, account in self._accounts.items() if not account.in_flight), None)
+            if idle is not None:
+                del self._accounts[idle]

@@ -1,0 +1,51 @@
+"""A submitted request on its way, from the door to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.domain.infer import InferRequest
+from gateway.domain.ports import Sink
+from gateway.domain.tensor import Tensor
+from gateway.engine.admission import Form
+from gateway.engine.quotas import Account
+
+
+class Home(Protocol):
+    """Where a ticket waits."""
+
+    def leave(self, ticket: Ticket) -> None:
+        """Nobody waits for this ticket's answer any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """Implements Pending. Belongs to the loop, which alone sets `done`: answered, refused or left."""
+
+    request: InferRequest
+    form: Form
+    inputs: Mapping[str, Tensor]
+    sink: Sink
+    token: Any
+    home: Home
+    queued_ns: int
+    account: Account | None = None
+    done: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Pending.cancel."""
+        if not self.done:
+            self.end()
+            self.home.leave(self)
+
+    def end(self) -> None:
+        """No answer comes after this one."""
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.account is not None:
+            self.account.in_flight -= 1
