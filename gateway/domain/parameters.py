@@ -27,10 +27,12 @@ _KNOWN_OUTPUT: Mapping[str, tuple[type, ...]] = {"classification": (int,), "bina
 
 @dataclass(frozen=True, slots=True)
 class RequestParameters:
-    """`timeout_us` 0: none; `priority` 0: the model's default; `ignored`: how many parameters nobody here knows."""
+    """`timeout_us` 0: none; `priority` 0: the model's default; `stream`: the `sequence_id`, "" where there is none;
+    `ignored`: how many parameters nobody here knows."""
 
     timeout_us: int = 0
     priority: int = 0
+    stream: str = ""
     binary_data_output: bool | None = None
     ignored: int = 0
 
@@ -51,6 +53,7 @@ def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
     return RequestParameters(
         timeout_us=_bounded(parameters, "timeout", TIMEOUT_LIMIT_US),
         priority=_bounded(parameters, "priority", PRIORITY_LIMIT),
+        stream=_stream(parameters.get("sequence_id", "")),
         binary_data_output=None if binary is None else bool(binary),
         ignored=ignored,
     )
@@ -88,6 +91,11 @@ def _check(parameters: Mapping[str, Parameter], known: Mapping[str, tuple[type, 
                 Fault.INVALID, f"parameter '{name}' of the {where} must be {wanted}, not {type(value).__name__}"
             )
     return ignored
+
+
+def _stream(sequence: Parameter) -> str:
+    """0 and "" are Triton's ways to say that a request belongs to no sequence."""
+    return str(sequence or "")
 
 
 def _bounded(parameters: Mapping[str, Parameter], name: str, limit: int) -> int:

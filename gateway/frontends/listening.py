@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gateway.domain.access import Address
@@ -31,6 +33,22 @@ def listen(address: Address, table: str, *, backlog: int, unix_mode: int) -> soc
         raise refusal(address, table, error) from None
     except UnicodeError:  # a label beyond 63 bytes, or an empty one
         raise refusal(address, table, OSError("this cannot be a host's name")) from None
+
+
+@contextmanager
+def listening(
+    addresses: Iterable[Address], table: str, *, backlog: int, unix_mode: int
+) -> Iterator[list[socket.socket]]:
+    """Listening sockets on all of `addresses`, as `listen` gives them. Where one cannot be had, or the block raises,
+    all are closed and their socket files removed; else they are the caller's."""
+    with ExitStack() as opened:
+        listeners = []
+        for address in addresses:
+            listeners.append(opened.enter_context(listen(address, table, backlog=backlog, unix_mode=unix_mode)))
+            if address.path:
+                opened.callback(Path(address.path).unlink, missing_ok=True)
+        yield listeners
+        opened.pop_all()
 
 
 def refusal(address: Address, table: str, error: OSError) -> UnreachableError:

@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, cast
 
+from gateway.domain.access import Address
+
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of SO_PEERCRED: pid, uid, gid (unix(7))."""
 
@@ -30,8 +32,8 @@ class Peer:
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine for certain: it came by a UNIX socket."""
-        return self.uid is not None
+        """Whether it is on this machine: it came by a UNIX socket or over loopback."""
+        return self.uid is not None or Address(self.address).private
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:

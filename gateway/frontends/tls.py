@@ -1,4 +1,4 @@
-"""The TLS context of a listener, from PEM contents. grpcio has its own TLS, and is given only what could be used here."""
+"""The TLS context of a listener, from PEM contents. grpcio has its own TLS, and is given only what works here."""
 
 from __future__ import annotations
 

@@ -26,9 +26,11 @@ class Stubborn(SimulatedInference):
         super().__init__()
         self.let_go = asyncio.Event()
 
-    async def infer(self, request):
+    async def load(self, model):
+        self.loaded.append(model)
+        self._moved.set()
         try:
-            return await super().infer(request)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await self.let_go.wait()
             raise
@@ -67,9 +69,9 @@ async def test_a_call_that_withstands_its_cancellation_does_not_hold_up_the_stop
     settings = GrpcSettings(cancel_limit_s=0.01)
     async with serving(settings=settings, inference=Stubborn()) as gateway:
         async with grpc.aio.insecure_channel(gateway.target) as channel:
-            gateway.inference.gate.clear()
-            call = infer(channel)(REQUEST)
-            await gateway.inference.until(lambda: gateway.inference.requests)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            call = stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name="m"))
+            await gateway.inference.until(lambda: gateway.inference.loaded)
             await gateway.frontend.stop(0)
             assert await call.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
         gateway.inference.let_go.set()

@@ -22,7 +22,7 @@ from tests.simulators.inference import SimulatedInference
 LOOPBACK = Address("127.0.0.1", 0)
 
 
-SERVERS = {"grpcio": ("grpcio_server", "GrpcFrontend")}
+SERVERS = {"own": ("server", "GrpcServer"), "grpcio": ("grpcio_server", "GrpcFrontend")}
 """What may speak HTTP/2, by its name in the configuration."""
 
 

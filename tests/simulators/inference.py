@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
-from gateway.domain.ports import IndexEntry
+from gateway.domain.ports import IndexEntry, Pending, Sink
 from gateway.domain.postprocess import classify
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype, Tensor
@@ -25,6 +26,16 @@ def identity(datatype: Datatype, *, name: str = "") -> ModelManifest:
 
 def _remaining_s(request: InferRequest) -> float | None:
     return None if request.deadline_ns is None else (request.deadline_ns - time.monotonic_ns()) / 1e9
+
+
+class _Pending:
+    """What `submit` gives back."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def cancel(self) -> None:
+        self._task.cancel()
 
 
 class SimulatedInference:
@@ -64,6 +75,22 @@ class SimulatedInference:
                 classes = classify(given.array, wanted.classification, manifest.labels, batched=manifest.batched)
                 outputs[wanted.name] = Tensor(Datatype.BYTES, classes)
         return InferResponse(manifest.name, manifest.version, request.id, outputs, "reference")
+
+    def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
+        """As the engine: refused at the door at once, answered later and never within this call."""
+        self.describe(request.model, request.version)
+        if not isinstance(self.fault, RequestError | None):
+            raise self.fault  # a defect
+        return _Pending(asyncio.ensure_future(self._submitted(request, sink, token)))
+
+    async def _submitted(self, request: InferRequest, sink: Sink, token: Any) -> None:
+        try:
+            response = await self.infer(request)
+        except RequestError as error:
+            sink.refuse(token, error)
+        else:
+            sink.answer(token, response)
+        sink.flush()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is asked again whenever a request arrives or is cancelled."""

@@ -13,6 +13,9 @@ from urllib.parse import unquote
 from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+"""The path of the method that the hot path serves."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,22 +44,35 @@ class Kind(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Rpc:
     """One method. `answer` raises RequestError and takes (message, CallInfo), or for BIDIRECTIONAL an async iterator
-    of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages."""
+    of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages.
+
+    `raw`: its messages are bytes on both sides, which the method reads and writes itself.
+    """
 
     path: str
     kind: Kind
     request: Any
     answer: Callable[[Any, CallInfo], Any]
+    raw: bool = False
 
-    def parse(self, raw: bytes) -> Any:
-        """The request in `raw`. RequestError INVALID where it is none."""
-        from google.protobuf.message import DecodeError
+    def parse(self, content: bytes | memoryview) -> Any:
+        """The request in `content`. RequestError INVALID where it is none."""
+        return content if self.raw else parse_message(self.request, content)
 
-        try:
-            return self.request.FromString(raw)
-        except DecodeError:
-            name = self.request.DESCRIPTOR.full_name
-            raise RequestError(Fault.INVALID, f"the {len(raw)} bytes sent are no {name} message") from None
+    def serialize(self, reply: Any) -> bytes:
+        """The reply's bytes."""
+        return bytes(reply if self.raw else reply.SerializeToString())
+
+
+def parse_message(kind: Any, content: bytes | memoryview) -> Any:
+    """The message of class `kind` in `content`. RequestError INVALID where it is none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(bytes(content))
+    except DecodeError:
+        name = kind.DESCRIPTOR.full_name
+        raise RequestError(Fault.INVALID, f"the {len(content)} bytes sent are no {name} message") from None
 
 
 def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:

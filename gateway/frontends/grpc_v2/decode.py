@@ -57,6 +57,7 @@ def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions |
         deadline_ns=_sooner(call.deadline_ns, deadline_ns(now_ns, timeout_us=parameters.timeout_us)),
         priority=parameters.priority,
         caller=call.caller,
+        stream=parameters.stream,
         ignored_parameters=parameters.ignored + ignored_inputs + ignored_outputs,
     )
 

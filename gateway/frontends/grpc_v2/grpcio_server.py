@@ -163,7 +163,7 @@ class _Calls:
         methods = {}
         for path, rpc in service.rpcs().items():
             shape, call = shapes[rpc.kind]
-            methods[path] = shape(partial(call, rpc), response_serializer=_serialize)
+            methods[path] = shape(partial(call, rpc), response_serializer=rpc.serialize)
         return methods
 
     async def _unary(self, rpc: Rpc, raw: bytes, context: Any) -> Any:
@@ -251,10 +251,6 @@ def _bare(error: RequestError) -> RequestError:
     return error.with_traceback(None)
 
 
-def _serialize(reply: Any) -> bytes:
-    return bytes(reply.SerializeToString())
-
-
 def _token_name(tokens: Tokens, metadata: Any) -> str:
     sent = next((value for key, value in metadata if key == "authorization"), None)
     return tokens.caller(sent if isinstance(sent, str) else None)
@@ -295,12 +291,12 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # else a second gateway would share the port in silence instead of failing
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", settings.max_metadata_bytes),
-        ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
-        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+        ("grpc.max_metadata_size", settings.http2.max_header_bytes),
+        ("grpc.absolute_max_metadata_size", settings.http2.max_header_bytes),
+        ("grpc.max_concurrent_streams", settings.http2.max_streams),
         ("grpc.keepalive_time_ms", settings.keepalive_ms),
         ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", settings.min_ping_interval_ms),
-        ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", settings.http2.min_ping_interval_ms),
+        ("grpc.http2.max_ping_strikes", settings.http2.max_ping_strikes),
     ]

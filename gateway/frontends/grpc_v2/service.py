@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.frontends import documents
-from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, unexpected
+from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
+from gateway.frontends.grpc_v2.codec import InferCodec
 from gateway.frontends.grpc_v2.decode import decode_request, wants_final_response
 from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
 from gateway.frontends.grpc_v2.health import HealthService
@@ -30,12 +31,16 @@ STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
 
 
+class Door(Inference, Submission, Protocol):
+    """What answers requests, whichever way they are put to it."""
+
+
 class InferenceService:
     """Every method takes (message, CallInfo), returns the reply message and may raise RequestError."""
 
     def __init__(
         self,
-        inference: Inference,
+        inference: Door,
         repository: Repository,
         statistics: Statistics,
         settings: GrpcSettings,
@@ -44,6 +49,7 @@ class InferenceService:
         """`regions`: None where shared memory is not allowed."""
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
+        self.codec, self.submit = InferCodec(regions), inference.submit
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
@@ -57,7 +63,8 @@ class InferenceService:
         for service in services(self._names):
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
-                rpcs[path] = Rpc(path, _kind(method), message(method.input_type.full_name), answers[method.name])
+                request, answer = message(method.input_type.full_name), answers[method.name]
+                rpcs[path] = Rpc(path, _kind(method), request, answer, raw=path == INFER)
         return rpcs
 
     def drain(self) -> None:
@@ -99,8 +106,13 @@ class InferenceService:
         counted = self._statistics.statistics(request.name, request.version)
         return message("inference.ModelStatisticsResponse")(**documents.model_statistics(counted))
 
-    async def model_infer(self, request: Any, call: CallInfo) -> Any:
-        """Answer one request."""
+    async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
+        """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
+        asked = self.codec.decode(raw, call, time.monotonic_ns(), lent=False)
+        pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
+        return b"".join(pieces[1:])
+
+    async def _answer_message(self, request: Any, call: CallInfo) -> Any:
         asked = decode_request(request, call, time.monotonic_ns(), self._regions)
         return encode_response(await self._inference.infer(asked), asked.outputs)
 
@@ -220,7 +232,7 @@ class InferenceService:
     async def _stream_answer(self, request: Any, call: CallInfo) -> Any:
         final = wants_final_response(request)
         try:
-            return encode_stream_reply(await self.model_infer(request, call), final=final)
+            return encode_stream_reply(await self._answer_message(request, call), final=final)
         except RequestError as error:
             return encode_stream_error(error, request, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on

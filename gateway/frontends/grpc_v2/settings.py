@@ -1,10 +1,11 @@
-"""Every bound of the gRPC frontend."""
+"""Every bound of the gRPC frontend. Those of HTTP/2 itself are `http2.limits`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.grpc_v2.http2.limits import Limits
 
 INT32_MAX = 2**31 - 1
 """gRPC keeps its channel arguments in 32 bits."""
@@ -17,11 +18,12 @@ SERVERS = ("own", "grpcio")
 class GrpcSettings:
     """Defaults suit a small device on a private network."""
 
-    server: str = "grpcio"  # what speaks HTTP/2: own, the gateway's, or grpcio, for comparison
+    server: str = "own"  # what speaks HTTP/2: own, the gateway's, or grpcio, for comparison
     max_message_bytes: int = 64 * 1024 * 1024  # largest request, before and after decompression; RESOURCE_EXHAUSTED
-    max_metadata_bytes: int = 16 * 1024  # all headers of one call together
+    max_receiving_bytes: int = 256 * 1024 * 1024  # requests on their way, over all connections; then UNAVAILABLE (own)
+    max_waiting_bytes: int = 64 * 1024 * 1024  # answers that one connection does not take; then UNAVAILABLE (own)
+    max_connections: int = 1024  # open at once; one more is told to be calm, and closed (own)
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
-    max_streams_per_connection: int = 1024  # HTTP/2 streams of one connection; a burst beyond them is UNAVAILABLE
     max_health_watches: int = 64  # Health.Watch streams open at once; they count among the calls
     reflection: bool = True  # whether tools such as grpcurl may ask for the services and messages offered here
     reflection_requests: int = 1000  # questions of one reflection stream; then RESOURCE_EXHAUSTED
@@ -30,11 +32,13 @@ class GrpcSettings:
     retry_after_s: float = 0.1  # hint with UNAVAILABLE where the engine gives none
     cancel_limit_s: float = 2.0  # how long a stop waits for calls to notice that they were cancelled
     last_calls_s: float = 0.25  # how long a stop lets in calls that were on their way, and then refuses as long
+    handshake_timeout_s: float = 10.0  # from connecting to TLS and the client's SETTINGS; then it is closed (own)
+    receive_timeout_s: float = 60.0  # from a call's headers to the end of its request; then DEADLINE_EXCEEDED (own)
+    write_timeout_s: float = 60.0  # a client that takes nothing of its answers for this long is cut off (own)
     keepalive_ms: int = 7_200_000  # an idle connection is pinged after this long (gRPC's own default: two hours)
     keepalive_timeout_ms: int = 20_000  # ... and closed when the answer takes longer than this
-    min_ping_interval_ms: int = 10_000  # clients that ping more often collect strikes
-    max_ping_strikes: int = 4  # ... and lose their connection after this many
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
+    http2: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Refuse unknown words, what gRPC cannot hold, bounds that nothing passes. ConfigurationError (table grpc)."""

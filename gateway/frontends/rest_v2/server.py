@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
 from gateway.domain.ports import Inference, Repository, Statistics
-from gateway.frontends.listening import bound_address, listen
+from gateway.frontends.listening import bound_address, listening
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.tls import server_context
@@ -57,9 +57,9 @@ class RestFrontend:
         permissions, and its callers are known by their user id.
         """
         self._context = server_context(self._security, protocol="http/1.1")
-        with ExitStack() as opened:
-            self._listeners = [opened.enter_context(self._listen(address)) for address in addresses]
-            opened.pop_all()
+        settings = self._settings
+        with listening(addresses, "http", backlog=settings.backlog, unix_mode=settings.unix_socket_mode) as listeners:
+            self._listeners = listeners
         bound = tuple(bound_address(listener) for listener in self._listeners)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
@@ -85,9 +85,6 @@ class RestFrontend:
             async with asyncio.timeout(CLOSING_S):
                 for server in self._servers:
                     await server.wait_closed()
-
-    def _listen(self, address: Address) -> socket:
-        return listen(address, "http", backlog=self._settings.backlog, unix_mode=self._settings.unix_socket_mode)
 
     def _build(self) -> Config:
         from uvicorn.config import Config

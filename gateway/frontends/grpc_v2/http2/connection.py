@@ -67,7 +67,7 @@ class Connection:
         """What is to be written now."""
         return self._sender.take()
 
-    def respond(self, stream: Stream, head: Block, message: Sequence[bytes], size: int, trailers: Block) -> None:
+    def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
         """A whole response: headers, one body of `size` bytes, trailers. Nothing where the stream is closed already."""
         if stream.state != CLOSED:
             self._sender.respond(stream, head, message, size, trailers)
@@ -111,6 +111,11 @@ class Connection:
     def release(self) -> None:
         """The transport takes more."""
         self._sender.release()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the peer has said its preface and its settings."""
+        return self._settled
 
     @property
     def waiting_bytes(self) -> int:

@@ -66,7 +66,7 @@ class Sender:
         if self.held:
             self.unread_bytes += len(frame)
 
-    def respond(self, stream: Stream, head: Block, message: Sequence[bytes], size: int, trailers: Block) -> None:
+    def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
         """A whole response: headers, one body of `size` bytes, trailers; one piece where the windows allow it."""
         if (
             size > self.window

@@ -1,0 +1,100 @@
+"""What a call's headers say (gRPC's PROTOCOL-HTTP2.md, "Requests"): which method, until when, who calls, or why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.domain.access import Tokens
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2 import replies
+from gateway.frontends.grpc_v2.calls import CallInfo, Rpc
+from gateway.frontends.grpc_v2.http2.hpack import Headers
+from gateway.frontends.grpc_v2.http2.requests import read_request
+from gateway.frontends.peer import Peer
+
+UNIT_NS = {
+    b"n": 1, b"u": 1_000, b"m": 1_000_000, b"S": 1_000_000_000, b"M": 60_000_000_000, b"H": 3_600_000_000_000,
+}  # fmt: skip
+"""TimeoutUnit in nanoseconds."""
+TIMEOUT = re.compile(rb"([0-9]{1,8})([numSMH])")
+GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
+INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
+"""Encodings of messages as zlib's window bits (0: none)."""
+
+
+@dataclass(slots=True)
+class Head:
+    """A call that is taken. `window_bits` inflate its messages (0: not compressed); `info` is every such call's,
+    without its deadline."""
+
+    rpc: Rpc
+    info: CallInfo
+    timeout_ns: int | None
+    window_bits: int
+
+    def info_at(self, now_ns: int) -> CallInfo:
+        """Who calls, and until when, of a call that came now."""
+        if self.timeout_ns is None:
+            return self.info
+        info = self.info
+        return CallInfo(info.caller, now_ns + self.timeout_ns, info.local, info.uid, info.pid)
+
+
+class HeadReader:
+    """Reads the heads of one connection."""
+
+    def __init__(self, rpcs: Mapping[bytes, Rpc], peer: Peer, tokens: Tokens | None, retry_after_s: float) -> None:
+        self._rpcs, self._peer, self._tokens, self._retry_after_s = rpcs, peer, tokens, retry_after_s
+
+    def read(self, headers: Headers) -> Head | bytes:
+        """The head, or the whole response of a call that is not taken. Raises StreamError where it is malformed."""
+        fields = read_request(headers)
+        if fields[b":method"] != b"POST":
+            return replies.NO_POST
+        if not GRPC.fullmatch(fields.get(b"content-type", b"")):
+            return replies.NO_GRPC
+        try:
+            return self._head(fields)
+        except RequestError as error:
+            return replies.refusal(error, self._retry_after_s, ((b"grpc-accept-encoding", replies.ENCODINGS),))
+
+    def _head(self, fields: Mapping[bytes, bytes]) -> Head:
+        rpc = self._rpcs.get(fields[b":path"])
+        if rpc is None:
+            raise RequestError(Fault.UNSUPPORTED, f"unknown method '{_text(fields[b':path']):.200}'")
+        caller = self._caller(fields.get(b"authorization"))
+        peer = self._peer
+        info = CallInfo(caller, None, peer.local, peer.uid, peer.pid)
+        window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
+        return Head(rpc, info, read_timeout(fields.get(b"grpc-timeout")), window_bits)
+
+    def _caller(self, authorization: bytes | None) -> str:
+        if self._tokens is None:
+            return self._peer.name
+        return self._tokens.caller(None if authorization is None else _text(authorization))
+
+
+def read_timeout(value: bytes | None) -> int | None:
+    """A timeout in nanoseconds; None where there is none. Raises RequestError INVALID."""
+    if value is None:
+        return None
+    found = TIMEOUT.fullmatch(value)
+    if found is None:
+        raise RequestError(Fault.INVALID, f"grpc-timeout {value.decode(errors='replace')!r:.40} is no timeout")
+    return int(found[1]) * UNIT_NS[found[2]]
+
+
+def _window_bits(encoding: bytes) -> int:
+    try:
+        return INFLATED[encoding]
+    except KeyError:
+        raise RequestError(
+            Fault.UNSUPPORTED,
+            f"messages compressed with '{_text(encoding):.40}' cannot be read; use gzip, deflate or identity",
+        ) from None
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

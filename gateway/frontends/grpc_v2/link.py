@@ -1,0 +1,325 @@
+"""One connection of the gateway's own gRPC server: an asyncio protocol around the HTTP/2 connection, calls on top.
+
+Everything runs on the loop. All frames of one read are answered by one write; the answers of one run likewise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.frontends.grpc_v2 import replies
+from gateway.frontends.grpc_v2.calls import Kind, unexpected
+from gateway.frontends.grpc_v2.codec import PREFIX
+from gateway.frontends.grpc_v2.heads import Head, HeadReader
+from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received
+from gateway.frontends.grpc_v2.http2.sender import Piece
+from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
+from gateway.frontends.grpc_v2.messages import Incoming, Message, Raw
+from gateway.frontends.grpc_v2.patience import Patience
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.streaming import Streaming
+from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
+from gateway.frontends.peer import peer_of
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.server import GrpcServer
+
+OWN = (Unary, Answering, Streaming)
+"""What a stream's call may be beside a submitted request."""
+WRITE_AHEAD_BYTES = 64 * 1024
+"""What a streaming method may have written that its caller has not taken; then it waits."""
+DRAINED = b"drained\0"
+"""The PING whose answer says that the peer has read our GOAWAY (RFC 9113, section 6.8)."""
+
+_unpack_prefix = PREFIX.unpack_from
+
+
+class Link(asyncio.BufferedProtocol):
+    """`domain.ports.Sink` as well: the token of a submitted request is its stream."""
+
+    def __init__(self, server: GrpcServer) -> None:
+        self._server = server
+        self.settings: GrpcSettings = server.settings
+        self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
+        self._writers: set[asyncio.Event] = set()
+        self._now_ns = 0
+
+    # ---- asyncio ---------------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the peer, or turn it away."""
+        self._transport = cast("asyncio.Transport", transport)
+        server, settings = self._server, self.settings
+        reader = HeadReader(server.rpcs, peer_of(transport), server.tokens, settings.retry_after_s)
+        self._h2 = Connection(settings.http2, reader.read)
+        self._patience = Patience(self, settings)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._h2.fail(ProtocolError(Code.INADEQUATE_SECURITY, "gRPC over TLS needs ALPN to agree on h2"))
+        elif not server.enter(self):
+            self._h2.fail(ProtocolError(Code.ENHANCE_YOUR_CALM, "too many connections; try again later"))
+        self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Whatever was under way is given up."""
+        del error
+        self._patience.stop()
+        self._server.leave(self)
+        for stream in self.streams():
+            self._h2.reset(stream, Code.CANCEL)
+            self._give_up(stream)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """One buffer serves all connections: what is read is dealt with before the next read."""
+        del sizehint
+        return self._server.buffer
+
+    def buffer_updated(self, size: int) -> None:
+        """The socket gave `size` bytes."""
+        self._now_ns = now_ns = time.monotonic_ns()
+        for event in self._h2.receive(self._server.buffer[:size], now_ns):
+            kind = type(event)
+            if kind is Received:
+                self._received(cast("Received", event))
+            elif kind is Opened:
+                self._opened(cast("Opened", event))
+            elif kind is Dropped:
+                self._give_up(cast("Dropped", event).stream)
+            elif cast("Acknowledged", event).payload == DRAINED:
+                self._h2.drain()
+        self.flush()
+        self._patience.heard(now_ns)
+
+    def pause_writing(self) -> None:
+        """The peer takes nothing: neither do we, or what we owe it would grow."""
+        self._h2.hold()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer takes what we say again."""
+        self._h2.release()
+        self._transport.resume_reading()
+        self.flush()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+    def _opened(self, event: Opened) -> None:
+        stream, head = event.stream, event.stream.head
+        if type(head) is not Head:
+            self._h2.end(stream, head)
+        elif head.rpc.kind is not Kind.UNARY:
+            self._begin(stream, Streaming(self, stream, ended=event.ended))
+        elif event.ended:
+            self.turn_down(stream, one_request("none came"))
+
+    def _received(self, event: Received) -> None:
+        stream, payload = event.stream, event.payload
+        call = stream.call
+        if stream.state == CLOSED:  # ended by us since, in this very read
+            return
+        if call is None:
+            if event.ended and len(payload) >= PREFIX.size:
+                flag, size = _unpack_prefix(payload)
+                if not flag and size == len(payload) - PREFIX.size:
+                    self._start(stream, payload[PREFIX.size :], lent=True)
+                    return
+            call = stream.call = Unary(self, stream)
+        call.received(payload, event.ended, self._now_ns)
+
+    def start(self, stream: Stream, message: Message) -> None:
+        """A unary call's request is complete."""
+        if message.compressed:
+            self._begin(stream, Answering(self, stream, message))
+        else:
+            self._start(stream, message.content, lent=False)
+
+    def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
+        head, server = stream.head, self._server
+        if head.rpc is not server.infer:
+            content = bytes(content) if lent else content
+            self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
+            return
+        try:
+            server.check_load(self._h2.waiting_bytes)
+            request = server.codec.decode(content, head.info_at(stream.opened_ns), self._now_ns, lent=lent)
+            if request.outputs:
+                self._asked[stream] = request.outputs
+            stream.call = server.submit(request, self, stream)
+            server.calls += 1
+        except RequestError as error:
+            self.turn_down(stream, error)
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
+            self.turn_down(stream, unexpected(error, head.rpc.path))
+
+    def _begin(self, stream: Stream, call: Answering | Streaming) -> None:
+        """Run a call's method in a task of its own."""
+        try:
+            self._server.check_load(self._h2.waiting_bytes)
+        except RequestError as error:
+            self.turn_down(stream, error)
+            return
+        stream.call = call
+        call.task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.head.rpc.path)
+        self._server.calls += 1
+        call.task.add_done_callback(self._server.finished)
+
+    async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
+        """A method's boundary: whatever ends it is said to the caller."""
+        head = stream.head
+        ends_s = None if head.timeout_ns is None else (stream.opened_ns + head.timeout_ns) / 1e9
+        try:
+            async with asyncio.timeout_at(ends_s) as time_left:
+                await call.run()
+        except RequestError as error:
+            self.turn_down(stream, error)
+        except Exception as error:  # noqa: BLE001 - as in `_start`
+            late = isinstance(error, TimeoutError) and time_left.expired()
+            refusal = RequestError(Fault.EXPIRED, "the call's time was over before its answer was there")
+            self.turn_down(stream, refusal if late else unexpected(error, head.rpc.path))
+        self.flush()
+
+    def _give_up(self, stream: Stream) -> None:
+        """Nobody waits for the answer any more."""
+        call, stream.call = stream.call, None
+        self._asked.pop(stream, None)
+        if call is None:
+            return
+        call.cancel()
+        if not isinstance(call, OWN):
+            self._server.finished()
+
+    # ---- answers: Sink ---------------------------------------------------------------------------------------------
+    def answer(self, token: Stream, response: InferResponse) -> None:
+        """Sink.answer."""
+        self._server.finished()
+        token.call = None
+        try:
+            pieces, size = self._server.codec.encode(response, self._asked.pop(token, ()))
+        except RequestError as error:
+            self.turn_down(token, error)
+        except Exception as error:  # noqa: BLE001 - as in `_start`; a sink must not raise
+            self.turn_down(token, unexpected(error, token.head.rpc.path))
+        else:
+            self._h2.respond(token, replies.RESPONSE, pieces, size, replies.OK)
+
+    def refuse(self, token: Stream, error: RequestError) -> None:
+        """Sink.refuse."""
+        self._server.finished()
+        self._asked.pop(token, None)
+        self.turn_down(token, error)
+
+    def flush(self) -> None:
+        """Sink.flush: write what was said; close where that was the last."""
+        h2 = self._h2
+        pieces = h2.take()
+        if pieces:
+            self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
+        for writer in self._writers:
+            writer.set()
+        if h2.failed or (h2.draining and not h2.streams):
+            self._transport.close()
+
+    # ---- what calls ask --------------------------------------------------------------------------------------------
+    def incoming(self) -> Incoming:
+        """What puts a stream's messages together."""
+        server = self._server
+        return Incoming(self.settings.max_message_bytes, server.room, server.codec.lead)
+
+    def grant(self, stream: Stream, size: int) -> None:
+        """Let the peer send at least `size` bytes more of a stream."""
+        self._h2.grant(stream, size - stream.receive_window)
+
+    def reply(self, stream: Stream, pieces: Sequence[Piece], size: int) -> None:
+        """A unary call's whole reply."""
+        self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
+
+    def say(self, stream: Stream, pieces: Sequence[Piece]) -> None:
+        """One message of a streaming reply."""
+        if not stream.begun:
+            self._h2.begin(stream, replies.RESPONSE)
+        for piece in pieces:
+            self._h2.data(stream, piece)
+        self.flush()
+
+    def end(self, stream: Stream) -> None:
+        """A streaming reply's end."""
+        if not stream.begun:
+            self._h2.begin(stream, replies.RESPONSE)
+        self._h2.end(stream, replies.OK.payload)
+
+    async def taken(self, stream: Stream) -> None:
+        """Wait until the peer has taken most of what was said on a stream."""
+        if stream.waiting_bytes <= WRITE_AHEAD_BYTES:
+            return
+        changed = asyncio.Event()
+        self._writers.add(changed)
+        try:
+            while stream.waiting_bytes > WRITE_AHEAD_BYTES:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self._writers.discard(changed)
+
+    def turn_down(self, stream: Stream, error: RequestError) -> None:
+        """End a call with an error, at whatever stage it is."""
+        stream.call = None
+        ending = replies.ending if stream.begun else replies.refusal
+        self._h2.end(stream, ending(error, self.settings.retry_after_s))
+
+    # ---- what patience and the server ask --------------------------------------------------------------------------
+    @property
+    def settled(self) -> bool:
+        """Whether the peer has shaken hands."""
+        return self._h2.settled
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way that the peer could drag out."""
+        return bool(self._h2.streams) or not self._h2.settled or self.owes
+
+    @property
+    def owes(self) -> bool:
+        """Whether something was said that the peer has not taken."""
+        return bool(self._h2.waiting_bytes or self._transport.get_write_buffer_size())
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Changes whenever the peer takes something of what we owe it."""
+        return self._h2.waiting_bytes, self._transport.get_write_buffer_size()
+
+    def streams(self) -> list[Stream]:
+        """Open streams, the oldest first."""
+        return list(self._h2.streams.values())
+
+    def ping(self, payload: bytes) -> None:
+        """Ask the peer for a sign of life."""
+        self._h2.ping(payload)
+        self.flush()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+    def begin_drain(self) -> None:
+        """Ask the peer to go elsewhere; once it has read that, streams that it opens are not looked at."""
+        self._h2.announce_drain()
+        self.ping(DRAINED)
+
+    def drain(self) -> None:
+        """Look at no new stream, whether the peer knows or not."""
+        self._h2.drain()
+        self.flush()
+
+    def cut_off(self, error: RequestError) -> None:
+        """End whatever is still under way with `error`."""
+        for stream in self.streams():
+            call = stream.call
+            self.turn_down(stream, error)
+            stream.call = call
+            self._give_up(stream)
+        self.drain()

@@ -1,0 +1,151 @@
+"""Messages out of a request's body (gRPC's "Length-Prefixed-Message"), each put together in memory of its own size."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.codec import ALIGNED_BYTES, PREFIX
+
+SMALL_BYTES = 4096
+"""Messages up to this size are not worth aligning: their tensors are copied faster than that."""
+Raw = bytes | memoryview
+
+
+@dataclass(slots=True)
+class Message:
+    """`content` is as it came; `compressed` by the encoding that the head names."""
+
+    content: Raw
+    compressed: bool
+
+
+class Room:
+    """Bytes that messages may take which are not complete yet, or not taken, over all connections."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def reserve(self, size: int) -> None:
+        """Raises RequestError OVERLOADED where that is more than there is."""
+        if self.used_bytes + size > self._limit_bytes:
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"messages of {self.used_bytes} bytes are on their way to this gateway, and {size} more would be over "
+                f"its {self._limit_bytes}; try again later",
+            )
+        self.used_bytes += size
+
+    def free(self, size: int) -> None:
+        """Give back what was reserved."""
+        self.used_bytes -= size
+
+
+class Incoming:
+    """One stream's messages. `missing` bytes of the one that has begun are still to come (0: none has)."""
+
+    __slots__ = (
+        "_body",
+        "_compressed",
+        "_filled",
+        "_lead",
+        "_limit_bytes",
+        "_prefix",
+        "_room",
+        "begun_ns",
+        "missing",
+        "reserved",
+    )
+
+    def __init__(self, limit_bytes: int, room: Room, lead: Callable[[int], int]) -> None:
+        """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned."""
+        self._limit_bytes, self._room, self._lead = limit_bytes, room, lead
+        self._prefix = b""
+        self._body = memoryview(b"")
+        self._filled = self.missing = self.reserved = 0
+        self._compressed = False
+        self.begun_ns: int | None = None
+        """Since when part of a message is here; None where none is."""
+
+    def feed(self, payload: memoryview, now_ns: int) -> Iterator[Message]:
+        """Every message that `payload` completes. RequestError TOO_LARGE, OVERLOADED; INTERNAL for an unknown flag."""
+        while payload:
+            if self.begun_ns is None:
+                self.begun_ns = now_ns
+            if len(self._prefix) < PREFIX.size:
+                wanted = PREFIX.size - len(self._prefix)
+                self._prefix += bytes(payload[:wanted])
+                payload = payload[wanted:]
+                if len(self._prefix) < PREFIX.size:
+                    return
+                self._begin()
+            part = payload[: self.missing]
+            self._body[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            self.missing -= len(part)
+            payload = payload[len(part) :]
+            if not self.missing:
+                yield self._complete()
+
+    def close(self) -> None:
+        """No more is wanted."""
+        self._room.free(self.reserved)
+        self.reserved = self.missing = 0
+        self._body, self.begun_ns = memoryview(b""), None
+
+    def release(self, message: Message) -> None:
+        """A message was taken."""
+        self._room.free(len(message.content))
+        self.reserved -= len(message.content)
+
+    def _begin(self) -> None:
+        flag, size = PREFIX.unpack(self._prefix)
+        if flag > 1:
+            raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
+        if size > self._limit_bytes:
+            raise too_large(size, self._limit_bytes)
+        self._room.reserve(size)
+        self.reserved += size
+        self._compressed, self._filled, self.missing = bool(flag), 0, size
+        self._body = aligned(size, self._lead(size)) if size > SMALL_BYTES else memoryview(bytearray(size))
+
+    def _complete(self) -> Message:
+        message = Message(self._body, self._compressed)
+        self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
+        return message
+
+
+def aligned(size: int, lead: int) -> memoryview:
+    """`size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES. Not zeroed: that would cost a pass."""
+    memory = np.empty(size + ALIGNED_BYTES, np.uint8)
+    start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
+    return memory.data[start : start + size]
+
+
+def too_large(size: int, limit_bytes: int) -> RequestError:
+    """A message beyond the bound, before or after decompression."""
+    return RequestError(
+        Fault.TOO_LARGE,
+        f"the message has {size} bytes or more; at most {limit_bytes} are read ([grpc] max_message_bytes)",
+    )
+
+
+def inflate(content: Raw, window_bits: int, limit_bytes: int) -> bytes:
+    """A compressed message unfolded. RequestError TOO_LARGE; INTERNAL where it is broken or named no compression."""
+    if not window_bits:
+        raise RequestError(Fault.INTERNAL, "a message is marked as compressed, but grpc-encoding names no compression")
+    inflater = zlib.decompressobj(window_bits)
+    try:
+        unfolded = inflater.decompress(content, limit_bytes + 1)
+    except zlib.error as error:
+        raise RequestError(Fault.INTERNAL, f"a compressed message cannot be read: {error}") from None
+    if len(unfolded) > limit_bytes:
+        raise too_large(len(unfolded), limit_bytes)
+    if not inflater.eof:
+        raise RequestError(Fault.INTERNAL, "a compressed message ends too soon")
+    return unfolded

@@ -1,0 +1,101 @@
+"""What a peer may drag out on one connection, by one timer: handshake, requests, answers, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.streaming import Streaming
+from gateway.frontends.grpc_v2.unary import Unary
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.link import Link
+
+CHECKS = 4
+"""A limit is looked at so many times while it runs: what is late is noticed a quarter of its limit too late at most."""
+ALIVE = b"alive?\0\0"
+"""The PING of an idle connection."""
+
+
+class Patience:
+    """Nothing ticks while nothing is under way: then the timer stands at the keepalive, hours ahead."""
+
+    def __init__(self, link: Link, settings: GrpcSettings) -> None:
+        self._link, self._settings = link, settings
+        self._loop = asyncio.get_running_loop()
+        self._busy_ns = int(min(settings.receive_timeout_s, settings.write_timeout_s) / CHECKS * 1e9)
+        self._heard_ns = self._stuck_ns = time.monotonic_ns()
+        self._opened_ns = self._heard_ns
+        self._pinged_ns: int | None = None
+        self._taken = (0, 0)
+        self._due_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._arm(int(settings.handshake_timeout_s * 1e9))
+
+    def heard(self, now_ns: int) -> None:
+        """The peer said something. Called at every read: it does next to nothing."""
+        self._heard_ns = now_ns
+        if self._due_ns - now_ns > self._busy_ns and self._link.busy:
+            self._arm(self._busy_ns)
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, wait_ns: int) -> None:
+        self.stop()
+        now_ns = time.monotonic_ns()
+        self._due_ns = now_ns + wait_ns
+        self._timer = self._loop.call_at(self._due_ns / 1e9, self._check)
+
+    def _check(self) -> None:
+        now_ns, link = time.monotonic_ns(), self._link
+        unsettled = not link.settled and now_ns - self._opened_ns >= self._settings.handshake_timeout_s * 1e9
+        if unsettled or self._stuck(now_ns) or self._silent(now_ns):
+            link.abort()
+            return
+        self._refuse_late(now_ns)
+        self._arm(self._next_ns(now_ns))
+
+    def _next_ns(self, now_ns: int) -> int:
+        if self._pinged_ns is not None:
+            return self._settings.keepalive_timeout_ms * 1_000_000
+        if self._link.busy:
+            return self._busy_ns
+        return max(self._heard_ns + self._settings.keepalive_ms * 1_000_000 - now_ns, 1_000_000)
+
+    def _refuse_late(self, now_ns: int) -> None:
+        """Requests that are not complete in time; streams are in the order they were opened."""
+        limit_s = self._settings.receive_timeout_s
+        since_ns = now_ns - int(limit_s * 1e9)
+        error = RequestError(Fault.EXPIRED, f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)")
+        for stream in self._link.streams():
+            if stream.opened_ns > since_ns:
+                break
+            call = stream.call
+            if call is None or (isinstance(call, Unary | Streaming) and call.late(since_ns)):
+                self._link.turn_down(stream, error)
+        self._link.flush()
+
+    def _stuck(self, now_ns: int) -> bool:
+        """Whether answers wait and the peer has taken none of them for too long."""
+        taken = self._link.written
+        if not self._link.owes or taken != self._taken:
+            self._taken, self._stuck_ns = taken, now_ns
+        return now_ns - self._stuck_ns >= self._settings.write_timeout_s * 1e9
+
+    def _silent(self, now_ns: int) -> bool:
+        """Whether a PING was not answered; asks for a sign of life where nothing was heard for long."""
+        if self._pinged_ns is not None:
+            if self._heard_ns < self._pinged_ns:
+                return now_ns - self._pinged_ns >= self._settings.keepalive_timeout_ms * 1_000_000
+            self._pinged_ns = None
+        if now_ns - self._heard_ns >= self._settings.keepalive_ms * 1_000_000:
+            self._pinged_ns = now_ns
+            self._link.ping(ALIVE)
+        return False

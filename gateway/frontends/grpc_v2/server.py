@@ -1,0 +1,139 @@
+"""The gateway's own gRPC server: listeners, and what its connections share. decisions/0013 says why it is our own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from socket import AF_UNIX, socket
+from ssl import SSLContext
+
+from gateway.domain.access import Address, Security
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.calls import INFER
+from gateway.frontends.grpc_v2.link import Link
+from gateway.frontends.grpc_v2.messages import Room
+from gateway.frontends.grpc_v2.service import InferenceService
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.listening import bound_address, listening
+from gateway.frontends.tls import server_context
+
+BACKLOG = 256
+"""Connections that the kernel holds until they are accepted."""
+BUFFER_BYTES = 256 * 1024
+"""What one read takes at most."""
+
+log = logging.getLogger(__name__)
+
+
+class GrpcServer:
+    """`start` once, `stop` once. `calls` are in progress over all connections."""
+
+    def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
+        self.settings, self.tokens = settings, security.tokens
+        self.codec, self.submit = service.codec, service.submit
+        rpcs = service.rpcs()
+        self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
+        self.infer = rpcs[INFER]
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self.room = Room(settings.max_receiving_bytes)
+        self.calls = 0
+        self._service, self._security = service, security
+        self._links: set[Link] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._paths: list[Path] = []
+        self._idle = asyncio.Event()
+
+    async def start(self, addresses: Sequence[Address]) -> list[Address]:
+        """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
+
+        TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
+        """
+        context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
+        with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
+            bound = [bound_address(each) for each in sockets]
+            self._listeners = [await self._serve(each, context) for each in sockets]
+        self._paths = [Path(address.path) for address in bound if address.path]
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
+        self._service.drain()
+        for listener in self._listeners:
+            listener.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        ends_s = time.monotonic() + grace_s
+        for link in list(self._links):
+            link.begin_drain()
+        await self._emptied(min(self.settings.last_calls_s, grace_s))
+        for link in list(self._links):
+            link.drain()
+        await self._emptied(ends_s - time.monotonic())
+        await self._cut_off()
+
+    async def _cut_off(self) -> None:
+        error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
+        for link in list(self._links):
+            link.cut_off(error)
+        if not await self._emptied(self.settings.cancel_limit_s):
+            log.warning(
+                "%d gRPC calls did not end within %s s of being cancelled", self.calls, self.settings.cancel_limit_s
+            )
+        for link in list(self._links):
+            link.abort()
+
+    async def _emptied(self, limit_s: float) -> bool:
+        """Wait until no connection and no call is left; False where that took longer than `limit_s`."""
+        self._idle.clear()
+        self._tell_idle()
+        try:
+            await asyncio.wait_for(self._idle.wait(), max(limit_s, 0.0))
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- what connections ask --------------------------------------------------------------------------------------
+    def enter(self, link: Link) -> bool:
+        """A connection was made; False where there are too many."""
+        if len(self._links) >= self.settings.max_connections:
+            return False
+        self._links.add(link)
+        return True
+
+    def leave(self, link: Link) -> None:
+        """A connection is gone."""
+        self._links.discard(link)
+        self._tell_idle()
+
+    def check_load(self, waiting_bytes: int) -> None:
+        """Whether one more call is taken of a connection that has `waiting_bytes` of answers to take. OVERLOADED."""
+        if self.calls >= self.settings.max_concurrent_calls:
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"{self.calls} calls are in progress, the most this gateway takes; try again later",
+            )
+        if waiting_bytes > self.settings.max_waiting_bytes:
+            raise RequestError(
+                Fault.OVERLOADED,
+                f"{waiting_bytes} bytes of answers wait to be read on this connection; read them first",
+            )
+
+    def finished(self, _: object = None) -> None:
+        """A call in progress has ended."""
+        self.calls -= 1
+        if not self.calls:
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if not (self.calls or self._links):
+            self._idle.set()
+
+    async def _serve(self, listener: socket, context: SSLContext | None) -> asyncio.Server:
+        tls = None if listener.family == AF_UNIX else context
+        limit_s = self.settings.handshake_timeout_s if tls else None
+        return await asyncio.get_running_loop().create_server(
+            lambda: Link(self), sock=listener, ssl=tls, ssl_handshake_timeout=limit_s, backlog=BACKLOG
+        )

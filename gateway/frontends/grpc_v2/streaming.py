@@ -1,0 +1,101 @@
+"""Calls with a stream of messages on one side or both: the method, in a task, reads and writes at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from gateway.domain.errors import RequestError
+from gateway.frontends.grpc_v2.calls import Kind
+from gateway.frontends.grpc_v2.codec import prefixed
+from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.frontends.grpc_v2.messages import Message
+from gateway.frontends.grpc_v2.unary import one_request, unfolded
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.link import Link
+
+
+class Streaming:
+    """Messages that were not taken yet hold the stream's window: a method that is slow slows its caller."""
+
+    __slots__ = ("_changed", "_ended", "_failure", "_incoming", "_link", "_messages", "_stream", "task")
+
+    def __init__(self, link: Link, stream: Stream, *, ended: bool) -> None:
+        self._link, self._stream = link, stream
+        self._incoming = link.incoming()
+        self._messages: deque[Message] = deque()
+        self._changed, self._ended = asyncio.Event(), ended
+        self._failure: RequestError | None = None
+        self.task: asyncio.Task[None]
+
+    def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
+        """Part of what the caller streams."""
+        try:
+            self._messages.extend(self._incoming.feed(payload, now_ns))
+        except RequestError as error:
+            self._failure = error
+        self._ended |= ended
+        self._changed.set()
+        if not self._messages:
+            self._grant()
+
+    def late(self, since_ns: int) -> bool:
+        """Whether a message that has begun should be complete by now."""
+        begun_ns = self._incoming.begun_ns
+        late = begun_ns is not None and begun_ns <= since_ns
+        if late:
+            self.cancel()
+        return late
+
+    def cancel(self) -> None:
+        """The call was given up: the method hears of it."""
+        self._incoming.close()
+        self.task.cancel()
+
+    async def run(self) -> None:
+        """Let the method read and write. Raises RequestError."""
+        head, link, stream = self._stream.head, self._link, self._stream
+        info = head.info_at(stream.opened_ns)
+        try:
+            asked: Any = self._requests() if head.rpc.kind is Kind.BIDIRECTIONAL else await self._only_request()
+            async with aclosing(head.rpc.answer(asked, info)) as replies:
+                async for reply in replies:
+                    link.say(stream, prefixed(head.rpc.serialize(reply))[0])
+                    await link.taken(stream)
+            link.end(stream)
+        finally:
+            self._incoming.close()
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        head = self._stream.head
+        while (message := await self._next()) is not None:
+            yield head.rpc.parse(await unfolded(message, head.window_bits, self._link.settings.max_message_bytes))
+
+    async def _only_request(self) -> Any:
+        async for request in self._requests():
+            return request
+        raise one_request("none came")
+
+    async def _next(self) -> Message | None:
+        """The next message, None at the end. Raises what reading it raised, once those before it were taken."""
+        while not self._messages:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                if self._incoming.begun_ns is not None:
+                    raise one_request("a message ended too soon")
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        message = self._messages.popleft()
+        self._incoming.release(message)
+        self._grant()
+        return message
+
+    def _grant(self) -> None:
+        """Room for the rest of the message that has begun, or for the beginning of another."""
+        self._link.grant(self._stream, self._incoming.missing or self._link.settings.http2.stream_window_bytes // 2)

@@ -1,0 +1,96 @@
+"""Calls with one request and one reply: the request may come in parts, the reply may have to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.codec import prefixed
+from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.frontends.grpc_v2.messages import Message, Raw, inflate
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.link import Link
+
+INFLATE_APART_BYTES = 64 * 1024
+"""Compressed messages from this size on are unfolded on a thread: 64 MiB of zeros take 0.1 s."""
+
+
+class Unary:
+    """A call whose request is on its way."""
+
+    __slots__ = ("_incoming", "_link", "_message", "_stream")
+
+    def __init__(self, link: Link, stream: Stream) -> None:
+        self._link, self._stream = link, stream
+        self._incoming = link.incoming()
+        self._message: Message | None = None
+
+    def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
+        """Part of the request's body; starts the call where it was the last."""
+        try:
+            for message in self._incoming.feed(payload, now_ns):
+                if self._message is not None:
+                    raise one_request("more than one came")
+                self._message = message
+            if ended:
+                self._start()
+            else:
+                self._link.grant(self._stream, self._incoming.missing)
+        except RequestError as error:
+            self._incoming.close()
+            self._link.turn_down(self._stream, error)
+
+    def late(self, since_ns: int) -> bool:
+        """Whether the request should be complete by now, where `since_ns` is the oldest that may not be."""
+        late = self._stream.opened_ns <= since_ns
+        if late:
+            self._incoming.close()
+        return late
+
+    def cancel(self) -> None:
+        """The call was given up."""
+        self._incoming.close()
+
+    def _start(self) -> None:
+        message, begun = self._message, self._incoming.begun_ns is not None
+        self._incoming.close()
+        if message is None or begun:
+            raise one_request("it ended too soon" if begun else "none came")
+        self._link.start(self._stream, message)
+
+
+class Answering:
+    """A call whose reply is awaited. `task` is set when it has begun."""
+
+    __slots__ = ("_link", "_message", "_stream", "task")
+
+    def __init__(self, link: Link, stream: Stream, message: Message) -> None:
+        self._link, self._stream, self._message = link, stream, message
+        self.task: asyncio.Task[None]
+
+    async def run(self) -> None:
+        """Ask the method and send its reply. Raises RequestError."""
+        head, link = self._stream.head, self._link
+        content = await unfolded(self._message, head.window_bits, link.settings.max_message_bytes)
+        reply = await head.rpc.answer(head.rpc.parse(content), head.info_at(self._stream.opened_ns))
+        link.reply(self._stream, *prefixed(head.rpc.serialize(reply)))
+
+    def cancel(self) -> None:
+        """The call was given up: the method hears of it."""
+        self.task.cancel()
+
+
+async def unfolded(message: Message, window_bits: int, limit_bytes: int) -> Raw:
+    """A message's content, decompressed. Raises as `inflate` does."""
+    if not message.compressed:
+        return message.content
+    if len(message.content) < INFLATE_APART_BYTES:
+        return inflate(message.content, window_bits, limit_bytes)
+    return await asyncio.to_thread(inflate, message.content, window_bits, limit_bytes)
+
+
+def one_request(what: str) -> RequestError:
+    """A call that brings not exactly one request (UNIMPLEMENTED, as gRPC's list of status codes has it)."""
+    return RequestError(Fault.UNSUPPORTED, f"this method takes exactly one request, and {what}")

@@ -1,0 +1,99 @@
+"""Protobuf's wire format (its "Encoding" page), as far as the hot path looks at it: where a request's tensors begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LENGTH_DELIMITED = 2
+ID_FIELD, RAW_FIELD = 3, 7
+"""Numbers of `id` and `raw_input_contents` in ModelInferRequest."""
+FIELDS_LIMIT = 1024
+"""Top-level fields looked at; a request with more is not remembered."""
+FIXED_LIMIT_BYTES = 4096
+"""Bytes beside id and tensors that are remembered of one request."""
+VARINT_LIMIT_BITS = 35
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where in a ModelInferRequest of `total` bytes the id is (an empty span: nowhere), and each raw tensor.
+
+    `fixed` are the slices of all other bytes, tags and lengths of id and tensors among them: two messages of one length
+    that agree there differ in nothing but what the id and the tensors hold.
+    """
+
+    total: int
+    id: Span
+    raws: tuple[Span, ...]
+    fixed: tuple[slice, ...]
+
+    def key(self, message: bytes | memoryview) -> bytes:
+        """The bytes that must be equal."""
+        return b"".join([message[part] for part in self.fixed])
+
+
+def layout_of(message: bytes | memoryview) -> Layout | None:
+    """The layout of a message; None for one that is not worth remembering or holds what nobody expects."""
+    place, count = 0, 0
+    ident: Span = (0, 0)
+    raws: list[Span] = []
+    try:
+        while place < len(message) and count < FIELDS_LIMIT:
+            field, start, end = _field(message, place)
+            if field == ID_FIELD:
+                if ident != (0, 0):
+                    return None
+                ident = (start, end)
+            elif field == RAW_FIELD:
+                raws.append((start, end))
+            place, count = end, count + 1
+    except (IndexError, ValueError):
+        return None
+    fixed = _between(sorted([*raws, *([ident] if ident[1] else [])]), len(message))
+    if place != len(message) or sum(part.stop - part.start for part in fixed) > FIXED_LIMIT_BYTES:
+        return None
+    return Layout(len(message), ident, tuple(raws), fixed)
+
+
+def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:
+    """Number of the field at `place`, start and end of its content. ValueError where it is not length-delimited."""
+    tag, place = _varint(message, place)
+    if tag & 7 != LENGTH_DELIMITED:
+        raise ValueError("not length-delimited")
+    length, start = _varint(message, place)
+    return tag >> 3, start, start + length
+
+
+def _between(spans: list[Span], total: int) -> tuple[slice, ...]:
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), total]
+    return tuple(slice(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
+
+
+def _varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > VARINT_LIMIT_BITS:
+            raise ValueError("too long")
+
+
+def varint(value: int) -> bytes:
+    """A non-negative integer as it travels."""
+    coded = bytearray()
+    while value >= 0x80:
+        coded.append(value & 0x7F | 0x80)
+        value >>= 7
+    coded.append(value)
+    return bytes(coded)
+
+
+def field_head(number: int, length: int) -> bytes:
+    """Tag and length of a length-delimited field; its content follows."""
+    return varint(number << 3 | LENGTH_DELIMITED) + varint(length)
