@@ -117,6 +117,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     requests = _counter("requests", "Requests answered, by outcome: success or fail.", (*MODEL_LABELS, "outcome"))
     rows = _counter("rows", "Batch rows inferred.", MODEL_LABELS)
     executions = _counter("executions", "Runs of a session; rows per run is the batch size reached.", MODEL_LABELS)
+    lanes = _counter("lane_executions", "Runs by where: inline (event loop) or worker (thread).", (*MODEL_LABELS, "lane"))
     drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
     ignored = _counter("ignored_parameters", "Request parameters that nobody here knows.", MODEL_LABELS)
     queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)
@@ -126,11 +127,13 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
         requests.add_metric([*of, "fail"], servable.fail.count)
         rows.add_metric(of, servable.inferences)
         executions.add_metric(of, servable.executions)
+        for lane, count in sorted(servable.lanes.items()):
+            lanes.add_metric([*of, lane], count)
         for reason, count in sorted(servable.drops.items()):
             drops.add_metric([*of, reason], count)
         ignored.add_metric(of, servable.ignored_parameters)
         queued.add_metric(of, servable.queued)
-    return requests, rows, executions, drops, ignored, queued
+    return requests, rows, executions, lanes, drops, ignored, queued
 
 
 def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:

@@ -34,6 +34,7 @@ class Counted(SimulatedInference):
         self.counted.queue.add(ns=3_500_000_000)
         self.counted.compute_infer.add(ns=250_000_000)
         self.counted.drop("queue_full")
+        self.counted.lanes = {"inline": 19, "worker": 1}
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
             self.counted.latency.add([0], ns)
 
@@ -81,6 +82,7 @@ def metrics_of(engine: SimulatedInference, *samples: Sample) -> Metrics:
             {"variant": "reference", "runtime": "reference", "precision": "fp32", "accelerator": "cpu"},
             1,
         ),
+        ("lane_executions_total", {"lane": "inline"}, 19),
         ("request_latency_seconds_bucket", {"le": "0.0001"}, 2),
         ("request_latency_seconds_bucket", {"le": "10.0"}, 3),
         ("request_latency_seconds_bucket", {"le": "+Inf"}, 4),
@@ -139,9 +141,18 @@ def test_every_metric_is_documented() -> None:
 def test_a_latency_falls_into_the_bucket_of_its_upper_bound() -> None:
     counted = ServableStatistics("m", "1").latency
     for bound in LATENCY_BOUNDS_NS:
-        counted.add(bound)
+        counted.add([0], bound)
     assert counted.counts == [1] * len(LATENCY_BOUNDS_NS) + [0]
     assert counted.ns == sum(LATENCY_BOUNDS_NS)
+
+
+def test_requests_answered_together_are_counted_as_if_alone() -> None:
+    together, alone = (ServableStatistics("m", "1").latency for _ in range(2))
+    for began_ns in ([5, 7], [0, 900_000, 2_000_000]):
+        together.add(began_ns, 3_000_000)
+        for began in began_ns:
+            alone.add([began], 3_000_000)
+    assert together == alone
 
 
 def test_sensors_are_not_read_on_the_loop() -> None:
