@@ -52,7 +52,6 @@ class Registrant:
 class _Region:
     name: str
     key: str
-    offset: int
     segment: Segment
     used_ns: int
     process: int | None
@@ -87,10 +86,10 @@ class Regions:
             raise invalid(f"shared memory region '{name}' already in manager")
         file = self._file(name, key)
         self._check_size(name, offset, byte_size)
-        self._make_room(byte_size)
         segment = Segment(name, self._folder / file, offset, byte_size, who.uid)
+        self._make_room(byte_size)
         process = _watched(segment, who.pid)
-        self._regions[who.caller, name] = _Region(name, key, offset, segment, self._clock_ns(), process)
+        self._regions[who.caller, name] = _Region(name, key, segment, self._clock_ns(), process)
 
     def unregister(self, caller: str, name: str = "") -> None:
         """Forget one of the caller's regions, or all; an unknown name is no error, as in Triton. Requests in flight
@@ -105,7 +104,12 @@ class Regions:
         if name and not found:
             raise unknown_region(name, "system ")
         return [
-            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.segment.byte_size}
+            {
+                "name": region.name,
+                "key": region.key,
+                "offset": region.segment.offset,
+                "byte_size": region.segment.byte_size,
+            }
             for region in found
         ]
 
@@ -113,17 +117,17 @@ class Regions:
         """Bytes of a region, read-only and in place; they stay mapped as long as the view lives. RequestError NOT_FOUND
         for a region the caller has not, INVALID where they are not within it, or the segment was truncated."""
         segment = self._segment(caller, name)
-        return (
-            memoryview(segment.copy(offset, byte_size))
-            if self._settings.copy_inputs
-            else segment.view(offset, byte_size)
-        )
+        if self._settings.copy_inputs:
+            return memoryview(segment.copy(offset, byte_size))
+        return segment.view(offset, byte_size)
 
     def raw(self, caller: str, place: Place, datatype: Datatype) -> memoryview | bytes:
         """An input's bytes: in place, or copied where its datatype or its alignment asks for it. Raises as `view`."""
-        if datatype in _IN_PLACE and not place.offset % datatype.wire_bytes:
-            return self.view(caller, place.region, place.offset, place.byte_size)
-        return self._segment(caller, place.region).copy(place.offset, place.byte_size)
+        segment = self._segment(caller, place.region)
+        aligned = datatype in _IN_PLACE and not (segment.offset + place.offset) % datatype.wire_bytes
+        if aligned and not self._settings.copy_inputs:
+            return segment.view(place.offset, place.byte_size)
+        return segment.copy(place.offset, place.byte_size)
 
     def destination(self, caller: str, place: Place, output: str) -> OutputPlace:
         """Where an output goes; the segment is opened for writing now, so that a refusal comes before the run.
@@ -142,10 +146,9 @@ class Regions:
 
     def samples(self) -> Iterator[Sample]:
         """What there is, and what was dropped, as metrics (METRICS.md)."""
-        used_bytes = sum(region.segment.byte_size for region in self._regions.values())
         name = "edge_gateway_shared_memory"
         yield Sample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
-        yield Sample(f"{name}_bytes", "Bytes of registered regions.", used_bytes, counter=False)
+        yield Sample(f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(), counter=False)
         for reason, count in self._dropped.items():
             yield Sample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
 
@@ -180,28 +183,35 @@ class Regions:
         return file
 
     def _check_size(self, name: str, offset: int, byte_size: int) -> None:
-        limit = self._settings.max_region_bytes
+        limit = min(self._settings.max_region_bytes, self._settings.max_bytes)
         if offset < 0 or not 0 < byte_size <= limit:
             raise _no_registration(name, f"offset {offset} must not be negative, byte_size {byte_size} be 1 to {limit}")
 
     def _make_room(self, byte_size: int) -> None:
-        """Within the bounds, idle regions give way, the longest unused first; those in use do not."""
+        """Within the bounds, idle regions give way, the longest unused first; none does where that is not enough."""
         idle_before_ns = self._clock_ns() - int(self._settings.idle_s * 1e9)
+        count, used_bytes = len(self._regions), self._used_bytes() + byte_size
+        leaving = []
         for known, region in sorted(self._regions.items(), key=lambda item: item[1].used_ns):
-            if self._fits(byte_size) or region.used_ns > idle_before_ns:
+            if count < self._settings.max_regions and used_bytes <= self._settings.max_bytes:
                 break
+            if region.used_ns > idle_before_ns:
+                raise self._no_room()
+            leaving.append(known)
+            count, used_bytes = count - 1, used_bytes - region.segment.byte_size
+        for known in leaving:
             self._drop(known, "idle")
-        if not self._fits(byte_size):
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"{len(self._regions)} shared memory regions are registered and in use; [shared_memory] max_regions "
-                "and max_bytes leave no room: unregister what is not needed",
-                retry_after_s=self._settings.idle_s,
-            )
 
-    def _fits(self, byte_size: int) -> bool:
-        used_bytes = sum(region.segment.byte_size for region in self._regions.values())
-        return len(self._regions) < self._settings.max_regions and used_bytes + byte_size <= self._settings.max_bytes
+    def _no_room(self) -> RequestError:
+        return RequestError(
+            Fault.OVERLOADED,
+            f"{len(self._regions)} shared memory regions of {self._used_bytes()} bytes are registered, too many of "
+            "them in use to make room within [shared_memory] max_regions and max_bytes; unregister what is not needed",
+            retry_after_s=self._settings.idle_s,
+        )
+
+    def _used_bytes(self) -> int:
+        return sum(region.segment.byte_size for region in self._regions.values())
 
     def _drop(self, known: tuple[str, str], reason: str) -> None:
         del self._regions[known]

@@ -37,18 +37,18 @@ class Segment:
         "__weakref__",
         "_descriptor",
         "_identity",
-        "_offset",
         "_path",
         "_region",
         "_view",
         "_writer",
         "byte_size",
+        "offset",
     )
 
     def __init__(self, region: str, path: Path, offset: int, byte_size: int, uid: int | None = None) -> None:
         """Open and map it read-only. `region` names it to its caller; `uid`: whose it must be (None, root: anybody's).
         Raises RequestError: INVALID, DENIED, or OVERLOADED where this process has no descriptor or memory left."""
-        self._region, self._path, self._offset, self.byte_size = region, path, offset, byte_size
+        self._region, self._path, self.offset, self.byte_size = region, path, offset, byte_size
         self._writer: int | None = None
         self._descriptor, found = self._open(os.O_RDONLY)
         self._identity = (found.st_dev, found.st_ino)
@@ -84,7 +84,7 @@ class Segment:
     def copy(self, offset: int, byte_size: int) -> bytes:
         """A private copy, read through the descriptor: nothing that the caller does to the segment can disturb it."""
         self.check(offset, byte_size)
-        content = os.pread(self._descriptor, byte_size, self._offset + offset)
+        content = os.pread(self._descriptor, byte_size, self.offset + offset)
         if len(content) != byte_size:
             raise self._truncated(len(content))
         return content
@@ -106,7 +106,7 @@ class Segment:
         """
         self.check(offset, len(content))
         try:
-            written = os.pwrite(self.writer(), content, self._offset + offset)
+            written = os.pwrite(self.writer(), content, self.offset + offset)
         except OSError as error:
             raise _cannot_write(self._path, error.strerror or str(error)) from None
         if written != len(content):
@@ -133,12 +133,12 @@ class Segment:
                 f"{offset} on do not lie within its {self.byte_size} bytes"
             )
         found = os.fstat(self._descriptor)
-        if found.st_size < self._offset + offset + byte_size:
-            raise self._truncated(max(0, found.st_size - self._offset))
+        if found.st_size < self.offset + offset + byte_size:
+            raise self._truncated(max(0, found.st_size - self.offset))
         return found
 
     def _sparse(self, offset: int, byte_size: int) -> bool:
-        start = self._offset + offset
+        start = self.offset + offset
         try:
             return os.lseek(self._descriptor, start, os.SEEK_HOLE) < start + byte_size
         except OSError:  # truncated since: reading a copy will tell

@@ -194,9 +194,24 @@ def test_all_regions_together_are_bounded(shm: Path) -> None:
     refused(Fault.OVERLOADED, regions.register, ANN, "b", made(shm), 0, 81)
     regions.register(ANN, "b", made(shm), 0, 80)
     clock.wait(61)
-    refused(Fault.OVERLOADED, regions.register, ANN, "c", made(shm), 0, 201)
+    refused(Fault.INVALID, regions.register, ANN, "c", made(shm), 0, 201)
+    assert names(regions) == ["a", "b"]
     regions.register(ANN, "c", made(shm), 0, 200)
     assert names(regions) == ["c"]
+
+
+def test_nobody_gives_way_in_vain(shm: Path) -> None:
+    clock = Clock()
+    regions = opened(shm, clock, max_bytes=200)
+    regions.register(ANN, "idle", made(shm), 0, 100)
+    regions.register(ANN, "busy", made(shm), 0, 100)
+    clock.wait(61)
+    regions.view("ann", "busy", 0, 8)
+    refused(Fault.OVERLOADED, regions.register, BOB, "c", made(shm), 0, 101)
+    refused(Fault.INVALID, regions.register, BOB, "c", "/absent", 0, 100)
+    assert (names(regions), drops(regions)) == (["idle", "busy"], {})
+    regions.register(BOB, "c", made(shm), 0, 100)
+    assert (names(regions), drops(regions)) == (["busy"], {"idle": 1})
 
 
 def test_unlinked_and_replaced_segments_are_dropped(shm: Path) -> None:
@@ -254,6 +269,9 @@ def test_unaligned_numbers_are_copied(shm: Path) -> None:
     regions.register(ANN, "r", key, 0, 4096)
     assert isinstance(regions.raw("ann", Place("r", 4, 2), Datatype.FP32), bytes)
     assert isinstance(regions.raw("ann", Place("r", 4, 3), Datatype.UINT8), memoryview)
+    regions.register(ANN, "odd", key, 3, 64)
+    assert isinstance(regions.raw("ann", Place("odd", 4), Datatype.FP32), bytes)
+    assert isinstance(regions.raw("ann", Place("odd", 4, 1), Datatype.FP32), memoryview)
 
 
 def test_everything_is_copied_where_the_operator_wants_it(shm: Path) -> None:

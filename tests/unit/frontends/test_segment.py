@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import stat
@@ -129,9 +130,9 @@ def test_missing_pages_are_read_by_copy(shm: Path) -> None:
     assert isinstance(segment.view(0, 8192).obj, bytes)
     assert path.stat().st_blocks == 0
     with path.open("r+b") as file:
-        os.pwrite(file.fileno(), b"\x01" * 4096, 0)
-    assert not isinstance(segment.view(0, 4096).obj, bytes)
-    assert isinstance(segment.view(0, 4097).obj, bytes)
+        os.pwrite(file.fileno(), b"\x01" * mmap.PAGESIZE, 0)
+    assert not isinstance(segment.view(0, mmap.PAGESIZE).obj, bytes)
+    assert isinstance(segment.view(0, mmap.PAGESIZE + 1).obj, bytes)
 
 
 def test_it_is_written_by_descriptor(shm: Path) -> None:
