@@ -140,12 +140,13 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Pattern:
-    """All that a request says beside id and tensors. `like` is one such request, without tensors, id and caller."""
+    """All that a request says beside id and tensors. `like` is one such request, without tensors, id and caller;
+    `destinations` are where its outputs go, empty where all travel. Nothing here holds a caller's memory."""
 
     like: InferRequest
     inline: tuple[_Inline, ...]
     placed: tuple[_Placed, ...]
-    destinations: bool
+    destinations: tuple[Place | None, ...]
     timeout_us: int
 
     def request(
@@ -162,7 +163,12 @@ class _Pattern:
             ends_ns = own_ns if ends_ns is None else min(own_ns, ends_ns)
         outputs = like.outputs
         if self.destinations and regions is not None:
-            outputs = tuple(_destined(output, call.caller, regions) for output in outputs)
+            outputs = tuple(
+                output
+                if place is None
+                else replace(output, destination=regions.destination(call.caller, place, output.name))
+                for output, place in zip(outputs, self.destinations, strict=True)
+            )
         return InferRequest(
             like.model, inputs, like.version, ident, outputs, ends_ns, like.priority, call.caller, like.stream,
             like.ignored_parameters,
@@ -185,15 +191,13 @@ def _pattern(sent: Any, request: InferRequest, layout: Layout) -> _Pattern | Non
             return None
         inline.append(_Inline(each.name, datatype, shape, datatype.dtype, start, end))
     said = read_parameters(read_values(sent.parameters, "request"))
-    destinations = any(output.destination is not None for output in request.outputs)
-    like = replace(request, inputs={}, id="", caller="", deadline_ns=None)
+    places = tuple(
+        each.destination.place if isinstance(each.destination, OutputPlace) else None for each in request.outputs
+    )
+    destinations = places if any(places) else ()
+    outputs = tuple(replace(each, destination=None) for each in request.outputs)
+    like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=outputs)
     return _Pattern(like, tuple(inline), tuple(placed), destinations, said.timeout_us)
-
-
-def _destined(output: RequestedOutput, caller: str, regions: Regions) -> RequestedOutput:
-    if not isinstance(output.destination, OutputPlace):
-        return output
-    return replace(output, destination=regions.destination(caller, output.destination.place, output.name))
 
 
 @dataclass(slots=True)
