@@ -3,7 +3,6 @@
 import msgspec
 from litestar import get, post
 
-from gateway.domain.access import Address
 from gateway.frontends.not_offered import no_regions
 from gateway.frontends.peer import Peer
 from gateway.frontends.regions import Regions, Registrant, unknown_region
@@ -66,5 +65,4 @@ def _caller(request: Call) -> str:
 
 def _registrant(request: Call) -> Registrant:
     peer: Peer = request.scope["state"].get("peer", Peer())
-    local = peer.local or Address(peer.address).private
-    return Registrant(_caller(request), local, peer.uid, peer.pid)
+    return Registrant(_caller(request), peer.local, peer.uid, peer.pid)
