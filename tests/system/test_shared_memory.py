@@ -1,15 +1,17 @@
 """Programs of this device and their shared memory, with the real daemon: the README's example, and those that die."""
 
+import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import shared_memory
+from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, golden, running
 from tests.simulators.segments import SHARED_MEMORY, shared
@@ -95,6 +97,43 @@ def test_golden_rows_get_their_classes(device, where):
         client.unregister_system_shared_memory("rows")
         scores = shared_memory.get_contents_as_numpy(handle, np.float32, wanted.scores.shape, wanted.rows.nbytes).copy()
     assert (scores.argmax(axis=1) == wanted.scores.argmax(axis=1)).all()
+
+
+def test_with_copied_inputs_truncating_harms_nobody(tmp_path, state, grpc_server):
+    """What is promised of `copy_inputs`: a caller that cuts its segment at any moment gets refusals, no more."""
+    options = {"config": QUIET + SHORT_TRIALS + ALLOWED + "copy_inputs = true\n", "grpc": [f"unix:{tmp_path}/g.sock"]}
+    wanted = golden("meter-reader", 32)
+    answered, refusals = 0, []
+    stop = threading.Event()
+    with (
+        running(tmp_path / "daemon", state=state, arguments=grpc_server, **options) as daemon,
+        shared(wanted.rows.nbytes) as (key, handle),
+        triton.InferenceServerClient(daemon.grpc) as client,
+    ):
+        shared_memory.set_shared_memory_region(handle, [wanted.rows])
+        client.register_system_shared_memory("rows", key, wanted.rows.nbytes)
+        tensor = triton.InferInput(wanted.name, list(wanted.rows.shape), "FP32")
+        tensor.set_shared_memory("rows", wanted.rows.nbytes)
+        cutting = threading.Thread(target=cut, args=(f"/dev/shm{key}", wanted.rows.nbytes, stop))
+        cutting.start()
+        try:
+            while min(answered, len(refusals)) < 50:
+                try:
+                    client.infer("meter-reader", [tensor])
+                    answered += 1
+                except InferenceServerException as error:
+                    refusals.append(error.message())
+        finally:
+            stop.set()
+            cutting.join()
+    assert all("was truncated" in words for words in refusals)
+
+
+def cut(path, size, stop):
+    """Cut a segment and make it whole again, until `stop`; whole at the end, for its maker's mapping."""
+    while not stop.is_set():
+        os.truncate(path, 0)
+        os.truncate(path, size)
 
 
 @pytest.mark.timeout(180)
