@@ -152,8 +152,7 @@ class Connection:
                 }
             )
         )
-        if limits.connection_window_bytes > frames.DEFAULT_WINDOW:
-            self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
 
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
@@ -333,8 +332,8 @@ class Connection:
 
     def _read_ping(self, flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.PING, number, payload)
-        self._guard.control(self._now_ns)
         if flags & frames.ACK:
+            self._guard.control(self._now_ns)
             self._events.append(Acknowledged(bytes(payload)))
             return
         self._guard.ping(self._now_ns, self._sender.frames)

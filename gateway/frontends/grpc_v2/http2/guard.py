@@ -59,12 +59,14 @@ class Guard:
             self.control(now_ns)
 
     def ping(self, now_ns: int, said: int) -> None:
-        """Pings too soon one after the other, without traffic of ours between them, are strikes (gRFC A8)."""
+        """Pings too soon one after the other, without traffic of ours between them, are strikes (gRFC A8). What we said
+        pays for one: Go's client measures the way with every answer."""
         early = now_ns - self._ping_ns < self._limits.min_ping_interval_ms * 1_000_000
         if said != self._said_at_ping:
             self._strikes, self._said_at_ping = 0, said
-        elif early:
-            self._strikes += 1
+        else:
+            self.control(now_ns)
+            self._strikes += early
         self._ping_ns = now_ns
         if self._strikes > self._limits.max_ping_strikes:
             raise _calm("too_many_pings")

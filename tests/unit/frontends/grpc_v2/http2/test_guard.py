@@ -76,6 +76,14 @@ def test_pings_with_traffic_or_far_apart_are_none() -> None:
         guard.ping(100 * SECOND_NS + number * LIMITS.min_ping_interval_ms * 1_000_000, said=1000)
 
 
+def test_pings_that_our_answers_pay_for_are_no_controls() -> None:
+    guard = Guard(LIMITS)
+    for number in range(1, 1000):
+        guard.ping(SECOND_NS, said=number)
+    for _ in range(5):
+        guard.control(SECOND_NS)
+
+
 def test_replies_that_nobody_reads() -> None:
     guard = Guard(LIMITS)
     guard.unread(100)
