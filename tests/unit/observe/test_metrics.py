@@ -16,6 +16,8 @@ from gateway.domain.statistics import LATENCY_BOUNDS_NS, Sample, ServableStatist
 from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
 from gateway.frontends.mqtt.samples import samples
+from gateway.frontends.regions import Regions
+from gateway.frontends.settings import SharedMemorySettings
 from gateway.observe.metrics import Metrics
 from tests.simulators.inference import SimulatedInference, identity
 
@@ -126,6 +128,7 @@ def test_frontends_add_samples() -> None:
 
 def test_every_metric_is_documented() -> None:
     mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
+    shared = Regions(SharedMemorySettings(allowed=True)).samples()
     state = Sample("edge_gateway_state_write_failures_total", "Verdicts that could not be kept.", 0)
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {
@@ -133,7 +136,7 @@ def test_every_metric_is_documented() -> None:
     }
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
-        for name, family in families(metrics_of(Counted(), *mqtt, state)).items()
+        for name, family in families(metrics_of(Counted(), *mqtt, *shared, state)).items()
     }
     assert shown == documented
 
