@@ -32,10 +32,6 @@ class Decoding:
         self.none = asyncio.Event()
         self.none.set()
 
-    def tickets(self) -> list[Ticket]:
-        """All of them, the oldest first."""
-        return list(self._under_way)
-
     def begin(self, ticket: Ticket) -> Ticket | None:
         """Decode a ticket's images; `done` hears of it on the loop. Returns, as `Queue.offer` does, whom that costs the
         place: older frames of its stream that are not decoded yet, too."""
@@ -57,6 +53,13 @@ class Decoding:
         self._end(ticket)
         future.cancel()
         return True
+
+    def abandon(self) -> list[Ticket]:
+        """Forget all of them."""
+        left = list(self._under_way)
+        for ticket in left:
+            self.forget(ticket)
+        return left
 
     def _older(self, ticket: Ticket) -> Ticket | None:
         request = ticket.request

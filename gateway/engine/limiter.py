@@ -16,6 +16,7 @@ class Share:
 
     threads: int
     consumed_ns: int = 0
+    asked: bool = False
     granted: threading.Event = field(default_factory=threading.Event)
 
 
@@ -33,11 +34,15 @@ class Shares:
         self.waiting.append(share)
         return self._grant()
 
-    def end(self, share: Share, ran_ns: int) -> list[Share]:
-        """A run is over; returns who may begin now."""
+    def end(self, share: Share, ran_ns: int, *, again: bool) -> list[Share]:
+        """A run is over, and the model has another one `again` or not; returns who may begin now.
+
+        Both at once: a model that always has work would otherwise lose its place to whoever waits, and models with
+        short runs would get as many of them as others get long ones.
+        """
         self.free += self._needs(share)
         share.consumed_ns += ran_ns * self._needs(share)
-        return self._grant()
+        return self.ask(share) if again else self._grant()
 
     def insist(self, share: Share) -> bool:
         """Run although there are too few threads; False where it was granted meanwhile."""
@@ -78,18 +83,21 @@ class Limiter:
         """Return when the share's model may run. Called by its worker's thread."""
         if not share.threads:
             return
-        with self._lock:
-            share.granted.clear()
-            self._wake(self._shares.ask(share))
+        if not share.asked:
+            with self._lock:
+                self._wake(self._shares.ask(share))
         if not share.granted.wait(self._wait_s):
             with self._lock:
                 self._shares.insist(share)
+        share.asked = False
+        share.granted.clear()
 
-    def leave(self, share: Share, ran_ns: int) -> None:
-        """The run is over."""
+    def leave(self, share: Share, ran_ns: int, *, again: bool) -> None:
+        """The run is over. With `again`, the next `enter` follows at once and was asked for here."""
         if share.threads:
             with self._lock:
-                self._wake(self._shares.end(share, ran_ns))
+                share.asked = again
+                self._wake(self._shares.end(share, ran_ns, again=again))
 
     @staticmethod
     def _wake(granted: list[Share]) -> None:

@@ -154,7 +154,7 @@ class Servable:
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
             self._closed = True
-            self._answers.refuse([*self._decoding.tickets(), *self._worker.abandon()], self._unloaded())
+            self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._unloaded())
             self._worker.begin_closing()
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:

@@ -39,8 +39,8 @@ class Turn:
                 servable = ready.popleft()
                 if servable.run_inline():
                     ready.append(servable)
-                    if time.monotonic_ns() >= until_ns:
-                        break
+                if time.monotonic_ns() >= until_ns:
+                    break
         finally:
             self._called = bool(ready)
             if ready:

@@ -103,13 +103,16 @@ class Worker:
 
     def _work(self) -> None:
         self._step_back()
-        while self._due():
-            self._footing.limiter.enter(self._share)
+        limiter, share = self._footing.limiter, self._share
+        more = False
+        while more or self._due():
+            limiter.enter(share)
             began_ns = time.monotonic_ns()
-            plan = self._take(began_ns)
-            ran = self._run(plan)
-            self._footing.limiter.leave(self._share, time.monotonic_ns() - began_ns)
+            ran = self._run(self._take(began_ns))
             self._post(self._calls.ran, ran)
+            with self._changed:
+                more = self._ready()
+            limiter.leave(share, time.monotonic_ns() - began_ns, again=more)
         try:
             self._runner.close()
         except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
@@ -131,31 +134,30 @@ class Worker:
     def _due(self) -> bool:
         """Wait until there is something to run; False when closing and nothing is left."""
         with self._changed:
-            while True:
-                if not self._queue_is_ours():
-                    self._changed.wait()
-                elif self._queue.length:
-                    wait_ns = self._held_back_ns()
-                    if wait_ns <= 0:
-                        return True
-                    self._changed.wait(wait_ns / 1e9)
-                elif self._closing:
+            while not self._ready():
+                if self._closing and not self._queue.length:
                     return False
-                else:
-                    self._changed.wait()
+                if self.owns and self._is_the_loops():
+                    self.owns = False
+                    self._post(self._calls.returned)
+                held_back_ns = self._held_back_ns() if self.owns else 0
+                self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
+            return True
 
-    def _queue_is_ours(self) -> bool:
-        """Give the queue back to the loop as soon as what comes next is short enough for it."""
-        if self.owns and self._cost.limit_ns and not self._closing:
-            head = self._queue.head()
-            if head is None or not head.form.costly:
-                self.owns = False
-                self._post(self._calls.returned)
-        return self.owns
+    def _ready(self) -> bool:
+        """Whether the next run is the worker's, now."""
+        return self.owns and self._queue.length > 0 and not self._is_the_loops() and self._held_back_ns() <= 0
+
+    def _is_the_loops(self) -> bool:
+        """Whether the queue goes back to the loop, because what comes next is short enough for it."""
+        if not self._cost.limit_ns or self._closing:
+            return False
+        head = self._queue.head()
+        return head is None or not head.form.costly
 
     def _held_back_ns(self) -> int:
         """How long the next run still waits for others to join it: until the rows are enough or the oldest must go."""
-        if not self._delay_ns or self._closing or self._cost.worker_rows == 1:
+        if not self._delay_ns or self._closing or self._cost.worker_rows == 1 or not self._queue.length:
             return 0
         waiting = list(self._queue)
         if sum(ticket.form.rows for ticket in waiting) >= self._cost.worker_rows:

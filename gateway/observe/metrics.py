@@ -117,7 +117,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     requests = _counter("requests", "Requests answered, by outcome: success or fail.", (*MODEL_LABELS, "outcome"))
     rows = _counter("rows", "Batch rows inferred.", MODEL_LABELS)
     executions = _counter("executions", "Runs of a session; rows per run is the batch size reached.", MODEL_LABELS)
-    lanes = _counter("lane_executions", "Runs by where: inline (event loop) or worker (thread).", (*MODEL_LABELS, "lane"))
+    lanes = _counter("lane_executions", "Runs by where: inline or on the worker.", (*MODEL_LABELS, "lane"))
     drops = _counter("drops", "Requests refused or dropped before they ran, by reason.", (*MODEL_LABELS, "reason"))
     ignored = _counter("ignored_parameters", "Request parameters that nobody here knows.", MODEL_LABELS)
     queued = _gauge("queued", "Requests waiting for a run now.", MODEL_LABELS)

@@ -67,9 +67,9 @@ def measured(p50_us: float, row_us: float = 0.0) -> Verdict:
     return Verdict(True, f"{p50_us} us", Measurement(p50_us, 2 * p50_us, p50_us, 0, row_us))
 
 
-def request(value: float = 1.0, rows: int = 1, model: str = "m", **changes: object) -> InferRequest:
+def request(value: float = 1.0, rows: int = 1, model: str = "m", *, width: int = 1, **changes: object) -> InferRequest:
     """`rows` rows of `value`."""
-    tensor = Tensor(Datatype.FP32, np.full((rows, 1), value, np.float32))
+    tensor = Tensor(Datatype.FP32, np.full((rows, width), value, np.float32))
     return InferRequest(model, {"x": tensor}, **changes)  # type: ignore[arg-type]
 
 
