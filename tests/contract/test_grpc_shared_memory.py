@@ -240,14 +240,14 @@ async def test_nothing_is_left_of_what_was_unregistered():
         before = mappings(path)
         async with serving(regions=allowed()) as gateway, triton.InferenceServerClient(gateway.target) as client:
             for _ in range(2):
-                opened = descriptors()
+                opened = descriptors(path)
                 await client.register_system_shared_memory("frames", key, 64)
                 for _ in range(3):
                     await client.infer("identity_fp32", inputs, outputs=[wanted(16, 32)])
                 await client.unregister_system_shared_memory("frames")
                 gateway.inference.requests.clear()
                 assert mappings(path) == before
-            assert descriptors() == opened
+            assert descriptors(path) == opened
 
 
 async def test_tokens_keep_regions_apart():

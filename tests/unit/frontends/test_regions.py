@@ -248,8 +248,8 @@ def test_ten_thousand_registrations_leave_nothing(shm: Path) -> None:
         regions.destination("ann", Place("r", 8), "y").put(b"12345678")
         regions.unregister("ann", "r")
         if not number:
-            before = descriptors()
-    assert (descriptors(), mappings(shm / key[1:])) == (before, 0)
+            before = descriptors(shm)
+    assert (descriptors(shm), mappings(shm / key[1:])) == (before, 0)
 
 
 # ---- what requests see ----

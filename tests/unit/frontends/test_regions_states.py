@@ -30,7 +30,6 @@ class Callers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.open_before = descriptors()
         self.now_ns = 0
         self.folder = Path(tempfile.mkdtemp(prefix="edge-gateway-test-", dir=SHARED_MEMORY))
         bounds = SharedMemorySettings(allowed=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, idle_s=10.0)
@@ -41,7 +40,7 @@ class Callers(RuleBasedStateMachine):
         self.held.clear()
         for caller in "ab":
             self.regions.unregister(caller)
-        assert (mappings(self.folder), descriptors()) == (0, self.open_before)
+        assert (mappings(self.folder), descriptors(self.folder)) == (0, 0)
         shutil.rmtree(self.folder)
 
     @initialize()

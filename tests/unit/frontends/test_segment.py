@@ -221,7 +221,7 @@ def test_a_segment_that_may_not_be_opened(shm: Path) -> None:
 
 def test_a_view_outlives_its_segment_and_then_nothing_is_left(shm: Path) -> None:
     path = made(shm, bytes(range(256)) * 64)
-    before = descriptors()
+    before = descriptors(shm)
     segment = Segment("r", path, 0, 16384)
     segment.writer()
     array = np.frombuffer(segment.view(0, 256), "u1")
@@ -231,7 +231,7 @@ def test_a_view_outlives_its_segment_and_then_nothing_is_left(shm: Path) -> None
     assert mappings(path) == 1
     assert array[7] == 7
     del array
-    assert (mappings(path), descriptors()) == (0, before)
+    assert (mappings(path), descriptors(shm)) == (0, before)
 
 
 def test_an_output_does_not_go_to_what_has_taken_the_name(shm: Path) -> None:
