@@ -43,7 +43,7 @@ FILE_LIMIT_BYTES = 256 * 2**20
 
 
 class ReferenceRuntime:
-    """`gateway.domain.ports.Runtime` for .npz graphs. It uses numpy's own threads, whatever the budget says."""
+    """`gateway.domain.ports.Runtime` for .npz graphs. It uses one thread, whatever the budget says."""
 
     name = "reference"
 

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 import tritonclient.grpc as triton
 
-from tests.simulators.daemon import QUIET, ROOT, golden, running
+from tests.simulators.daemon import ROOT, golden, running
 
 HEAVY = {
     *("onnxruntime", "openvino", "ai_edge_litert", "tflite_runtime", "grpc", "google", "paho", "litestar", "uvicorn"),
@@ -24,6 +25,17 @@ def loaded(module):
 @pytest.mark.parametrize("module", ["gateway.daemon", "gateway.cli", "gateway.config"])
 def test_importing_is_cheap(module):
     assert loaded(module) & HEAVY == set()
+
+
+def test_logs_do_not_bring_rich_which_others_may_still_import():
+    assert (
+        loaded("gateway.observe.logs as logs; logs.configure_logging(); logs.get_logger('a').info('b')")
+        & {
+            *("rich", "attr", "pygments"),
+        }
+        == set()
+    )
+    assert "rich" in loaded("gateway.observe.logs as logs; logs.configure_logging(); import rich.console")
 
 
 def maps(daemon):
@@ -44,8 +56,7 @@ def test_without_http_and_mqtt_their_libraries_stay_out(tmp_path, state):
         tensor.set_data_from_numpy(wanted.rows)
         with triton.InferenceServerClient(daemon.grpc) as client:
             client.infer("activity", [tensor])
-        assert mapped(daemon, "grpc")
-        for package in ("msgspec", "PIL", "cryptography", "multidict"):
+        for package in ("grpc", "msgspec", "PIL", "cryptography", "multidict"):
             assert not mapped(daemon, package), package
 
 
@@ -55,13 +66,14 @@ def test_the_service_behind_both_grpc_servers_needs_no_grpcio():
 
 
 def test_the_command_line_names_the_grpc_server(tmp_path, state):
-    config = '[grpc]\nserver = "own"\n' + QUIET
-    with running(tmp_path, state=state, config=config, arguments=["--grpc-server", "grpcio"]) as daemon:
+    with running(tmp_path, state=state, arguments=["--grpc-server", "grpcio"]) as daemon:
         assert mapped(daemon, "grpc")
 
 
 def test_without_grpc_its_library_stays_out(tmp_path, state):
     with running(tmp_path, state=state, grpc=["off"]) as daemon:
+        with urllib.request.urlopen(f"http://{daemon.http}/v2/health/ready", timeout=20) as answer:
+            assert answer.status == 200
         assert mapped(daemon, "msgspec")
         assert not mapped(daemon, "grpc")
 
