@@ -50,7 +50,7 @@ test-long: $(VENV)/.test debian-test ## everything, however long it takes
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
 
-bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about nine minutes
+bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -40,36 +41,35 @@ struct Call {
   }
 };
 
-int main(int count, char** words) {
-  if (count != 7) return std::fputs("usage: caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS\n", stderr), 2;
-  std::ifstream file(words[3], std::ios::binary);
-  const std::string body{std::istreambuf_iterator<char>(file), {}};
-  const grpc::Slice slice(body);
-  const grpc::ByteBuffer request(&slice, 1);
-  grpc::CompletionQueue queue;
+std::vector<std::unique_ptr<Call>> connect(const char* target, int connections, int each,
+                                           std::vector<std::unique_ptr<grpc::GenericStub>>& stubs) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // else channels to one target share one connection
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
-  for (int each = 0; each < std::atoi(words[5]); ++each) {
-    auto channel = grpc::CreateCustomChannel(words[1], grpc::InsecureChannelCredentials(), arguments);
-    if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10)))
-      return std::fputs("no connection within 10 s\n", stderr), 1;
+  while (connections--) {
+    const auto channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+    if (!channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10))) {
+      std::fputs("no connection within 10 s\n", stderr);
+      std::exit(1);
+    }
     stubs.push_back(std::make_unique<grpc::GenericStub>(channel));
-    for (int call = 0; call < std::atoi(words[6]); ++call) {
+    for (int call = 0; call < each; ++call) {
       calls.push_back(std::make_unique<Call>());
       calls.back()->stub = stubs.back().get();
     }
   }
-  const auto began = Clock::now();
-  const auto end = began + std::chrono::microseconds(static_cast<long>(std::atof(words[4]) * 1e6));
-  const auto cpu = std::clock();
-  for (auto& call : calls) call->start(words[2], request, &queue);
+  return calls;
+}
+
+// Every call that ends is followed by the next until `end`; what each took, in microseconds.
+std::vector<double> drive(const std::vector<std::unique_ptr<Call>>& calls, const std::string& method,
+                          const grpc::ByteBuffer& request, Clock::time_point end) {
+  grpc::CompletionQueue queue;
+  for (const auto& call : calls) call->start(method, request, &queue);
   std::vector<double> laps;
-  std::size_t open = calls.size();
   void* tag;
   bool ok;
-  while (open && queue.Next(&tag, &ok)) {
+  for (std::size_t open = calls.size(); open && queue.Next(&tag, &ok);) {
     auto* call = static_cast<Call*>(tag);
     const auto now = Clock::now();
     if (!call->status.ok()) {
@@ -78,15 +78,28 @@ int main(int count, char** words) {
     }
     laps.push_back(std::chrono::duration<double, std::micro>(now - call->began).count());
     if (now < end) {
-      call->start(words[2], request, &queue);
+      call->start(method, request, &queue);
     } else {
       --open;
     }
   }
+  return laps;
+}
+
+int main(int count, char** words) {
+  if (count != 7) return std::fputs("usage: caller TARGET METHOD BODY SECONDS CONNECTIONS CALLS\n", stderr), 2;
+  std::ifstream file(words[3], std::ios::binary);
+  const grpc::Slice body(std::string{std::istreambuf_iterator<char>(file), {}});
+  const grpc::ByteBuffer request(&body, 1);
+  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;
+  const auto calls = connect(words[1], std::atoi(words[5]), std::atoi(words[6]), stubs);
+  const auto cpu = std::clock();
+  const auto began = Clock::now();
+  auto laps = drive(calls, words[2], request, began + std::chrono::microseconds(std::lround(std::atof(words[4]) * 1e6)));
   const double wall = std::chrono::duration<double>(Clock::now() - began).count();
   const double busy = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC / wall;
   std::sort(laps.begin(), laps.end());
   const auto at = [&](double share) { return laps[static_cast<std::size_t>(share * (laps.size() - 1))]; };
-  std::printf("{\"requests\": %zu, \"per_s\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f, \"load_busy\": %.4f}\n", laps.size(),
-              laps.size() / wall, at(0.5), at(0.99), busy);
+  std::printf("{\"requests\": %zu, \"per_s\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f, \"load_busy\": %.4f}\n",
+              laps.size(), laps.size() / wall, at(0.5), at(0.99), busy);
 }

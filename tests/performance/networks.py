@@ -107,7 +107,7 @@ class _Graph:
         self._weights: list[Any] = []
         self.side = self.macs = self.parameters = 0
 
-    def node(self, op: str, inputs: list[str], **attributes: object) -> str:
+    def node(self, op: str, inputs: list[str], **attributes: Any) -> str:
         from onnx import helper
 
         self._nodes.append(helper.make_node(op, inputs, [f"v{len(self._nodes)}"], **attributes))

@@ -63,7 +63,12 @@ def save_svg(console: Console, file: Path) -> None:
 
 def _table(title: str, columns: Iterable[str], left: int = 2) -> Table:
     table = Table(
-        title=title, title_justify="left", title_style="bold", header_style="dim", box=box.SIMPLE_HEAD, pad_edge=False
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
@@ -92,8 +97,8 @@ def _models(networks: Mapping[str, Network], middle: Mapping[Row, Figures], chos
 
 # ---- rates ----------------------------------------------------------------------------------------------------------
 def _rates(name: str, rows: Mapping[Row, Figures], middle: Mapping[Row, Figures], samples: Samples) -> Table:
-    columns = ("", "server", "per second", "min – max", "", f"× {PLAIN}", "of bare", "CPU each", "p50", "p99")
-    table = _table(name, (*columns, "load", "others"))
+    columns = ("", "server", "per second", "min – max", "", "× plain", "of bare", "CPU each", "p50", "p99")
+    table = _table(name, (*columns, "load"))
     most = max((figures["per_s"] for row, figures in rows.items() if row.server != BARE), default=0.0)
     last = ""
     for row, figures in rows.items():
@@ -108,7 +113,7 @@ def _rates(name: str, rows: Mapping[Row, Figures], middle: Mapping[Row, Figures]
             _over(figures, _bare_of(row, middle), "{:.1%}") if row.server != BARE else "",
             _time(figures["cpu_us"]) if "cpu_us" in figures else "",
             *(_time(figures[key]) if key in figures else "" for key in ("p50_us", "p99_us")),
-            *(f"{figures[key]:.0%}" if key in figures else "" for key in ("load_busy", "others")),
+            f"{figures['load_busy']:.0%}" if "load_busy" in figures else "",
             style="bold" if row.server == "own" else "",
         )
         last = row.what
@@ -165,12 +170,18 @@ def _aims(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _notes(middle: Mapping[Row, Figures]) -> list[str]:
-    others = [figures["others"] for figures in middle.values() if "others" in figures]
-    notes = ["load: how busy the load generator's core was; near 100 % the load, not the server, set the rate"]
-    if others and max(others) > NOISE:
-        share = statistics.median(others)
+    notes = [
+        f"× plain: requests/s over those of {PLAIN}, a plain server of grpc.aio, protobuf and ONNX Runtime, same row",
+        "of bare: requests/s over those of the session.run loop",
+        "CPU each: user and system time of the server's process per request",
+        "load: how busy the load generator's core was; near 100 % the load, not the server, set the rate",
+    ]
+    others = {row: figures["others"] for row, figures in middle.items() if "others" in figures}
+    if noisy := {row: share for row, share in others.items() if share > NOISE}:
+        row = max(noisy, key=noisy.__getitem__)
         notes.append(
-            "others: work on the server's core that was not the server's, interrupts and time stolen by other machines "
-            f"included: {share:.0%} at the median, {max(others):.0%} at most. This machine was not quiet"
+            f"Not quiet: in {len(noisy)} of {len(others)} rows more than {NOISE:.0%} of the server's core went to "
+            "other processes, interrupts or other machines; "
+            f"most, {noisy[row]:.0%}, in: {row.table}, {row.what}, {row.server}"
         )
     return notes

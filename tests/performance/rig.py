@@ -77,14 +77,14 @@ class Rig:
     def post(self, *postings: Posting) -> list[Figures]:
         """h2load's postings to one server at once, each warm; the server's costs are those of all together."""
         replies = [self._warm(posting) for posting in postings]
-        return self.costed(postings[0].server, lambda: load.h2load(postings, self.seconds, min(replies)))
+        return self.costed(postings[0].server, lambda: load.h2load(postings, self.seconds, replies))
 
     def _warm(self, posting: Posting) -> int:
         """Bytes of a reply, learnt by one call of a real client; then a little load that nobody measures."""
         if posting not in self._replies:
             roots = (self.folder / "ca.pem").read_bytes() if posting.server.tls else b""
             reply = load.ask_once(posting.server, posting.body, unix=posting.unix, roots=roots)
-            load.h2load([posting], WARM_UP_S, reply)
+            load.post([posting], WARM_UP_S, [reply])
             posting.server.settle()
             self._replies[posting] = reply
         return self._replies[posting]

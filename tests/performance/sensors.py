@@ -23,15 +23,21 @@ def play(port: int, qos: int) -> dict[str, float]:
 
 def wait_online(port: int) -> None:
     """Return once the gateway's retained status says `online`."""
-    from paho.mqtt import subscribe
+    import threading
 
-    end_s = time.monotonic() + RESULTS_S
-    while time.monotonic() < end_s:
-        said = subscribe.simple("edge/bench/#", qos=1, hostname="127.0.0.1", port=port, client_id="bench-wait")
-        if said.topic == "edge/bench/status" and said.payload == b"online":
-            return
-        time.sleep(0.05)
-    raise SystemExit("the gateway never said that it is online")
+    import paho.mqtt.client as paho
+
+    online = threading.Event()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="bench-wait")
+    client.on_message = lambda _client, _userdata, said: online.set() if said.payload == b"online" else None
+    client.connect("127.0.0.1", port)
+    client.subscribe("edge/bench/status", 1)
+    client.loop_start()
+    came = online.wait(RESULTS_S)
+    client.disconnect()
+    client.loop_stop()
+    if not came:
+        raise SystemExit("the gateway never said that it is online")
 
 
 def _play(port: int, qos: int) -> dict[str, float]:

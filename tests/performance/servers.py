@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ model = "activity"
 hop_rows = 100
 qos = {qos}
 """
-
-
-def absent() -> Mapping[str, str]:
-    """What this checkout does not offer, and how that was seen."""
-    module = "gateway.frontends.grpc_v2.server"
-    return {} if find_spec(module) else {OWN: f"there is no {module}"}
 
 
 def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activity", "tiny")) -> Path:
@@ -183,8 +176,9 @@ def _plain(folder: Path, models: Path, tls: Path | None) -> Server:
     command = [*pinned(SERVER_CORE), sys.executable, "-m", "tests.performance.plain_aio", *words]
     began_s = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
+    said_so = process.stdout
+    assert said_so is not None
+    line = said_so.readline()
     if not line:
         raise SystemExit(f"{PLAIN} did not start; its words stand above")
     ready_s = time.monotonic() - began_s
@@ -192,7 +186,7 @@ def _plain(folder: Path, models: Path, tls: Path | None) -> Server:
     def stop() -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(WAIT_S)
-        process.stdout.close()
+        said_so.close()
 
     return Server(PLAIN, process.pid, int(line), unix, tls is not None, ready_s, stop)
 

@@ -90,7 +90,7 @@ def _posting(
 def _clients(chosen: Sequence[str]) -> Iterator[Step]:
     """C-core by its C++ API: 8 and 32 connections with one call each, and one connection that carries 32 calls."""
     for connections, calls in ((8, 1), (32, 1), (1, 32)):
-        what = _counted(connections) + (f", {calls} calls in flight" if calls > 1 else "")
+        what = _counted(connections) + (f" with {calls} calls" if calls > 1 else "")
         for name in chosen:
             yield _called(Row("real gRPC client, tiny model", what, name, TINY), connections, calls)
 
@@ -109,7 +109,7 @@ def _called(row: Row, connections: int, calls: int) -> Step:
 VARIATIONS = {
     "": "the same bytes again and again",
     "id": "distinct request ids",
-    "traceparent": "distinct traceparent, as C-core sends it",
+    "traceparent": "distinct traceparent, as C-core",
     "traceparent-indexed": "distinct traceparent, HPACK-indexed",
 }
 
@@ -198,7 +198,7 @@ def _started(rig: Rig, name: str, *, http: bool) -> Figures:
         server.settle()
         idle = server.memory_mib()
         posting = Posting(server, rig.body(TINY), FRAME_CONNECTIONS)
-        (figures,) = load.h2load([posting], rig.seconds, load.ask_once(server, posting.body))
+        (figures,) = load.h2load([posting], rig.seconds, [load.ask_once(server, posting.body)])
         loaded = {f"{key}_loaded": value for key, value in server.memory_mib().items()}
         return {"ready_s": server.ready_s, **idle, **loaded, "requests": figures["requests"]}
     finally:

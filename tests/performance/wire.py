@@ -117,7 +117,8 @@ class Connection:
         self.laps_ns: list[int] = []
         self._requests, self._next, self._sent_ns = requests, 0, 0
         self._left = b""
-        self._decoder, self._known = Decoder(), {}  # blocks that leave the table alone, and what they say
+        self._decoder = Decoder()
+        self._known: dict[bytes, dict[str, str]] = {}  # blocks that leave the table alone, and what they say
         self.socket.sendall(PREFACE + WIDE_OPEN)
 
     @property
