@@ -40,8 +40,8 @@ class Callers(RuleBasedStateMachine):
         self.held.clear()
         for caller in "ab":
             self.regions.unregister(caller)
-        assert (mappings(self.folder), descriptors(self.folder)) == (0, 0)
         shutil.rmtree(self.folder)
+        assert (mappings(self.folder), descriptors(self.folder)) == (0, 0)
 
     @initialize()
     def begin(self) -> None:
