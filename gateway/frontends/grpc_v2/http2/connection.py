@@ -304,28 +304,22 @@ class Connection:
             if payload:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             return
-        for identifier, value in dict(frames.SETTING.iter_unpack(payload)).items():  # the last of each is what counts
-            self._apply(identifier, value)
+        # First the ACK: what is said by the new windows must come behind it, as gRPC's C core checks.
         self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        for identifier, value in frames.settings_in(payload).items():
+            self._apply(identifier, value)
 
     def _apply(self, identifier: int, value: int) -> None:
         if identifier == frames.INITIAL_WINDOW_SIZE:
-            self._resize_windows(value)
+            self._sender.resize_windows(list(self.streams.values()), value)
+        elif identifier == frames.HEADER_TABLE_SIZE:
+            self._sender.bound_table(value)
         elif identifier == frames.MAX_FRAME_SIZE:
             if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
                 raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
             self._sender.frame_bytes = value
         elif identifier == frames.ENABLE_PUSH and value > 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
-
-    def _resize_windows(self, value: int) -> None:
-        """Open streams' windows move by the difference, and may become negative (section 6.9.2)."""
-        if value > frames.LARGEST_WINDOW:
-            raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
-        difference, self._sender.initial_window = value - self._sender.initial_window, value
-        for stream in list(self.streams.values()):
-            if not self._sender.widen_stream(stream, difference):
-                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grew over 2^31-1")
 
     def _read_push(self, _flags: int, _number: int, _payload: memoryview) -> None:
         raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")

@@ -51,6 +51,14 @@ def settings_frame(values: dict[int, int]) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(key, value) for key, value in values.items()))
 
 
+def settings_in(payload: memoryview) -> dict[int, int]:
+    """Values by identifier: the last of each, but of header tables the smallest, which an encoder must have told of."""
+    found: dict[int, int] = {}
+    for identifier, value in SETTING.iter_unpack(payload):
+        found[identifier] = min(value, found.get(identifier, value)) if identifier == HEADER_TABLE_SIZE else value
+    return found
+
+
 def reset_frame(stream: int, code: int) -> bytes:
     """RST_STREAM."""
     return frame(RST_STREAM, 0, stream, UINT32.pack(code))

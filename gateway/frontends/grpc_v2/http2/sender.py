@@ -6,7 +6,7 @@ Who owns what: payloads are handed over and not copied; `take` gives the pieces 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.frames import (
@@ -25,6 +25,10 @@ from gateway.frontends.grpc_v2.http2.frames import (
 from gateway.frontends.grpc_v2.http2.streams import Ending, Stream
 
 Piece = bytes | memoryview
+DEFAULT_TABLE = 4096
+"""Bytes of a header table until SETTINGS say otherwise."""
+NO_TABLE = b"\x20"
+"""Dynamic table size update to 0 (RFC 7541, section 6.3)."""
 _stream_number = UINT32.pack
 
 
@@ -54,6 +58,7 @@ class Sender:
         self._out: list[Piece] = []
         self._turns: dict[int, Stream] = {}
         self._ended = ended
+        self._table_told, self._before = False, b""
 
     def take(self) -> list[Piece]:
         """What is to be written now."""
@@ -74,6 +79,7 @@ class Sender:
             or size > self.frame_bytes
             or self.held
             or stream.waiting is not None
+            or self._before
         ):
             self.begin(stream, head.payload)
             for piece in message:
@@ -136,6 +142,22 @@ class Sender:
             self._give_turn(stream)
         return True
 
+    def resize_windows(self, streams: Iterable[Stream], value: int) -> None:
+        """Open streams' windows move by the difference, and may become negative (section 6.9.2). Raises ProtocolError
+        FLOW_CONTROL_ERROR."""
+        if value > LARGEST_WINDOW:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
+        difference, self.initial_window = value - self.initial_window, value
+        for stream in streams:
+            if not self.widen_stream(stream, difference):
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grew over 2^31-1")
+
+    def bound_table(self, size: int) -> None:
+        """The peer keeps a header table of `size` bytes. We use none; where that is less than there is at first, the
+        next block must say so (RFC 7541, section 4.2), and says 0, which no later bound is below."""
+        if size < DEFAULT_TABLE and not self._table_told:
+            self._table_told, self._before = True, NO_TABLE
+
     def release(self) -> None:
         """The transport takes more."""
         self.held, self.unread_bytes = False, 0
@@ -188,6 +210,7 @@ class Sender:
     def _say_headers(self, stream: Stream, block: bytes, flags: int) -> None:
         """HEADERS, and CONTINUATION where the peer takes no frame so large."""
         number, most = _stream_number(stream.id), self.frame_bytes
+        block, self._before = self._before + block, b""
         if len(block) <= most:
             self.say(opening(HEADERS, flags | END_HEADERS, len(block)) + number + block)
         else:

@@ -215,8 +215,37 @@ def test_a_streaming_response_in_the_peers_windows() -> None:
     tell(connection, frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 5}))
     words += said(connection)
     assert body_of(words, 1) == b"abcdef"
-    assert words[-2].ends
+    assert words[-1].ends
     assert not connection.streams
+
+
+def test_new_windows_are_used_behind_the_word_that_they_are_known() -> None:
+    """A peer holds us to its old windows until it reads our ACK (section 6.5.3)."""
+    connection = welcomed(settings={frames.INITIAL_WINDOW_SIZE: 0})
+    answer(connection, opened(connection, 1, END))
+    connection.take()
+    tell(connection, frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 100}))
+    words = said(connection)
+    assert [word.kind for word in words] == [frames.SETTINGS, frames.DATA, frames.HEADERS]
+    assert words[0].flags == frames.ACK
+
+
+@pytest.mark.parametrize(
+    ("sizes", "before"), [((), b""), ((4096,), b""), ((65_536,), b""), ((0,), b"\x20"), ((100, 65_536), b"\x20")]
+)
+def test_a_smaller_header_table_is_told_of_once(sizes: tuple[int, ...], before: bytes) -> None:
+    """RFC 7541, section 4.2: by the next block, also where the table grew again meanwhile."""
+    connection = Connection(Limits(), read_request)
+    payload = b"".join(frames.SETTING.pack(frames.HEADER_TABLE_SIZE, size) for size in sizes)
+    tell(connection, frames.PREFACE + frame(frames.SETTINGS, 0, 0, payload))
+    connection.take()
+    for number in (1, 3):
+        answer(connection, opened(connection, number, END))
+    blocks = [word.payload for word in said(connection) if word.kind == frames.HEADERS]
+    assert blocks == [before + HEAD.payload, TRAILERS.payload, HEAD.payload, TRAILERS.payload]
+    tell(connection, frames.settings_frame({frames.HEADER_TABLE_SIZE: 0}) * bool(before))
+    answer(connection, opened(connection, 5, END))
+    assert said(connection)[-3].payload == HEAD.payload
 
 
 def test_room_that_the_owner_gives() -> None:
