@@ -77,12 +77,12 @@ class HeadReader:
 
 
 def read_timeout(value: bytes | None) -> int | None:
-    """A timeout in nanoseconds; None where there is none. Raises RequestError INVALID."""
+    """A timeout in nanoseconds; None where there is none. Raises RequestError INTERNAL, as other servers' do."""
     if value is None:
         return None
     found = TIMEOUT.fullmatch(value)
     if found is None:
-        raise RequestError(Fault.INVALID, f"grpc-timeout {value.decode(errors='replace')!r:.40} is no timeout")
+        raise RequestError(Fault.INTERNAL, f"grpc-timeout {value.decode(errors='replace')!r:.40} is no timeout")
     return int(found[1]) * UNIT_NS[found[2]]
 
 
