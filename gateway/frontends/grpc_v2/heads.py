@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.domain.access import Tokens
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2 import replies
-from gateway.frontends.grpc_v2.calls import CallInfo, Rpc
+from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.peer import Peer
@@ -33,6 +33,7 @@ class Head:
     info: CallInfo
     timeout_ns: int | None
     window_bits: int
+    unary: bool
 
     def info_at(self, now_ns: int) -> CallInfo:
         """Who calls, and until when, of a call that came now."""
@@ -68,7 +69,7 @@ class HeadReader:
         peer = self._peer
         info = CallInfo(caller, None, peer.local, peer.uid, peer.pid)
         window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
-        return Head(rpc, info, read_timeout(fields.get(b"grpc-timeout")), window_bits)
+        return Head(rpc, info, read_timeout(fields.get(b"grpc-timeout")), window_bits, rpc.kind is Kind.UNARY)
 
     def _caller(self, authorization: bytes | None) -> str:
         if self._tokens is None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2 import replies
-from gateway.frontends.grpc_v2.calls import Kind, unexpected
+from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.codec import PREFIX
 from gateway.frontends.grpc_v2.heads import Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.messages import Incoming, Message, Raw
@@ -85,7 +85,9 @@ class Link(asyncio.BufferedProtocol):
         self._now_ns = now_ns = time.monotonic_ns()
         for event in self._h2.receive(self._server.buffer[:size], now_ns):
             kind = type(event)
-            if kind is Received:
+            if kind is Requested:
+                self._requested(cast("Requested", event))
+            elif kind is Received:
                 self._received(cast("Received", event))
             elif kind is Opened:
                 self._opened(cast("Opened", event))
@@ -108,11 +110,22 @@ class Link(asyncio.BufferedProtocol):
         self.flush()
 
     # ---- requests --------------------------------------------------------------------------------------------------
+    def _requested(self, event: Requested) -> None:
+        stream, payload = event.stream, event.payload
+        head = stream.head
+        if type(head) is Head and head.unary and len(payload) >= PREFIX.size:
+            flag, size = _unpack_prefix(payload)
+            if not flag and size == len(payload) - PREFIX.size:
+                self._start(stream, payload[PREFIX.size :], lent=True)
+                return
+        self._opened(Opened(stream, ended=False))
+        self._received(Received(stream, payload, ended=True))
+
     def _opened(self, event: Opened) -> None:
         stream, head = event.stream, event.stream.head
         if type(head) is not Head:
             self._h2.end(stream, head)
-        elif head.rpc.kind is not Kind.UNARY:
+        elif not head.unary:
             self._begin(stream, Streaming(self, stream, ended=event.ended))
         elif event.ended:
             self.turn_down(stream, one_request("none came"))
@@ -123,11 +136,6 @@ class Link(asyncio.BufferedProtocol):
         if stream.state == CLOSED:  # ended by us since, in this very read
             return
         if call is None:
-            if event.ended and len(payload) >= PREFIX.size:
-                flag, size = _unpack_prefix(payload)
-                if not flag and size == len(payload) - PREFIX.size:
-                    self._start(stream, payload[PREFIX.size :], lent=True)
-                    return
             call = stream.call = Unary(self, stream)
         call.received(payload, event.ended, self._now_ns)
 

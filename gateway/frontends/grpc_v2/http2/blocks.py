@@ -53,6 +53,10 @@ class Blocks:
         self.unfinished = False
         return self._flags, bytes(self._parts)
 
+    def known(self, block: bytes) -> Any:
+        """What the owner read of a block that it met before; None where it did not."""
+        return self._heads.get(block)
+
     def head(self, block: bytes) -> Any:
         """What the owner read of a request's block; None where its list is too large. Raises as `read_head` does."""
         known = self._heads.get(block)

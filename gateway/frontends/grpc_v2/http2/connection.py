@@ -13,7 +13,7 @@ from typing import Any
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.blocks import SIZE_FACTOR, Blocks, fragment
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened, Received
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
@@ -47,7 +47,10 @@ class Connection:
         self._body: Stream | None = None
         self._body_ends = False
         self._events: list[Event] = []
-        self._greet()
+        self._sender.say(limits.settings_frame())
+        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+        self.take = self._sender.take
+        """What is to be written now."""
 
     # ---- what the owner asks ---------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
@@ -62,10 +65,6 @@ class Connection:
             except ProtocolError as fault:
                 self.fail(fault)
         return events
-
-    def take(self) -> list[Piece]:
-        """What is to be written now."""
-        return self._sender.take()
 
     def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
         """A whole response: headers, one body of `size` bytes, trailers. Nothing where the stream is closed already."""
@@ -140,20 +139,6 @@ class Connection:
             last = min(self._last_stream, self._last_taken)
             self._sender.say(frames.goaway_frame(last, fault.code, fault.problem))
 
-    def _greet(self) -> None:
-        limits = self._limits
-        self._sender.say(
-            frames.settings_frame(
-                {
-                    frames.MAX_CONCURRENT_STREAMS: limits.max_streams,
-                    frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
-                    frames.MAX_FRAME_SIZE: limits.max_frame_bytes,
-                    frames.MAX_HEADER_LIST_SIZE: limits.max_header_bytes,
-                }
-            )
-        )
-        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
-
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
         """Reader: whether a frame is to be read whole; one that nobody knows is passed over (section 4.1)."""
@@ -172,9 +157,31 @@ class Connection:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a control frame of {length} bytes is too large")
         return True
 
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
-        """Reader: any whole frame but DATA."""
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
+        """Reader: any whole frame but DATA; a request's headers with its body, where that lies `behind` them."""
+        if kind == frames.HEADERS and flags == frames.END_HEADERS:
+            body = frames.whole_body(number, behind)
+            if body is not None and self._take_whole(number, bytes(payload), body):
+                return frames.HEADER_BYTES + len(body)
         self._READERS[kind](self, flags, number, payload)
+        return 0
+
+    def _take_whole(self, number: int, block: bytes, body: memoryview) -> bool:
+        """The hot path: a request that is all here, its block met before. By the same rules; False where one of them
+        needs a closer look, frame by frame."""
+        head, limits, streams = self._blocks.known(block), self._limits, self.streams
+        if head is None or number <= self._last_stream or not number & 1 or self.draining:
+            return False
+        if len(streams) >= limits.max_streams or len(body) > limits.most_at_once:
+            return False
+        if again := self._window.spend(len(body)):
+            self._sender.say(frames.window_frame(0, again))
+        self._last_stream = number
+        stream = Stream(number, head, self._now_ns, limits.stream_window_bytes, self._sender.initial_window)
+        stream.state = PEER_DONE
+        streams[number] = stream
+        self._events.append(Requested(stream, body))
+        return True
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:

@@ -23,6 +23,16 @@ class Received:
         self.stream, self.payload, self.ended = stream, payload, ended
 
 
+class Requested:
+    """A whole request at once: a stream was opened and ended, and `payload` is all of its body. Said in place of Opened
+    and Received where one read held both frames; lent like theirs."""
+
+    __slots__ = ("payload", "stream")
+
+    def __init__(self, stream: Stream, payload: memoryview) -> None:
+        self.stream, self.payload = stream, payload
+
+
 class Dropped:
     """A stream was closed before we had said its end: the peer reset it, or broke its rules."""
 
@@ -41,4 +51,4 @@ class Acknowledged:
         self.payload = payload
 
 
-Event = Opened | Received | Dropped | Acknowledged
+Event = Requested | Opened | Received | Dropped | Acknowledged

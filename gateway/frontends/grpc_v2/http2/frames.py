@@ -46,6 +46,17 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
 
 
+def whole_body(number: int, data: memoryview) -> memoryview | None:
+    """The payload of a DATA frame at the beginning of `data`, if it is all of stream `number`'s body, unpadded, and all
+    here."""
+    if len(data) <= HEADER_BYTES:
+        return None
+    high, low, kind, flags, also = HEADER.unpack_from(data)
+    stop = HEADER_BYTES + (high << 16 | low)
+    whole = kind == DATA and flags == END_STREAM and also == number and HEADER_BYTES < stop <= len(data)
+    return data[HEADER_BYTES:stop] if whole else None
+
+
 def settings_frame(values: dict[int, int]) -> bytes:
     """SETTINGS with these values by identifier."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(key, value) for key, value in values.items()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.frames import (
     DEFAULT_FRAME_SIZE,
     DEFAULT_WINDOW,
@@ -34,6 +35,22 @@ class Limits:
     window_updates_per_frame: int = 10  # a frame that we said pays for so many; more cost as controls (Envoy's bound)
     min_ping_interval_ms: int = 10_000  # pings that come faster, without traffic of ours, are strikes (gRFC A8)
     max_ping_strikes: int = 4  # ... and more than so many close the connection
+
+    @property
+    def most_at_once(self) -> int:
+        """Bytes that one DATA frame of a new stream may have."""
+        return min(self.max_frame_bytes, self.stream_window_bytes)
+
+    def settings_frame(self) -> bytes:
+        """What the peer must know of it."""
+        return frames.settings_frame(
+            {
+                frames.MAX_CONCURRENT_STREAMS: self.max_streams,
+                frames.INITIAL_WINDOW_SIZE: self.stream_window_bytes,
+                frames.MAX_FRAME_SIZE: self.max_frame_bytes,
+                frames.MAX_HEADER_LIST_SIZE: self.max_header_bytes,
+            }
+        )
 
     def __post_init__(self) -> None:
         """Refuse what HTTP/2 cannot hold. Raises ConfigurationError (table grpc.http2)."""

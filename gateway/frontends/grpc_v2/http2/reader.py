@@ -11,10 +11,11 @@ _read_header = HEADER.unpack_from
 
 
 class Frames(Protocol):
-    """Who takes the frames. Every method may raise ProtocolError."""
+    """Who takes the frames. Every method may raise ProtocolError. `read_frame` returns how much of what lies `behind`
+    the frame it took with it."""
 
     def check_frame(self, kind: int, length: int) -> bool: ...
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None: ...
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int: ...
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None: ...
     def read_data(self, payload: memoryview, last: bool) -> None: ...
 
@@ -35,8 +36,8 @@ class Reader:
         """Take what the socket gave. Raises ProtocolError."""
         if self._rest:
             data = self._join(data)
-        needed = HEADER_BYTES
-        place, end = self._read_preface(data) if self._preface else 0, len(data)
+        needed, end = HEADER_BYTES, len(data)
+        place = self._read_preface(data) if self._preface else 0
         while place < end:
             if self._content or self._skip:
                 place = self._go_on(data, place, end, frames)
@@ -51,8 +52,7 @@ class Reader:
                 if stop > end:
                     needed += length
                     break
-                frames.read_frame(kind, flags, number, data[start:stop])
-                place = stop
+                place = stop + frames.read_frame(kind, flags, number, data[start:stop], data[stop:])
             elif kind != DATA:
                 place, self._skip = start, length
             elif flags & PADDED and length and start == end:

@@ -13,7 +13,7 @@ import pytest
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Opened, Received
+from gateway.frontends.grpc_v2.http2.events import Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from tests.simulators.http2_peer import (
@@ -151,7 +151,7 @@ def test_replies_that_are_asked_for_and_not_read() -> None:
 # ---- honest use -----------------------------------------------------------------------------------------------------
 def serve(connection: Connection, words: bytes, now_ns: int) -> None:
     for event in tell(connection, words, now_ns):
-        if isinstance(event, Received) and event.ended:
+        if isinstance(event, Requested) or (isinstance(event, Received) and event.ended):
             answer(connection, event.stream)
     connection.take()
     assert connection.failed is None

@@ -29,8 +29,9 @@ class Listener:
         self.checks += 1
         return kind not in (frames.DATA, UNKNOWN)
 
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
         self.seen.append((kind, flags, number, bytes(payload)))
+        return 0
 
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
         self._body = b""
