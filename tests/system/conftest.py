@@ -16,7 +16,7 @@ from tests.simulators import daemon as simulator
 from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, Daemon, golden, running
 
 LOG_TAIL_CHARS = 6000
-GRPC_SERVERS = ("grpcio",)
+GRPC_SERVERS = ("own", "grpcio")
 """Values of `--grpc-server`: what peers see must not differ."""
 
 

@@ -11,11 +11,21 @@ import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.simulators.daemon import golden
+from tests.simulators.daemon import ANYWHERE, QUIET, SHORT_TRIALS, golden, running
 
 pytestmark = pytest.mark.asyncio
 LONG_S = 30.0
 CODE = grpc.StatusCode
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, state, grpc_server):
+    """As everywhere, but a thousand requests may wait for one model: 256 by default, and one more is UNAVAILABLE."""
+    folder = tmp_path_factory.mktemp("s")
+    config = f"{QUIET}{SHORT_TRIALS}[limits]\nqueue_requests = 1024\n"
+    listens = [ANYWHERE, f"unix:{folder}/g.sock"]
+    with running(folder, state=state, config=config, grpc=listens, http=["off"], arguments=grpc_server) as daemon:
+        yield daemon
 
 
 @pytest.fixture(params=["tcp", "unix"])

@@ -318,7 +318,8 @@ def test_who_pings_too_often_is_sent_away(served):
 
 
 def test_pings_that_are_allowed_keep_the_connection(tmp_path, state, grpc_server):
-    config = f"{QUIET}{SHORT_TRIALS}[grpc]\nmin_ping_interval_ms = 1\nkeepalive_ms = 50\nkeepalive_timeout_ms = 5000\n"
+    config = f"{QUIET}{SHORT_TRIALS}"
+    config += "[grpc]\nkeepalive_ms = 50\nkeepalive_timeout_ms = 5000\n[grpc.http2]\nmin_ping_interval_ms = 1\n"
     seen = []
     with (
         running(tmp_path, state=state, config=config, http=["off"], arguments=grpc_server) as daemon,

