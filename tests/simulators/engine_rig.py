@@ -113,6 +113,7 @@ class Rig:
     disk: dict[str, tuple[Release, ...]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     idle_before_trial_s: float = 0.0
+    budget: ProfileBudget = field(default_factory=ProfileBudget)
 
     def __post_init__(self) -> None:
         self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
@@ -122,7 +123,7 @@ class Rig:
         self.engine = Engine(self.registry, quotas(self.settings))
         self.engine.serving = True
         steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
-        profile = Profile("rig", "", 0, Match(), ProfileBudget(), steps)
+        profile = Profile("rig", "", 0, Match(), self.budget, steps)
         inventory = Inventory("x86_64", Board(), Cpu(features=("avx2",)), 1)
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(

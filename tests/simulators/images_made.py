@@ -36,7 +36,7 @@ def image_manifest(variants: tuple[str, ...] = ("a",)) -> ModelManifest:
     return manifest(variants=variants, inputs=(GRAY_2X2,), outputs=(TensorSpec("y", Datatype.FP32, (-1, 1, 2, 2)),))
 
 
-def image_request(count: int, side_px: int = 64) -> InferRequest:
+def image_request(count: int, side_px: int = 64, **changes: object) -> InferRequest:
     """`count` gray images."""
     content = encoded(np.full((side_px, side_px), 7, np.uint8))
-    return InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(*[content] * count))})
+    return InferRequest("m", {"x": Tensor(Datatype.BYTES, elements(*[content] * count))}, **changes)  # type: ignore[arg-type]

@@ -98,6 +98,7 @@ class SimulatedRuntime:
     name = "reference"
 
     def __init__(self) -> None:
+        self.lends = True
         self.factors: dict[str, float] = {}
         self.refuses: dict[str, Exception] = {}
         self.sessions: list[SimulatedSession] = []
@@ -124,6 +125,7 @@ class SimulatedRuntime:
             raise self.refuses[variant.name]
         self.opened.append(variant.name)
         session = SimulatedSession(self.factors.get(variant.name, 1.0), manifest.outputs[0].name)
+        session.lends = self.lends
         self.sessions.append(session)
         return session
 
