@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.performance.load import Figures
 from tests.performance.servers import OWN, PLAIN
@@ -13,20 +14,35 @@ from tests.performance.steps import BARE, COSTLY, TINY, Row
 Samples = Mapping[Row, Sequence[Figures]]
 
 
+NOISE = 0.05
+"""Share of the server's core that others may take before a figure says as much about them."""
+
+
+class Value(NamedTuple):
+    """One pass: the figure, and what others took of the server's core meanwhile (0 where that was not counted: starts,
+    whose own children would count as others)."""
+
+    figure: float
+    others: float
+
+
+Values = Callable[[Samples], list[Value]]
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """`values` answers one figure a pass, or none where its rows were not measured; `form` writes it."""
+    """`values` answers one a pass, or none where its rows were not measured; `form` writes the figure."""
 
     what: str
     limit: float
     at_least: bool
     form: str
-    values: Callable[[Samples], Sequence[float]]
+    values: Values
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An aim, its median and range, and in how many passes it was reached."""
+    """An aim, its median and range, in how many passes it was reached, and the median of what others took."""
 
     aim: Aim
     median: float
@@ -34,11 +50,17 @@ class Verdict:
     high: float
     reached: int
     passes: int
+    others: float
 
     @property
     def met(self) -> bool:
         """By the median."""
         return self.median >= self.aim.limit if self.aim.at_least else self.median <= self.aim.limit
+
+    @property
+    def word(self) -> str:
+        """What the median says; nothing where others had too large a part in it."""
+        return "too noisy to say" if self.others > NOISE else "met" if self.met else "missed"
 
 
 def judged(samples: Samples) -> list[Verdict]:
@@ -46,38 +68,38 @@ def judged(samples: Samples) -> list[Verdict]:
     verdicts = []
     for aim in AIMS:
         if values := aim.values(samples):
-            sign = 1 if aim.at_least else -1
-            reached = sum(sign * value >= sign * aim.limit for value in values)
-            spread = (statistics.median(values), min(values), max(values))
-            verdicts.append(Verdict(aim, *spread, reached, len(values)))
+            figures, sign = [value.figure for value in values], 1 if aim.at_least else -1
+            reached = sum(sign * figure >= sign * aim.limit for figure in figures)
+            spread = (statistics.median(figures), min(figures), max(figures))
+            others = statistics.median(value.others for value in values)
+            verdicts.append(Verdict(aim, *spread, reached, len(values), others))
     return verdicts
 
 
-def _figure(table: str, what: str, key: str, server: str = OWN) -> Callable[[Samples], list[float]]:
-    """`key` of the one row of `table` by `server` whose name contains `what`."""
+def _figure(table: str, what: str, key: str, server: str = OWN) -> Values:
+    """`key` of the first row of `table` by `server` whose name contains `what`."""
 
-    def values(samples: Samples) -> list[float]:
+    def values(samples: Samples) -> list[Value]:
         rows = [row for row in samples if (row.table, row.server) == (table, server) and what in row.what]
-        return [figures[key] for row in rows[:1] for figures in samples[row]]
+        return [Value(figures[key], figures.get("others", 0.0)) for row in rows[:1] for figures in samples[row]]
 
     return values
 
 
-def _ratio(
-    of: Callable[[Samples], list[float]], to: Callable[[Samples], list[float]]
-) -> Callable[[Samples], list[float]]:
-    def values(samples: Samples) -> list[float]:
-        return [one / other for one, other in zip(of(samples), to(samples), strict=False)]
+def _ratio(of: Values, to: Values) -> Values:
+    def values(samples: Samples) -> list[Value]:
+        pairs = zip(of(samples), to(samples), strict=False)
+        return [Value(one.figure / other.figure, max(one.others, other.others)) for one, other in pairs]
 
     return values
 
 
-def _times_plain(what: str) -> Callable[[Samples], list[float]]:
+def _times_plain(what: str) -> Values:
     table = f"{TINY} model"
     return _ratio(_figure(table, what, "per_s"), _figure(table, what, "per_s", PLAIN))
 
 
-def _of_bare(what: str) -> Callable[[Samples], list[float]]:
+def _of_bare(what: str) -> Values:
     table = f"{COSTLY} model"
     return _ratio(_figure(table, what, "per_s"), _figure(table, "", "per_s", BARE))
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.performance.aims import Samples, Verdict
+from tests.performance.aims import NOISE, Samples, Verdict
 from tests.performance.load import Figures
 from tests.performance.networks import Network
 from tests.performance.servers import PLAIN
@@ -21,8 +21,7 @@ from tests.performance.steps import BARE, Row
 WIDTH = 150
 BAR_CHARS = 12
 EIGHTHS = " ▏▎▍▌▋▊▉"
-NOISE = 0.05
-"""Share of the server's core that others may take before the run is called noisy."""
+STYLES = {"met": "green", "missed": "red", "too noisy to say": "yellow"}
 
 
 def medians(samples: Samples) -> dict[Row, Figures]:
@@ -163,7 +162,7 @@ def _aims(verdicts: Sequence[Verdict]) -> Table:
     for verdict in verdicts:
         aim = verdict.aim
         median, low, high, limit = map(aim.form.format, (verdict.median, verdict.low, verdict.high, aim.limit))
-        told = "[green]met[/]" if verdict.met else "[red]missed[/]"
+        told = f"[{STYLES[verdict.word]}]{verdict.word}[/]"
         wanted = f"{'≥' if aim.at_least else '≤'} {limit}"
         table.add_row(aim.what, wanted, median, f"{low} – {high}", told, f"{verdict.reached} of {verdict.passes}")
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -12,10 +11,9 @@ from typing import Self
 
 from tests.performance import load, networks, servers
 from tests.performance.load import Body, Figures, Posting
-from tests.performance.servers import SERVER_CORE, Server
+from tests.performance.servers import SERVER_CORE, Server, core_busy_s
 
 WARM_UP_S = 0.25
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Rig:
@@ -95,21 +93,14 @@ class Rig:
         `cpu_us` of the server per request, `load_busy`: share of a core that the load's tools took (where they do not
         say so themselves), `others`: share of the server's core that went to neither the server nor to idling.
         """
-        began, cpu, core, tools = time.monotonic(), server.cpu_s(), _core_busy_s(), _children_s()
+        began, cpu, core, tools = time.monotonic(), server.cpu_s(), core_busy_s(SERVER_CORE), _children_s()
         figures = measure()
         wall, taken = time.monotonic() - began, server.cpu_s() - cpu
-        others = max(0.0, _core_busy_s() - core - taken) / wall
+        others = max(0.0, core_busy_s(SERVER_CORE) - core - taken) / wall
         busy = (_children_s() - tools) / wall
         server.settle()
         requests = sum(each["requests"] for each in figures)
         return [{"load_busy": busy, **each, "cpu_us": taken * 1e6 / requests, "others": others} for each in figures]
-
-
-def _core_busy_s() -> float:
-    """All that the server's core did since boot, stolen time included (proc_stat(5))."""
-    line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{SERVER_CORE} "))
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
 
 
 def _children_s() -> float:

@@ -31,6 +31,7 @@ CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, LOAD_CORE = CORES[0], CORES[-1]
 WAIT_S = 30.0
 TRIALS_S = 300.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 NOTHING_BEHIND_OUR_BACK = """
 [gateway]
 id = "bench"
@@ -67,6 +68,13 @@ def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activ
 def compiled(folder: Path) -> dict[str, str]:
     """Environment in which Python keeps byte code, in a cache of this run's own: as an installation has it."""
     return {"PYTHONPYCACHEPREFIX": str(folder / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def core_busy_s(core: int) -> float:
+    """All that a core did since boot, interrupts and stolen time included (proc_stat(5))."""
+    line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} "))
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
 
 
 def pinned(core: int) -> tuple[str, ...]:
