@@ -55,6 +55,8 @@ class Datatype(enum.Enum):
     BYTES = ("BYTES", "O", 0)
 
 
+CONVERTED = frozenset({Datatype.BYTES, Datatype.BF16, Datatype.BOOL})
+"""Datatypes whose bytes on the wire are not what lies in memory, or may not be taken for it unseen."""
 DATATYPES: Mapping[str, Datatype] = {datatype.label: datatype for datatype in Datatype}
 """Datatype by its OIP name."""
 

@@ -14,17 +14,18 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import unexpected
-from gateway.frontends.grpc_v2.codec import PREFIX
 from gateway.frontends.grpc_v2.heads import Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
-from gateway.frontends.grpc_v2.messages import Incoming, Message, Raw
+from gateway.frontends.grpc_v2.messages import Incoming, Message
 from gateway.frontends.grpc_v2.patience import Patience
+from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
+from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
 from gateway.frontends.peer import peer_of
 
@@ -49,7 +50,7 @@ class Link(asyncio.BufferedProtocol):
         self.settings: GrpcSettings = server.settings
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
-        self._now_ns = 0
+        self._now_ns = self.heard_ns = 0
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,7 +97,9 @@ class Link(asyncio.BufferedProtocol):
             elif cast("Acknowledged", event).payload == DRAINED:
                 self._h2.drain()
         self.flush()
-        self._patience.heard(now_ns)
+        self.heard_ns = now_ns
+        if self._patience.at_ease:
+            self._patience.wake()
 
     def pause_writing(self) -> None:
         """The peer takes nothing: neither do we, or what we owe it would grow."""
@@ -152,9 +155,11 @@ class Link(asyncio.BufferedProtocol):
             content = bytes(content) if lent else content
             self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
             return
+        info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
         try:
-            server.check_load(self._h2.waiting_bytes)
-            request = server.codec.decode(content, head.info_at(stream.opened_ns), self._now_ns, lent=lent)
+            if server.calls >= self.settings.max_concurrent_calls or self._h2.waiting_bytes:
+                server.check_load(self._h2.waiting_bytes)
+            request = server.codec.decode(content, info, self._now_ns, lent=lent)
             if request.outputs:
                 self._asked[stream] = request.outputs
             stream.call = server.submit(request, self, stream)
@@ -204,10 +209,11 @@ class Link(asyncio.BufferedProtocol):
     # ---- answers: Sink ---------------------------------------------------------------------------------------------
     def answer(self, token: Stream, response: InferResponse) -> None:
         """Sink.answer."""
-        self._server.finished()
         token.call = None
+        asked = self._asked.pop(token, ()) if self._asked else ()
+        self._server.finished()
         try:
-            pieces, size = self._server.codec.encode(response, self._asked.pop(token, ()))
+            pieces, size = self._server.codec.encode(response, asked)
         except RequestError as error:
             self.turn_down(token, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`; a sink must not raise
@@ -227,10 +233,14 @@ class Link(asyncio.BufferedProtocol):
         pieces = h2.take()
         if pieces:
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
-        for writer in self._writers:
-            writer.set()
+        if self._writers:
+            self._wake_writers()
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
+
+    def _wake_writers(self) -> None:
+        for writer in self._writers:
+            writer.set()
 
     # ---- what calls ask --------------------------------------------------------------------------------------------
     def incoming(self) -> Incoming:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.grpc_v2.codec import ALIGNED_BYTES, PREFIX
+from gateway.frontends.grpc_v2.patterns import Raw
+from gateway.frontends.grpc_v2.templates import PREFIX
 
 SMALL_BYTES = 4096
 """Messages up to this size are not worth aligning: their tensors are copied faster than that."""
-Raw = bytes | memoryview
+ALIGNED_BYTES = 64
+"""Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
 
 
 @dataclass(slots=True)

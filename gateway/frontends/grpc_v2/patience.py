@@ -27,18 +27,17 @@ class Patience:
         self._link, self._settings = link, settings
         self._loop = asyncio.get_running_loop()
         self._busy_ns = int(min(settings.receive_timeout_s, settings.write_timeout_s) / CHECKS * 1e9)
-        self._heard_ns = self._stuck_ns = time.monotonic_ns()
-        self._opened_ns = self._heard_ns
+        self._opened_ns = self._stuck_ns = link.heard_ns = time.monotonic_ns()
         self._pinged_ns: int | None = None
         self._taken = (0, 0)
-        self._due_ns = 0
+        self.at_ease = False
+        """Whether nothing was under way when it looked last."""
         self._timer: asyncio.TimerHandle | None = None
         self._arm(int(settings.handshake_timeout_s * 1e9))
 
-    def heard(self, now_ns: int) -> None:
-        """The peer said something. Called at every read: it does next to nothing."""
-        self._heard_ns = now_ns
-        if self._due_ns - now_ns > self._busy_ns and self._link.busy:
+    def wake(self) -> None:
+        """The peer said something while nothing was under way."""
+        if self._link.busy:
             self._arm(self._busy_ns)
 
     def stop(self) -> None:
@@ -49,9 +48,8 @@ class Patience:
 
     def _arm(self, wait_ns: int) -> None:
         self.stop()
-        now_ns = time.monotonic_ns()
-        self._due_ns = now_ns + wait_ns
-        self._timer = self._loop.call_at(self._due_ns / 1e9, self._check)
+        self.at_ease = False
+        self._timer = self._loop.call_later(wait_ns / 1e9, self._check)
 
     def _check(self) -> None:
         now_ns, link = time.monotonic_ns(), self._link
@@ -60,14 +58,16 @@ class Patience:
             link.abort()
             return
         self._refuse_late(now_ns)
-        self._arm(self._next_ns(now_ns))
+        wait_ns = self._next_ns(now_ns)
+        self._arm(wait_ns)
+        self.at_ease = wait_ns > self._busy_ns
 
     def _next_ns(self, now_ns: int) -> int:
         if self._pinged_ns is not None:
             return self._settings.keepalive_timeout_ms * 1_000_000
         if self._link.busy:
             return self._busy_ns
-        return max(self._heard_ns + self._settings.keepalive_ms * 1_000_000 - now_ns, 1_000_000)
+        return max(self._link.heard_ns + self._settings.keepalive_ms * 1_000_000 - now_ns, 1_000_000)
 
     def _refuse_late(self, now_ns: int) -> None:
         """Requests that are not complete in time; streams are in the order they were opened."""
@@ -92,10 +92,10 @@ class Patience:
     def _silent(self, now_ns: int) -> bool:
         """Whether a PING was not answered; asks for a sign of life where nothing was heard for long."""
         if self._pinged_ns is not None:
-            if self._heard_ns < self._pinged_ns:
+            if self._link.heard_ns < self._pinged_ns:
                 return now_ns - self._pinged_ns >= self._settings.keepalive_timeout_ms * 1_000_000
             self._pinged_ns = None
-        if now_ns - self._heard_ns >= self._settings.keepalive_ms * 1_000_000:
+        if now_ns - self._link.heard_ns >= self._settings.keepalive_ms * 1_000_000:
             self._pinged_ns = now_ns
             self._link.ping(ALIVE)
         return False

@@ -44,7 +44,7 @@ class GrpcServer:
         self._links: set[Link] = set()
         self._listeners: list[asyncio.Server] = []
         self._paths: list[Path] = []
-        self._idle = asyncio.Event()
+        self._idle, self._stopping = asyncio.Event(), False
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
         """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
@@ -60,6 +60,7 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
+        self._stopping = True
         self._service.drain()
         for listener in self._listeners:
             listener.close()
@@ -124,7 +125,7 @@ class GrpcServer:
     def finished(self, _: object = None) -> None:
         """A call in progress has ended."""
         self.calls -= 1
-        if not self.calls:
+        if self._stopping:
             self._tell_idle()
 
     def _tell_idle(self) -> None:

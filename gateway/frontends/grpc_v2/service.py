@@ -24,6 +24,7 @@ from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, po
 from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
+from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.not_offered import no_cuda_regions, no_regions, refuse_load_parameters
 from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_region
 
@@ -110,7 +111,7 @@ class InferenceService:
         """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
         asked = self.codec.decode(raw, call, time.monotonic_ns(), lent=False)
         pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
-        return b"".join(pieces[1:])
+        return b"".join(pieces)[PREFIX.size :]
 
     async def _answer_message(self, request: Any, call: CallInfo) -> Any:
         asked = decode_request(request, call, time.monotonic_ns(), self._regions)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.domain.errors import RequestError
 from gateway.frontends.grpc_v2.calls import Kind
-from gateway.frontends.grpc_v2.codec import prefixed
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message
+from gateway.frontends.grpc_v2.templates import prefixed
 from gateway.frontends.grpc_v2.unary import one_request, unfolded
 
 if TYPE_CHECKING:

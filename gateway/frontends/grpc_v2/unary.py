@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.grpc_v2.codec import prefixed
 from gateway.frontends.grpc_v2.http2.streams import Stream
-from gateway.frontends.grpc_v2.messages import Message, Raw, inflate
+from gateway.frontends.grpc_v2.messages import Message, inflate
+from gateway.frontends.grpc_v2.patterns import Raw
+from gateway.frontends.grpc_v2.templates import prefixed
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.link import Link

@@ -30,7 +30,13 @@ class Layout:
 
     def key(self, message: bytes | memoryview) -> bytes:
         """The bytes that must be equal."""
-        return b"".join([message[part] for part in self.fixed])
+        fixed = self.fixed
+        return bytes(message[fixed[0]]) if len(fixed) == 1 else b"".join([message[part] for part in fixed])
+
+    def ident(self, message: bytes | memoryview) -> str:
+        """The id. Raises UnicodeDecodeError where it is no text."""
+        start, end = self.id
+        return str(message[start:end], "utf-8") if end else ""
 
 
 def layout_of(message: bytes | memoryview) -> Layout | None:

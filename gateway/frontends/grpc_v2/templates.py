@@ -1,0 +1,89 @@
+"""What of a ModelInferResponse repeats: all but its outputs' bytes and its id. Made from the protobuf message."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from gateway.domain.infer import InferResponse
+from gateway.domain.tensor import CONVERTED, Array
+from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.wire import field_head
+
+PREFIX = struct.Struct(">BI")
+"""A message's flag and length (gRPC's "Length-Prefixed-Message")."""
+IN_PLACE_BYTES = 16 * 1024
+"""Outputs from this size on go out as they lie; smaller ones are copied into one piece with what surrounds them."""
+ID_FIELD, RAW_FIELD = 3, 6
+"""`id` and `raw_output_contents` in ModelInferResponse."""
+
+Piece = bytes | memoryview
+
+
+@dataclass(slots=True)
+class Template:
+    """Bytes before the id, and before each output's content. `anonymous` is all before the first content, where there
+    is no id, prefix included; `size` is the message's without one. `plain`: outputs travel as they lie in memory."""
+
+    head: bytes
+    before: tuple[bytes, ...]
+    size: int
+    anonymous: bytes
+    plain: bool
+
+    def fill(self, response: InferResponse) -> tuple[list[Piece], int]:
+        """The length-prefixed message of a response that fits, in pieces, and its size with the prefix."""
+        ident, size = response.id, self.size
+        if ident:
+            coded = ident.encode()
+            field = field_head(ID_FIELD, len(coded)) + coded
+            size += len(field)
+            pieces: list[Piece] = [PREFIX.pack(0, size), self.head, field, self.before[0]]
+        else:
+            pieces = [self.anonymous]
+        behind = self.before[1:]
+        for tensor in response.outputs.values():
+            pieces.append(_content(tensor.array))
+            if behind:
+                pieces.append(behind[0])
+                behind = behind[1:]
+        return pieces, size + 5
+
+
+def shape_of(response: InferResponse) -> tuple[object, ...]:
+    """What responses of one template have in common."""
+    outputs = response.outputs
+    if len(outputs) == 1:
+        ((name, tensor),) = outputs.items()
+        array = tensor.array
+        return response.model, response.version, name, tensor.datatype.label, array.shape, array.dtype
+    key: list[object] = [response.model, response.version]
+    for name, tensor in outputs.items():
+        key += (name, tensor.datatype.label, tensor.array.shape, tensor.array.dtype)
+    return tuple(key)
+
+
+def template_of(response: InferResponse) -> Template:
+    """The template of a response and all of its shape."""
+    outputs = response.outputs.values()
+    plain = all(each.datatype not in CONVERTED and each.array.dtype == each.datatype.dtype for each in outputs)
+    head = message("inference.ModelInferResponse")(model_name=response.model, model_version=response.version)
+    described = message("inference.ModelInferResponse")()
+    for name, tensor in response.outputs.items():
+        described.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
+    before = [field_head(RAW_FIELD, each.array.nbytes) for each in outputs]
+    before = [described.SerializeToString() + before[0], *before[1:]] if before else [b""]
+    start = head.SerializeToString()
+    size = len(start) + sum(len(each) for each in before) + sum(each.array.nbytes for each in outputs)
+    return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
+
+
+def prefixed(content: bytes) -> tuple[list[Piece], int]:
+    """A length-prefixed message in pieces, and its size in bytes."""
+    return [PREFIX.pack(0, len(content)), content], PREFIX.size + len(content)
+
+
+def _content(array: Array) -> Piece:
+    if array.nbytes < IN_PLACE_BYTES or not array.flags.c_contiguous:
+        return array.tobytes()
+    return array.data.cast("B")
