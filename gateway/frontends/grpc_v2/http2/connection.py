@@ -313,7 +313,7 @@ class Connection:
             return
         # First the ACK: what is said by the new windows must come behind it, as gRPC's C core checks.
         self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        for identifier, value in frames.settings_in(payload).items():
+        for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):  # frames' size, then windows
             self._apply(identifier, value)
 
     def _apply(self, identifier: int, value: int) -> None:

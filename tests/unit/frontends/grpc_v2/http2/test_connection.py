@@ -261,3 +261,14 @@ def test_room_that_the_owner_gives() -> None:
     assert connection.failed is None
     tell(connection, data(1, bytes(2000)))
     assert reset_code(said(connection), 1) is Code.FLOW_CONTROL_ERROR
+
+
+def test_smaller_frames_and_larger_windows_told_at_once() -> None:
+    """What the window lets go is said in frames of the new size already."""
+    connection = welcomed(settings={frames.INITIAL_WINDOW_SIZE: 0, frames.MAX_FRAME_SIZE: 30_000})
+    answer(connection, opened(connection, 1, END), bytes(30_000))
+    connection.take()
+    tell(connection, frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 30_000, frames.MAX_FRAME_SIZE: 16_384}))
+    words = said(connection)
+    assert words[0].kind == frames.SETTINGS
+    assert [len(word.payload) for word in words if word.kind == frames.DATA] == [16_384, 13_616]
