@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
@@ -65,6 +66,7 @@ class Daemon:
             if await self._started(stack):
                 self._notify.ready(self._summary())
                 self._ready.set()
+                _settle()
                 await self._stop.wait()
             self._notify.stopping()
             self._log.info("stopping", drain_s=self._config.limits.drain_s)
@@ -177,6 +179,7 @@ class Daemon:
             async with asyncio.timeout(HTTP_WAITS_S):
                 await self._ready.wait()
         await frontend.answer()
+        _settle()
 
     def _http_answers(self, answering: asyncio.Task[None]) -> None:
         """A gateway that cannot answer where it listens ends; `_end_answering` says why."""
@@ -322,6 +325,13 @@ class Daemon:
         while True:
             self._notify.watchdog()
             await asyncio.sleep(period_s)
+
+
+def _settle() -> None:
+    """What the start made stays, so no search for garbage need look at it again: a full one stops every request for
+    15 ms with those 64,000 objects, and for 0.01 ms without (`python -m tests.performance.start`, last line)."""
+    gc.freeze()
+    gc.enable()
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:

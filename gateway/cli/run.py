@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 
 from gateway.cli.common import configured, overrides
 from gateway.config import state_folder
@@ -12,6 +13,7 @@ from gateway.daemon import Daemon
 
 def command(arguments: argparse.Namespace) -> int:
     """Serve; 0 once drained after SIGTERM or SIGINT."""
+    gc.disable()  # the daemon enables it once it has started
     config = configured(arguments)
 
     async def serve() -> None:

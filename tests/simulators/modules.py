@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -20,9 +21,14 @@ EVENT = "modules loaded"
 
 def modules(daemon: Daemon) -> set[str]:
     """Full names of what a daemon started with `COMMAND` has loaded now."""
+    return set(told(daemon)["names"])
+
+
+def told(daemon: Daemon) -> dict[str, Any]:
+    """What a daemon started with `COMMAND` says of itself: `names`, how many objects are `frozen`, is it `collecting`."""
     asked = sum(line["event"] == EVENT for line in daemon.lines()) + 1
     daemon.signal(signal.SIGUSR1)
-    return set(daemon.wait_logged(EVENT, asked=asked)["names"])
+    return daemon.wait_logged(EVENT, asked=asked)
 
 
 def main() -> int:
@@ -32,7 +38,8 @@ def main() -> int:
     def tell(_number: int, _frame: Any) -> None:
         nonlocal asked
         asked += 1
-        os.write(2, (json.dumps({"event": EVENT, "asked": asked, "names": sorted(sys.modules)}) + "\n").encode())
+        facts = {"names": sorted(sys.modules), "frozen": gc.get_freeze_count(), "collecting": gc.isenabled()}
+        os.write(2, (json.dumps({"event": EVENT, "asked": asked, **facts}) + "\n").encode())
 
     signal.signal(signal.SIGUSR1, tell)
     from gateway.cli import main as edge_gateway

@@ -84,6 +84,14 @@ def test_images_bring_pillow_and_other_requests_do_not(tmp_path, state, digit_pn
         assert "PIL" in packages(daemon)
 
 
+def test_what_the_start_made_is_never_searched_for_garbage_and_the_rest_is(tmp_path, state):
+    with running(tmp_path, state=state, command=modules.COMMAND) as daemon:
+        assert request(daemon, "GET", "/v2/health/ready")[0] == 200
+        told = modules.told(daemon)
+    assert told["collecting"]
+    assert told["frozen"] > 30_000
+
+
 def test_http_is_answered_right_after_ready(tmp_path, state):
     """What a unit ordered after ours relies on: whoever connects at READY=1 is answered, the first of many too."""
     with running(tmp_path, state=state) as daemon:
