@@ -245,19 +245,21 @@ class Peers:
                 self.calls[event.stream_id].read += event.data
                 if takes and event.flow_controlled_length:
                     self.theirs.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            elif isinstance(event, h2.events.TrailersReceived):
-                assert [(name, value) for name, value in event.headers] == [("grpc-status", "0")]
-            elif isinstance(event, h2.events.StreamEnded):
-                self.calls[event.stream_id].read_end = True
-            elif isinstance(event, h2.events.StreamReset):
-                call = self.calls[event.stream_id]
-                if event.remote_reset:
-                    assert call.gone or event.error_code == Code.NO_ERROR
-            elif isinstance(event, h2.events.SettingsAcknowledged):
-                self.greeted = True
-            elif isinstance(event, h2.events.PingAckReceived):
-                self.pongs += 1
-            assert not isinstance(event, h2.events.ConnectionTerminated)
+            else:
+                self._note(event)
+
+    def _note(self, event: h2.events.Event) -> None:
+        assert not isinstance(event, h2.events.ConnectionTerminated)
+        if isinstance(event, h2.events.TrailersReceived):
+            assert [(name, value) for name, value in event.headers] == [("grpc-status", "0")]
+        elif isinstance(event, h2.events.StreamEnded):
+            self.calls[event.stream_id].read_end = True
+        elif isinstance(event, h2.events.StreamReset) and event.remote_reset:
+            assert self.calls[event.stream_id].gone or event.error_code == Code.NO_ERROR
+        elif isinstance(event, h2.events.SettingsAcknowledged):
+            self.greeted = True
+        elif isinstance(event, h2.events.PingAckReceived):
+            self.pongs += 1
 
     @classmethod
     def converse(cls, chance: random.Random, steps: int) -> Peers:

@@ -311,9 +311,9 @@ class Connection:
             if payload:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             return
-        # First the ACK: what is said by the new windows must come behind it, as gRPC's C core checks.
+        # First the ACK, then the size of frames: what the new windows let go is said by both (gRPC's C core checks).
         self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):  # frames' size, then windows
+        for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):
             self._apply(identifier, value)
 
     def _apply(self, identifier: int, value: int) -> None:
