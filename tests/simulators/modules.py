@@ -25,7 +25,7 @@ def modules(daemon: Daemon) -> set[str]:
 
 
 def told(daemon: Daemon) -> dict[str, Any]:
-    """What a daemon started with `COMMAND` says of itself: `names`, how many objects are `frozen`, is it `collecting`."""
+    """What it says of itself: `names`, how many objects are `frozen`, whether it is `collecting` garbage."""
     asked = sum(line["event"] == EVENT for line in daemon.lines()) + 1
     daemon.signal(signal.SIGUSR1)
     return daemon.wait_logged(EVENT, asked=asked)

@@ -117,6 +117,19 @@ def test_a_prefix_that_no_unit_could_hold_is_refused(prefix: str, tmp_path: Path
     assert not (tmp_path / "x").exists()
 
 
+def test_it_compiles_where_python_is_told_to_write_no_byte_code(
+    tmp_path: Path, lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some machines set both for everyone; a start without byte code takes twice as long."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
+    bare(tmp_path / "image", lock)
+    (package,) = (tmp_path / "image" / VENV / "lib").glob("python3*/site-packages/gateway")
+    folders = {source.parent for source in package.rglob("*.py")}
+    assert len(folders) > 5
+    assert [folder for folder in folders if not list((folder / "__pycache__").glob("*.pyc"))] == []
+
+
 def _write(path: Path, text: str) -> None:
     """As an editor does: a new file, so that no hard link is written through."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import zipfile
@@ -13,10 +14,15 @@ from tests.system.installation import REPOSITORY, run
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
-    (wheel,) = folder.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -55,6 +61,19 @@ def test_models_profiles_and_descriptors_are_among_them(names: set[str]) -> None
     assert "gateway/_share/device_profiles/generic-x86.toml" in names
     assert "gateway/_share/models/meter-reader/1/manifest.toml" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_pip_compiles_it_where_python_is_told_to_write_no_byte_code(wheel: Path, tmp_path: Path) -> None:
+    """As packaging/README.md says."""
+    options = ("--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site")
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTHONPYCACHEPREFIX", None)
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options, wheel, env=environment)
+    sources = [*(tmp_path / "site" / "gateway").rglob("*.py")]
+    assert len(sources) > 100
+    assert [
+        file for file in sources if not list((file.parent / "__pycache__").glob(f"{file.stem}.cpython-*.pyc"))
+    ] == []
 
 
 def test_what_builds_the_wheel_is_locked_to_what_tests_it() -> None:
