@@ -17,6 +17,7 @@ from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.messages import Room
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.sockets import Sockets
 from gateway.frontends.listening import bound_address, listening
 from gateway.frontends.tls import server_context
 
@@ -42,6 +43,7 @@ class GrpcServer:
         self.calls = 0
         self._service, self._security = service, security
         self._links: set[Link] = set()
+        self._sockets: Sockets
         self._listeners: list[asyncio.Server] = []
         self._paths: list[Path] = []
         self._idle, self._stopping = asyncio.Event(), False
@@ -54,14 +56,19 @@ class GrpcServer:
         context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
             bound = [bound_address(each) for each in sockets]
-            self._listeners = [await self._serve(each, context) for each in sockets]
+            self._sockets = Sockets(self._link)
+            for each in sockets:
+                await self._serve(each, context)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
+        if self._stopping:
+            return
         self._stopping = True
         self._service.drain()
+        self._sockets.stop_listening()
         for listener in self._listeners:
             listener.close()
         for path in self._paths:
@@ -85,6 +92,7 @@ class GrpcServer:
             )
         for link in list(self._links):
             link.abort()
+        self._sockets.close()
 
     async def _emptied(self, limit_s: float) -> bool:
         """Wait until no connection and no call is left; False where that took longer than `limit_s`."""
@@ -132,9 +140,15 @@ class GrpcServer:
         if not (self.calls or self._links):
             self._idle.set()
 
-    async def _serve(self, listener: socket, context: SSLContext | None) -> asyncio.Server:
-        tls = None if listener.family == AF_UNIX else context
-        limit_s = self.settings.handshake_timeout_s if tls else None
-        return await asyncio.get_running_loop().create_server(
-            lambda: Link(self), sock=listener, ssl=tls, ssl_handshake_timeout=limit_s, backlog=BACKLOG
+    async def _serve(self, listener: socket, context: SSLContext | None) -> None:
+        if context is None or listener.family == AF_UNIX:
+            self._sockets.listen(listener)
+            return
+        limit_s = self.settings.handshake_timeout_s
+        server = await self._sockets.loop.create_server(
+            self._link, sock=listener, ssl=context, ssl_handshake_timeout=limit_s, backlog=BACKLOG
         )
+        self._listeners.append(server)
+
+    def _link(self) -> Link:
+        return Link(self)

@@ -1,0 +1,291 @@
+"""Plain sockets of the gRPC server: TCP and UNIX, accepted, read and written here rather than by asyncio's transports.
+
+All of them stand behind one epoll of their own, which the loop watches as a single descriptor: what is ready is dealt
+with in one callback, where asyncio would schedule one per socket. TLS stays asyncio's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+READY_LIMIT = 256
+"""Sockets that one turn of the loop deals with; the others have the next."""
+ACCEPT_LIMIT = 64
+"""Connections that one turn accepts."""
+PIECES_LIMIT = 64
+"""Pieces that one system call writes (IOV_MAX is 1024)."""
+HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
+"""Bytes that wait for the peer when it is told to be slow, and when it is told that it has caught up: asyncio's own."""
+LINGER_S = 1.0
+"""How long a connection that we closed is read and not looked at: what came unread would make the kernel reset it, and
+the peer might never see why it was closed (RFC 9112, section 9.6)."""
+FULL_WAIT_S = 1.0
+"""How long nothing is accepted where this process has no descriptor or memory left."""
+_FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_IN, _OUT, _GONE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
+
+log = logging.getLogger(__name__)
+
+
+class _Watched(Protocol):
+    def ready(self, events: int) -> None: ...
+
+
+class Sockets:
+    """`link` makes the protocol of a new connection."""
+
+    def __init__(self, link: Callable[[], asyncio.BufferedProtocol]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._link = link
+        self._epoll = select.epoll()
+        self._watched: dict[int, _Watched] = {}
+        self._listeners: list[_Listener] = []
+        self.loop.add_reader(self._epoll.fileno(), self._ready)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept what comes there."""
+        self._listeners.append(_Listener(self, listener, self._link))
+
+    def stop_listening(self) -> None:
+        """Accept no more."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        """Watch nothing any more; connections are closed by their owners before."""
+        self.stop_listening()
+        self.loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def watch(self, descriptor: int, watched: _Watched, events: int) -> None:
+        """Tell `watched` what happens to a descriptor."""
+        self._watched[descriptor] = watched
+        self._epoll.register(descriptor, events)
+
+    def change(self, descriptor: int, events: int) -> None:
+        """Tell it of other events."""
+        self._epoll.modify(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Tell it nothing more."""
+        if self._watched.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def _ready(self) -> None:
+        for descriptor, events in self._epoll.poll(0, READY_LIMIT):
+            watched = self._watched.get(descriptor)
+            if watched is not None:  # else one before it in this turn closed it
+                watched.ready(events)
+
+
+class _Listener:
+    def __init__(self, sockets: Sockets, listener: socket.socket, link: Callable[[], asyncio.BufferedProtocol]) -> None:
+        self._sockets, self._listener, self._link = sockets, listener, link
+        self._open()
+
+    def ready(self, events: int) -> None:
+        """Somebody wants to connect."""
+        del events
+        for _ in range(ACCEPT_LIMIT):
+            try:
+                connected, name = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._wait(error)
+                return
+            Wire(self._sockets, connected, name, self._link())
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._sockets.forget(self._listener.fileno())
+        self._listener.close()
+
+    def _open(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._sockets.watch(self._listener.fileno(), self, _IN)
+
+    def _wait(self, error: OSError) -> None:
+        log.error("connections cannot be accepted: %s; the next try is in %s s", error, FULL_WAIT_S)
+        if error.errno in _FULL:
+            self._sockets.forget(self._listener.fileno())
+            self._sockets.loop.call_later(FULL_WAIT_S, self._open)
+
+
+class Wire(asyncio.Transport):
+    """One connection, as a protocol sees a transport. What `write` cannot send at once waits here, uncopied."""
+
+    def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, link: asyncio.BufferedProtocol) -> None:
+        super().__init__()
+        connected.setblocking(False)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
+        self._descriptor = connected.fileno()
+        self._waiting: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        self._reads, self._held = True, False
+        self._closing = self._lingering = self._gone = False
+        sockets.watch(self._descriptor, self, _IN)
+        link.connection_made(self)
+
+    # ---- what happens to the socket --------------------------------------------------------------------------------
+    def ready(self, events: int) -> None:
+        """It can be read or written, or it is gone."""
+        if events & _OUT:
+            self._send_waiting()
+        if not self._gone and events & (_IN | _GONE):
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            size = self._socket.recv_into(self._link.get_buffer(-1))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if self._lingering and size:
+            return
+        if not size:
+            self._end(None)
+            return
+        try:
+            self._link.buffer_updated(size)
+        except Exception as error:  # the boundary: a defect that one connection meets ends that connection
+            log.exception("a connection is closed because of a defect of ours")
+            self._end(error)
+
+    def _send_waiting(self) -> None:
+        try:
+            sent = self._socket.sendmsg(
+                [self._waiting[index] for index in range(min(PIECES_LIMIT, len(self._waiting)))]
+            )
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        self._drop(sent)
+        if not self._waiting:
+            self._watch()
+            if self._closing:
+                self._linger()
+        if self._held and self._waiting_bytes <= LOW_BYTES:
+            self._held = False
+            self._link.resume_writing()
+
+    def _drop(self, sent: int) -> None:
+        self._waiting_bytes -= sent
+        while sent:
+            first = self._waiting.popleft()
+            if sent < len(first):
+                self._waiting.appendleft(first[sent:])
+                return
+            sent -= len(first)
+
+    # ---- what a protocol asks of a transport ------------------------------------------------------------------------
+    def write(self, data: Any) -> None:
+        """Send, or keep what cannot be sent yet."""
+        if self._waiting or self._closing:
+            self._keep((data,))
+            return
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._end(error)
+            return
+        if sent < len(data):
+            self._keep((memoryview(data)[sent:],))
+            self._watch()
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        """As `write`, of several pieces by one system call."""
+        idle = not self._waiting
+        self._keep(list_of_data)
+        if idle and self._waiting:
+            self._send_waiting()
+            if self._waiting:
+                self._watch()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait for the peer."""
+        return self._waiting_bytes
+
+    def pause_reading(self) -> None:
+        """Read nothing until `resume_reading`."""
+        self._reads = False
+        self._watch()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._reads = True
+        self._watch()
+
+    def close(self) -> None:
+        """Send what waits, then end the connection."""
+        if not self._closing:
+            self._closing = True
+            if not self._waiting:
+                self._linger()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._end(None)
+
+    def is_closing(self) -> bool:
+        """Whether it was told to end."""
+        return self._closing or self._gone
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """The `socket` and its `peername`."""
+        return {"socket": self._socket, "peername": self._name}.get(name, default)
+
+    # ---- within ----------------------------------------------------------------------------------------------------
+    def _keep(self, pieces: Iterable[Any]) -> None:
+        if self._closing:
+            return
+        for piece in pieces:
+            view = memoryview(piece)
+            if view:
+                self._waiting.append(view)
+                self._waiting_bytes += len(view)
+        if self._waiting_bytes > HIGH_BYTES and not self._held:
+            self._held = True
+            self._link.pause_writing()
+
+    def _watch(self) -> None:
+        if not self._gone:
+            reads = _IN if self._reads or self._lingering else 0
+            self._sockets.change(self._descriptor, reads | (_OUT if self._waiting else 0))
+
+    def _linger(self) -> None:
+        """All was sent: say so, and let the peer finish its sentence."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._end(error)
+            return
+        self._lingering = True
+        self._watch()
+        self._sockets.loop.call_later(LINGER_S, self._end, None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._gone:
+            return
+        self._gone = self._closing = True
+        self._sockets.forget(self._descriptor)
+        self._socket.close()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._sockets.loop.call_soon(self._link.connection_lost, error)
