@@ -205,6 +205,24 @@ def test_streams(channels, name):
     alike(stream, channels, STREAM, [asked.SerializeToString() for asked in STREAMS[name]])
 
 
+@pytest.mark.parametrize("name", INFERENCES)
+def test_a_stream_answers_as_a_call_does(channels, name):
+    as_streamed(channels[0], INFERENCES[name].SerializeToString())
+
+
+def as_streamed(channel, raw):
+    """A call's bytes are read and written by hand, a stream's messages by protobuf."""
+    code, details, reply, *_ = unary(channel, INFER, raw)
+    ended, why, replies, *_ = stream(channel, STREAM, [raw])
+    if ended is not grpc.StatusCode.OK:  # what is no message ends a stream
+        assert (code, details) == (ended, why)
+        return
+    (streamed,) = map(service_pb2.ModelStreamInferResponse.FromString, replies)
+    assert streamed.error_message == details
+    if code is grpc.StatusCode.OK:
+        assert streamed.infer_response == service_pb2.ModelInferResponse.FromString(reply)
+
+
 @pytest.mark.parametrize("path", [INFER, f"{V2}/ModelReady", "/grpc.health.v1.Health/Check"])
 @pytest.mark.parametrize("raw", [b"\xff\xff\xff", b"\n", b"\n\x05abc", bytes(64)])
 def test_bytes_that_are_no_message(channels, path, raw):
@@ -253,3 +271,4 @@ def test_damaged_requests(channels, data):
         else:
             raw.insert(place, data.draw(st.integers(0, 255)))
     alike(unary, channels, INFER, bytes(raw))
+    as_streamed(channels[0], bytes(raw))

@@ -52,16 +52,17 @@ def test_every_method_of_the_protocol_has_an_answer(service):
 def test_bytes_that_are_no_message(service):
     rpc = service.rpcs()["/inference.GRPCInferenceService/ModelInfer"]
     with pytest.raises(RequestError, match=r"the 3 bytes sent are no inference\.ModelInferRequest message") as caught:
-        rpc.parse(b"\xff\xff\xff")
+        asyncio.run(rpc.answer(b"\xff\xff\xff", CallInfo("ann")))
     assert caught.value.fault is Fault.INVALID
 
 
 def test_infer(service, inference):
     values = np.ones((1, 2), "<f4")
     inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 2]}]
-    reply = call(
+    raw = call(
         service, "ModelInfer", model_name="identity_fp32", id="7", inputs=inputs, raw_input_contents=[values.tobytes()]
     )
+    reply = message("inference.ModelInferResponse").FromString(raw)
     assert reply.raw_output_contents[0] == values.tobytes()
     assert (inference.requests[0].caller, reply.id) == ("ann", "7")
 
