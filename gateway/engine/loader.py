@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from gateway.domain.errors import VariantError
 from gateway.domain.events import Publish, TrialFinished
+from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.ports import Session
 from gateway.domain.release import Release, complete
 from gateway.domain.selection import Candidate, Site, choose, plan, untried, with_verdict
 from gateway.domain.verdict import Budget, Signature, Verdict, verdict_key
+from gateway.engine.priority import stepped_back
 
 Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
 Inspect = Callable[[str, Path], Awaitable[Signature]]
@@ -99,9 +102,9 @@ class Loader:
         """
         threads = candidate.verdict.threads if candidate.verdict else 1
         budget = replace(candidate.budget, threads=threads)
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(self.open_session, manifest, candidate.variant, release.folder, budget)
-        )
+        call = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
+        nice = self.site.profile.budget.worker_nice if budget.accelerator == CPU else 0
+        opening = asyncio.ensure_future(asyncio.to_thread(stepped_back, nice, call))
         try:
             return Opened(manifest, candidate, await asyncio.shield(opening))
         except asyncio.CancelledError:

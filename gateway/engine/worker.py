@@ -7,7 +7,6 @@ While the worker owns it, both touch it under one lock, and the thread sleeps wh
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from gateway.engine.cost import Cost
 from gateway.engine.limiter import Limiter, Share
+from gateway.engine.priority import step_back
 from gateway.engine.queue import Plan, Queue
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import Ticket
@@ -102,7 +102,8 @@ class Worker:
         self._changed.notify()
 
     def _work(self) -> None:
-        self._step_back()
+        if self._footing.nice and (refused := step_back(self._footing.nice)):
+            self._post(self._calls.priority_refused, refused)
         limiter, share = self._footing.limiter, self._share
         more = False
         while more or self._due():
@@ -118,14 +119,6 @@ class Worker:
         except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
             self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
-
-    def _step_back(self) -> None:
-        """Linux keeps a nice value per thread; a sandbox may refuse to change it."""
-        if self._footing.nice:
-            try:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._footing.nice)
-            except OSError as error:
-                self._post(self._calls.priority_refused, str(error))
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it

@@ -10,7 +10,7 @@ from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ModelManifest, Preprocess, TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.admission import Admission, Form
-from gateway.engine.cost import Cost
+from gateway.engine.cost import STACKING_BYTES_PER_NS, Cost
 from tests.simulators.engine_rig import manifest
 from tests.simulators.images_made import elements
 
@@ -130,7 +130,7 @@ def test_requested_outputs_keep_the_callers_order() -> None:
 
 
 def test_a_form_is_checked_once_and_every_value_each_time() -> None:
-    checks = admission()
+    checks = admission(cost=Cost(run_ns=100_000, row_ns=10_000, worker_rows=8))
     request = InferRequest("m", tensors())
     form = checks.form(request)
     assert checks.form(InferRequest("m", tensors())) is form
@@ -139,6 +139,14 @@ def test_a_form_is_checked_once_and_every_value_each_time() -> None:
         checks.form(request)
     assert checks.form(InferRequest("m", tensors(rows=3))) is not form
     assert checks.form(InferRequest("m", tensors(rows=3))).joins(form)
+
+
+def test_rows_are_not_stacked_where_copying_them_costs_more_than_it_saves() -> None:
+    row_bytes = sum(tensor.array.nbytes for tensor in tensors(1).values())
+    saved_ns = row_bytes // STACKING_BYTES_PER_NS
+    for gain_ns, stacks in ((saved_ns, False), (saved_ns + 1, True)):
+        form = admission(cost=Cost(run_ns=1000 + gain_ns, row_ns=1000)).form(InferRequest("m", tensors(2)))
+        assert form.joins(form) is stacks
 
 
 @pytest.mark.parametrize("change", ["datatype", "shape", "name", "outputs"])

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import PriorityRefused
 from gateway.domain.profile import Budget
+from gateway.engine.priority import stepped_back
 from gateway.engine.settings import EngineSettings, QueueSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, request, values
 from tests.simulators.images_made import image_manifest, image_request
@@ -214,6 +216,17 @@ async def test_workers_step_back_as_far_as_the_profile_says() -> None:
     assert await worker_nice(Rig()) == own
     assert await worker_nice(Rig(budget=Budget(worker_nice=own + 7))) == own + 7
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+def test_threads_that_an_engine_starts_while_it_is_opened_step_back_too() -> None:
+    def nice_of_a_child() -> int:
+        with ThreadPoolExecutor(1) as child:
+            return child.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [stepped_back(nice, nice_of_a_child) for nice in (0, own + 5)] == [own, own + 5]
+    with pytest.raises(ZeroDivisionError):
+        stepped_back(own + 1, lambda: 1 // 0)
 
 
 @pytest.mark.asyncio

@@ -81,7 +81,7 @@ def test_a_machine_of_another_architecture_has_no_profile() -> None:
 
 def test_the_schemas_example_is_a_profile() -> None:
     profile = read_profile(schema_example(), "SCHEMA.md")
-    assert profile.budget == Budget(threads=3, memory_bytes=1 << 30, watts=7.5)
+    assert profile.budget == Budget(threads=3, memory_bytes=1 << 30, watts=7.5, worker_nice=10)
     assert profile.match.compatible == ("example,board", "example,board-lite")
     assert dict(profile.ladder[1].options) == {"example": "a text that the runtime understands"}
 
