@@ -36,10 +36,11 @@ class Form:
     encoded: tuple[TensorSpec, ...]
     cost_ns: int = 0
     costly: bool = False
+    stacks: bool = True
 
     def joins(self, other: Form) -> bool:
-        """Whether rows of both can be stacked."""
-        return self.signature is other.signature or self.signature == other.signature
+        """Whether rows of both can be stacked, and that pays."""
+        return self.stacks and (self.signature is other.signature or self.signature == other.signature)
 
 
 class Admission:
@@ -73,6 +74,8 @@ class Admission:
     def _admit(self, request: InferRequest) -> Form:
         form = admit(request, self._manifest, self._max_batch_rows)
         cost = self._cost
+        row_bytes = sum(tensor.array.nbytes for tensor in request.inputs.values()) // form.rows
+        form.stacks = cost.stacking_pays(row_bytes)
         if cost.limit_ns:
             form.cost_ns = cost.expected_ns(form.rows, measured=self._measured)
             form.costly = cost.too_costly(form.cost_ns, before=True)
