@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
 import gc
 import os
@@ -36,6 +37,9 @@ LIVE = frozenset({"models", "log", "file"})
 HTTP_WAITS_S = 1.0
 """How long HTTP lets the models come up first. With kept verdicts they take a tenth of that."""
 
+REST_S = 0.5
+"""How long no model may have changed before memory is given back."""
+
 Overrides = Callable[[Config], Config]
 """What the command line lays over a configuration, also when SIGHUP reads it again."""
 
@@ -54,6 +58,7 @@ class Daemon:
         self._answering: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
+        self._giving_back: asyncio.TimerHandle | None = None
         self._mqtt: MqttFrontend | None = None
         self._regions: Regions | None = None
         self._readiness_changed: Callable[[], None] = lambda: None
@@ -247,6 +252,16 @@ class Daemon:
         log_event(event)
         if isinstance(event, ServableChanged):
             self._readiness_changed()
+            self._give_back_memory_soon()
+
+    def _give_back_memory_soon(self) -> None:
+        """Once the models have been at rest for a moment: each that comes or goes leaves malloc what nobody needs."""
+        if self._giving_back is not None:
+            self._giving_back.cancel()
+        if self._stop.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        self._giving_back = loop.call_later(REST_S, loop.run_in_executor, None, _give_back_memory)
 
     def _summary(self) -> str:
         """One line for people: what is ready, what is refused."""
@@ -332,6 +347,13 @@ def _settle() -> None:
     15 ms with those 64,000 objects, and for 0.01 ms without (`python -m tests.performance.start`, last line)."""
     gc.freeze()
     gc.enable()
+
+
+def _give_back_memory() -> None:
+    """Tell malloc to return what it keeps: with a model of 14 MiB 33 of 145 MiB after the start, 104 of 232 after three
+    swaps of it, in 4 ms (`python -m tests.performance.start`, its last two lines with and without this)."""
+    with suppress(AttributeError):  # a C library without it keeps less
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:

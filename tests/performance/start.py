@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.performance import servers
+from tests.performance import networks, servers
 from tests.simulators.daemon import ANYWHERE, COMMAND, QUIET, ROOT, Daemon
 
 SETTLED_S = 1.0
@@ -43,6 +43,9 @@ print(f"frozen: {full_ms():.2f} ms")
 BROKER = "mqtt://127.0.0.1:1"
 """Nobody answers there; the client's library is loaded all the same."""
 
+SWAPS = "swaps"
+"""Of a configuration: how often its model directory gets a newer version and loses the older one."""
+
 Figures = dict[str, float]
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     "tiny, gRPC": {"models": "one", "http": OFF},
@@ -52,6 +55,8 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     "tiny, gRPC + MQTT": {"models": "one", "http": OFF, "mqtt": BROKER},
     "all three, gRPC + HTTP": {"models": "models"},
     "all three, gRPC + HTTP + MQTT": {"models": "models", "mqtt": BROKER},
+    "mobilenet": {"models": "large"},
+    "mobilenet, three swaps later": {"models": "large", SWAPS: 3},
 }
 
 
@@ -61,8 +66,8 @@ def main() -> None:
     chosen = [name for name in CONFIGURATIONS if not options.names or name in options.names]
     with tempfile.TemporaryDirectory(prefix="edge-gateway-start-") as name:
         folder = Path(name)
-        one, environ = _prepared(folder), {"PYTHONPYCACHEPREFIX": name + "/pyc", "PYTHONDONTWRITEBYTECODE": ""}
-        assert one.is_dir()
+        _prepare(folder)
+        environ = {"PYTHONPYCACHEPREFIX": name + "/pyc", "PYTHONDONTWRITEBYTECODE": ""}
         samples: dict[str, list[Figures]] = {what: [] for what in chosen}
         for turn in range(options.passes + 1):
             for what in chosen:
@@ -81,15 +86,27 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepared(folder: Path) -> Path:
-    """The bench's three models, and a directory with `tiny` alone."""
+def _prepare(folder: Path) -> None:
+    """Model directories: the bench's three, `tiny` alone, a larger one of 14 MiB."""
     models = servers.model_directory(folder)
     shutil.copytree(models / "tiny", folder / "one" / "tiny")
-    return folder / "one"
+    (folder / "large" / "mobilenet" / "1").mkdir(parents=True)
+    (folder / "large" / "mobilenet" / "1" / "model.onnx").write_bytes(networks.mobilenet().content)
+
+
+def _swap(model: Path, daemon: Daemon, times: int) -> None:
+    """A newer version comes, the older goes; at the end the first is back."""
+    for version in range(1, times + 1):
+        shutil.copytree(model / str(version), model / str(version + 1))
+        daemon.reload()
+        shutil.rmtree(model / str(version))
+        daemon.reload()
+    (model / str(times + 1)).rename(model / "1")
 
 
 def _measured(folder: Path, environ: dict[str, str], configuration: dict[str, object], prefix: list[str]) -> Figures:
     settings = {"state": folder / "state", "config": QUIET, "environ": environ, **configuration}
+    swaps = int(str(settings.pop(SWAPS, 0)))
     settings["models"] = folder / str(settings["models"])
     daemon = Daemon(folder, command=(*prefix, *COMMAND), **settings)  # type: ignore[arg-type]
     began_s = time.monotonic()
@@ -99,6 +116,8 @@ def _measured(folder: Path, environ: dict[str, str], configuration: dict[str, ob
         with urllib.request.urlopen(f"http://{daemon.http}/v2/health/ready", timeout=10) as answer:
             assert answer.status == 200
         figures["HTTP s"] = time.monotonic() - began_s
+    if swaps:
+        _swap(folder / "large" / "mobilenet", daemon, swaps)
     time.sleep(SETTLED_S)
     figures |= _memory_mib(daemon.pid)
     daemon.stop()
