@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import Publish, RunFailed
-from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.infer import InferResponse, Parameter, RequestedOutput
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Sink
 from gateway.domain.postprocess import classify
@@ -16,8 +17,8 @@ from gateway.domain.tensor import Datatype, Tensor, Tensors
 from gateway.engine.run import Ran
 from gateway.engine.ticket import Ticket
 
-NO_PARAMETERS: dict[str, bool | int | float | str] = {}
-"""Shared by all responses; nobody changes it."""
+NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
+"""Shared by all responses."""
 
 
 class Answers:
@@ -49,9 +50,8 @@ class Answers:
                 self._answer(ticket, ran.outputs, start, stop if joined else None)
         if began_ns:
             self._statistics.answered(began_ns, now_ns)
-        self._count(ran, now_ns)
-        for sink in sinks:
-            sink.flush()
+        self._count(ran)
+        self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
         """End tickets with an error; count them as dropped where a `reason` is given."""
@@ -61,10 +61,9 @@ class Answers:
             if not ticket.done:
                 ticket.end()
                 self.count_refusal(now_ns - ticket.queued_ns, reason)
-                ticket.sink.refuse(ticket.token, error)
+                self._refuse(ticket, error)
                 sinks.add(ticket.sink)
-        for sink in sinks:
-            sink.flush()
+        self._flush(sinks)
 
     def count_refusal(self, took_ns: int, reason: str = "") -> None:
         """Count a request that failed."""
@@ -88,8 +87,21 @@ class Answers:
                 ticket.token, InferResponse(name, version, ticket.request.id, own, variant, NO_PARAMETERS)
             )
         except Exception as error:  # noqa: BLE001  one caller's boundary: its defect costs nobody else in the batch an answer
-            self._tell(f"{type(error).__name__}: {error}")
-            ticket.sink.refuse(ticket.token, self._failed())
+            self._tell(f"answering: {type(error).__name__}: {error}")
+            self._refuse(ticket, self._failed())
+
+    def _refuse(self, ticket: Ticket, error: RequestError) -> None:
+        try:
+            ticket.sink.refuse(ticket.token, error)
+        except Exception as defect:  # noqa: BLE001  as in `_answer`
+            self._tell(f"refusing: {type(defect).__name__}: {defect}")
+
+    def _flush(self, sinks: Iterable[Sink]) -> None:
+        for sink in sinks:
+            try:
+                sink.flush()
+            except Exception as error:  # noqa: BLE001  as in `_answer`
+                self._tell(f"flushing: {type(error).__name__}: {error}")
 
     def _tensor(self, wanted: RequestedOutput, outputs: Tensors, rows: slice | None) -> Tensor:
         array = outputs[wanted.name]
@@ -111,7 +123,7 @@ class Answers:
     def _tell(self, problem: str) -> None:
         self._publish(RunFailed(self._manifest.name, self._manifest.version, self._variant, problem))
 
-    def _count(self, ran: Ran, now_ns: int) -> None:
+    def _count(self, ran: Ran) -> None:
         batch = ran.plan.batch
         queued_ns, ignored = 0, 0
         for ticket in batch:

@@ -164,7 +164,8 @@ class Servable:
 
     async def _drain(self) -> None:
         """Images still being decoded join the queue before it closes; the worker finishes it."""
-        await self._decoding.none.wait()
+        while not self._decoding.none.is_set():  # one more may have come before this wakes
+            await self._decoding.none.wait()
         self._closed = True
         if not self._worker.owns:
             self._arm(self._queue)

@@ -15,7 +15,10 @@ from gateway.engine.ticket import Ticket
 
 
 class Recorder:
-    """A sink that keeps what it is told, in order: ("answer", token), ("refuse", token) or ("flush", None)."""
+    """A sink that keeps what it is told, in order: ("answer", token), ("refuse", token) or ("flush", None).
+
+    `defect`, where set, is raised by each of its methods, against the rules.
+    """
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -26,8 +29,6 @@ class Recorder:
 
     def answer(self, token: Any, response: InferResponse) -> None:
         self._tell("answer", token)
-        if self.defect is not None:
-            raise self.defect
         assert token not in self.answers, "answered twice"
         assert token not in self.errors, "answered after it was refused"
         self.answers[token] = response
@@ -55,6 +56,8 @@ class Recorder:
     def _tell(self, what: str, token: Any) -> None:
         self.told.append((what, token))
         self._changed.set()
+        if self.defect is not None:
+            raise self.defect
 
 
 class Nowhere:
