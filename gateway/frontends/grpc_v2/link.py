@@ -160,10 +160,10 @@ class Link(asyncio.BufferedProtocol):
             if server.calls >= self.settings.max_concurrent_calls or self._h2.waiting_bytes:
                 server.check_load(self._h2.waiting_bytes)
             request = server.codec.decode(content, info, self._now_ns, lent=lent)
-            if request.outputs:
-                self._asked[stream] = request.outputs
             stream.call = server.submit(request, self, stream)
             server.calls += 1
+            if request.outputs:
+                self._asked[stream] = request.outputs
         except RequestError as error:
             self.turn_down(stream, error)
         except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
@@ -247,6 +247,10 @@ class Link(asyncio.BufferedProtocol):
         """What puts a stream's messages together."""
         server = self._server
         return Incoming(self.settings.max_message_bytes, server.room, server.codec.lead)
+
+    def memory(self, size: int) -> memoryview:
+        """Memory for a message, counted. Raises as `Room.take` does."""
+        return self._server.room.take(size, self._server.codec.lead(size))
 
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,8 +13,6 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
 
-SMALL_BYTES = 4096
-"""Messages up to this size are not worth aligning: their tensors are copied faster than that."""
 ALIGNED_BYTES = 64
 """Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
 
@@ -27,24 +26,29 @@ class Message:
 
 
 class Room:
-    """Bytes that messages may take which are not complete yet, or not taken, over all connections."""
+    """Memory of messages over all connections, counted from their announcement until nobody holds it: on its way, in a
+    queue, in a run."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def reserve(self, size: int) -> None:
-        """Raises RequestError OVERLOADED where that is more than there is."""
+    def take(self, size: int, lead: int) -> memoryview:
+        """`size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES. RequestError OVERLOADED where there
+        is no room for them. Not zeroed: that would cost a pass."""
         if self.used_bytes + size > self._limit_bytes:
             raise RequestError(
                 Fault.OVERLOADED,
-                f"messages of {self.used_bytes} bytes are on their way to this gateway, and {size} more would be over "
-                f"its {self._limit_bytes}; try again later",
+                f"messages of {self.used_bytes} bytes are in this gateway, and {size} more would be over its "
+                f"{self._limit_bytes} ([grpc] max_receiving_bytes); try again later",
             )
+        memory = np.empty(size + ALIGNED_BYTES, np.uint8)
         self.used_bytes += size
+        weakref.finalize(memory, self._free, size).atexit = False
+        start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
+        return memory.data[start : start + size]
 
-    def free(self, size: int) -> None:
-        """Give back what was reserved."""
+    def _free(self, size: int) -> None:
         self.used_bytes -= size
 
 
@@ -61,7 +65,6 @@ class Incoming:
         "_room",
         "begun_ns",
         "missing",
-        "reserved",
     )
 
     def __init__(self, limit_bytes: int, room: Room, lead: Callable[[int], int]) -> None:
@@ -69,7 +72,7 @@ class Incoming:
         self._limit_bytes, self._room, self._lead = limit_bytes, room, lead
         self._prefix = b""
         self._body = memoryview(b"")
-        self._filled = self.missing = self.reserved = 0
+        self._filled = self.missing = 0
         self._compressed = False
         self.begun_ns: int | None = None
         """Since when part of a message is here; None where none is."""
@@ -96,14 +99,7 @@ class Incoming:
 
     def close(self) -> None:
         """No more is wanted."""
-        self._room.free(self.reserved)
-        self.reserved = self.missing = 0
-        self._body, self.begun_ns = memoryview(b""), None
-
-    def release(self, message: Message) -> None:
-        """A message was taken."""
-        self._room.free(len(message.content))
-        self.reserved -= len(message.content)
+        self._body, self.missing, self.begun_ns = memoryview(b""), 0, None
 
     def _begin(self) -> None:
         flag, size = PREFIX.unpack(self._prefix)
@@ -111,22 +107,13 @@ class Incoming:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:
             raise too_large(size, self._limit_bytes)
-        self._room.reserve(size)
-        self.reserved += size
+        self._body = self._room.take(size, self._lead(size))
         self._compressed, self._filled, self.missing = bool(flag), 0, size
-        self._body = aligned(size, self._lead(size)) if size > SMALL_BYTES else memoryview(bytearray(size))
 
     def _complete(self) -> Message:
         message = Message(self._body, self._compressed)
         self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
         return message
-
-
-def aligned(size: int, lead: int) -> memoryview:
-    """`size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES. Not zeroed: that would cost a pass."""
-    memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-    start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
-    return memory.data[start : start + size]
 
 
 def too_large(size: int, limit_bytes: int) -> RequestError:

@@ -20,7 +20,9 @@ class GrpcSettings:
 
     server: str = "own"  # what speaks HTTP/2: own, the gateway's, or grpcio, for comparison
     max_message_bytes: int = 64 * 1024 * 1024  # largest request, before and after decompression; RESOURCE_EXHAUSTED
-    max_receiving_bytes: int = 256 * 1024 * 1024  # requests on their way, over all connections; then UNAVAILABLE (own)
+    max_receiving_bytes: int = (
+        256 * 1024 * 1024
+    )  # requests on their way or being answered, all together; then UNAVAILABLE
     max_waiting_bytes: int = 64 * 1024 * 1024  # answers that one connection does not take; then UNAVAILABLE (own)
     max_connections: int = 1024  # open at once; one more is told to be calm, and closed (own)
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once

@@ -73,7 +73,7 @@ class Streaming:
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
         while (message := await self._next()) is not None:
-            yield head.rpc.parse(await unfolded(message, head.window_bits, self._link.settings.max_message_bytes))
+            yield head.rpc.parse(await unfolded(message, head.window_bits, self._link))
 
     async def _only_request(self) -> Any:
         async for request in self._requests():
@@ -92,7 +92,6 @@ class Streaming:
             self._changed.clear()
             await self._changed.wait()
         message = self._messages.popleft()
-        self._incoming.release(message)
         self._grant()
         return message
 

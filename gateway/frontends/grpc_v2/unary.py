@@ -74,7 +74,7 @@ class Answering:
     async def run(self) -> None:
         """Ask the method and send its reply. Raises RequestError."""
         head, link = self._stream.head, self._link
-        content = await unfolded(self._message, head.window_bits, link.settings.max_message_bytes)
+        content = await unfolded(self._message, head.window_bits, link)
         reply = await head.rpc.answer(head.rpc.parse(content), head.info_at(self._stream.opened_ns))
         link.reply(self._stream, *prefixed(head.rpc.serialize(reply)))
 
@@ -83,13 +83,16 @@ class Answering:
         self.task.cancel()
 
 
-async def unfolded(message: Message, window_bits: int, limit_bytes: int) -> Raw:
-    """A message's content, decompressed. Raises as `inflate` does."""
+async def unfolded(message: Message, window_bits: int, link: Link) -> Raw:
+    """A message's content, decompressed into memory that is counted. Raises as `inflate` and `Room.take` do."""
     if not message.compressed:
         return message.content
-    if len(message.content) < INFLATE_APART_BYTES:
-        return inflate(message.content, window_bits, limit_bytes)
-    return await asyncio.to_thread(inflate, message.content, window_bits, limit_bytes)
+    limit_bytes, apart = link.settings.max_message_bytes, len(message.content) >= INFLATE_APART_BYTES
+    work = inflate, message.content, window_bits, limit_bytes
+    content = await asyncio.to_thread(*work) if apart else inflate(*work[1:])
+    memory = link.memory(len(content))
+    memory[:] = content
+    return memory
 
 
 def one_request(what: str) -> RequestError:

@@ -270,10 +270,9 @@ class Connection:
             self._open(number, head, ended)
 
     def _open(self, number: int, head: Any, ended: bool) -> None:
-        windows = self._limits.stream_window_bytes, self._sender.initial_window
-        stream = Stream(number, head, self._now_ns, *windows)
+        stream = Stream(number, head, self._now_ns, self._limits.stream_window_bytes, self._sender.initial_window)
         if ended:
-            stream.state = MOVES[OPEN][PEER_ENDS]
+            stream.state = PEER_DONE
         self.streams[number] = stream
         self._events.append(Opened(stream, ended))
 
@@ -322,9 +321,7 @@ class Connection:
         elif identifier == frames.HEADER_TABLE_SIZE:
             self._sender.bound_table(value)
         elif identifier == frames.MAX_FRAME_SIZE:
-            if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
-                raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
-            self._sender.frame_bytes = value
+            self._sender.resize_frames(value)
         elif identifier == frames.ENABLE_PUSH and value > 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
 

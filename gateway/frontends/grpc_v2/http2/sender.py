@@ -17,6 +17,7 @@ from gateway.frontends.grpc_v2.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
+    LARGEST_FRAME_SIZE,
     LARGEST_WINDOW,
     LENGTH_TYPE_FLAGS,
     UINT32,
@@ -151,6 +152,12 @@ class Sender:
         for stream in streams:
             if not self.widen_stream(stream, difference):
                 raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grew over 2^31-1")
+
+    def resize_frames(self, value: int) -> None:
+        """The largest frame that the peer takes. Raises ProtocolError PROTOCOL_ERROR."""
+        if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
+        self.frame_bytes = value
 
     def bound_table(self, size: int) -> None:
         """The peer keeps a header table of `size` bytes. We use none; where that is less than there is at first, the
