@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo test test-long check bench lock format clean
+.PHONY: help demo test test-long check bench fuzz lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
 	@echo "installing what the tests need (about 300 MB, once)"
 	@$(PIP) -r $<
 	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
+	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
+	@touch $@
 
 .PHONY: debian-demo debian-test
 debian-demo:
@@ -53,6 +57,9 @@ check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
 
+fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see whether promises hold
+	@$(BIN)/python -m tests.fuzz.run
+
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	--no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert pyproject.toml
@@ -60,12 +67,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header requirements/fuzz.in -o requirements/fuzz.txt
 	@$(MAKE) --no-print-directory lock-build
 
 format: $(VENV)/.test ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 include packaging/install.mk

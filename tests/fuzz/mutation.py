@@ -1,0 +1,144 @@
+"""Bytes to begin with, and ways to spoil them: frames are taken apart and put together wrongly, bytes are changed."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+import hpack
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.hpack import encode
+from gateway.frontends.grpc_v2.protocol import message
+from tests.simulators.http2_peer import ASKED, REQUEST, asked, data, headers
+
+frame = frames.frame
+EDGES = (0, 1, 2, 3, 5, 0x7F, 0x80, 0xFF)
+NUMBERS = (0, 1, 2, 3, 5, 7, 9, 2**31 - 1)
+
+
+def conversations() -> list[bytes]:
+    """What peers say, rightly, one frame of each kind and more."""
+    encoder = hpack.Encoder()
+    fields = [(name.decode(), value.decode()) for name, value in ASKED]
+    first, second = encoder.encode(fields), encoder.encode([*fields, ("x", "y" * 200)])
+    large = encode((*ASKED, (b"x", bytes(3000))))
+    return [
+        asked(1) + asked(3) + asked(5, b""),
+        headers(1, 0, first) + data(1, b"part") + headers(3, 1, second) + data(1, b"rest", 1),
+        headers(1) + data(1, b"padded", 0, 5) + data(1, b"", 1, 200) + frame(frames.PING, 0, 0, b"12345678"),
+        frame(1, 1, 1, large[:1000]) + frame(9, 0, 1, large[1000:2000]) + frame(9, 4, 1, large[2000:]),
+        frame(1, 0x2D, 1, b"\x0512345" + REQUEST + b"-----") + frame(frames.PRIORITY, 0, 1, bytes(5)),
+        frames.settings_frame({1: 4096, 2: 0, 3: 9, 4: 70_000, 5: 20_000, 6: 9}) + asked(1) + frames.window_frame(1, 9),
+        headers(1) + frames.reset_frame(1, 8) + data(1, b"late") + headers(1, 1, b"") + frames.window_frame(0, 5),
+        asked(1) * 1 + frame(frames.GOAWAY, 0, 0, bytes(8) + b"bye") + frame(99, 3, 7, b"unknown") + asked(3),
+        headers(1) + data(1, bytes(16_000)) * 4 + data(1, b"", 1) + frames.settings_frame({4: 0}) + asked(3),
+        headers(1) + headers(1, 1, encode(((b"x", b"y"),))) + headers(3, 0, encode((*ASKED, (b"X", b"")))),
+        b"".join(headers(number) for number in range(1, 15, 2)),
+        frame(frames.SETTINGS, frames.ACK, 0) + frame(frames.PING, frames.ACK, 0, bytes(8)) + frame(5, 4, 1, bytes(9)),
+    ]
+
+
+def blocks() -> list[bytes]:
+    """Header blocks behind their lengths, as one encoder says them."""
+    encoder, said = hpack.Encoder(), b""
+    for number in range(6):
+        if number == 3:
+            encoder.header_table_size = 100
+        fields = [("a", str(number)), (":path", "/x" * number), ("te", "trailers"), ("grpc-timeout", "1S")]
+        block = encoder.encode(fields, huffman=bool(number % 2))
+        said += bytes([len(block)]) + block
+    return [said, b"\x04\x40\x01a\x00" * 3 + b"\x01\xbe", b"\x03\x3f\xe1\x1f" + b"\x02\x20\x82"]
+
+
+def requests() -> list[bytes]:
+    """ModelInferRequests behind their lengths: of one layout, and of others."""
+    kind = message("inference.ModelInferRequest")
+    made = []
+    for ident, name, datatype, shape, raw in (
+        ("1", "x", "FP32", [2], struct.pack("<2f", 1, 2)),
+        ("2", "x", "FP32", [2], struct.pack("<2f", 3, 4)),
+        ("2", "y", "FP32", [2], struct.pack("<2f", 3, 4)),
+        ("", "x", "BYTES", [1], b"\x02\0\0\0ab"),
+        ("long", "x", "BOOL", [3], b"\0\1\1"),
+        ("long", "x", "INT64", [1, 1], bytes(8)),
+    ):
+        request = kind(model_name="m", id=ident)
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.parameters["priority"].int64_param = len(name)
+        request.raw_input_contents.append(raw)
+        made.append(request.SerializeToString())
+    return [b"".join(len(raw).to_bytes(2) + raw for raw in made), len(made[0]).to_bytes(2) + made[0]]
+
+
+SEEDS: dict[str, Callable[[], list[bytes]]] = {
+    "connection": lambda: [bytes([how]) + words for how in (0, 1, 4, 5) for words in conversations()],
+    "hpack_blocks": blocks,
+    "huffman_code": lambda: [b"www.example.com", bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff"), b""],
+    "infer_codec": requests,
+}
+
+
+def spoil(words: bytes, chance: random.Random, others: list[bytes]) -> bytes:
+    """One to four changes."""
+    for _ in range(chance.randint(1, 4)):
+        words = chance.choice(WAYS)(words, chance, others)
+    return words[:100_000]
+
+
+def _byte(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
+    spoilt = bytearray(words or b"\0")
+    place = chance.randrange(len(spoilt))
+    spoilt[place] = chance.choice(
+        (chance.choice(EDGES), spoilt[place] ^ 1 << chance.randrange(8), chance.randrange(256))
+    )
+    return bytes(spoilt)
+
+
+def _cut(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
+    start, stop = sorted(chance.randrange(len(words) + 1) for _ in range(2))
+    return words[:start] + words[stop:] if stop - start < 200 else words[:stop]
+
+
+def _repeat(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
+    start, stop = sorted(chance.randrange(len(words) + 1) for _ in range(2))
+    return words[:stop] + words[start : start + 400] * chance.choice((1, 1, 2, 30)) + words[stop:]
+
+
+def _splice(words: bytes, chance: random.Random, others: list[bytes]) -> bytes:
+    other = chance.choice(others)
+    return words[: chance.randrange(len(words) + 1)] + other[chance.randrange(len(other) + 1) :]
+
+
+def _insert(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
+    place = chance.randrange(len(words) + 1)
+    return words[:place] + chance.randbytes(chance.choice((1, 2, 9))) + words[place:]
+
+
+def _frames(words: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
+    """Frames of a conversation changed in kind, flags, stream and order."""
+    found, place = [], 1
+    while place + frames.HEADER_BYTES <= len(words):
+        high, low, kind, flags, number = frames.HEADER.unpack_from(words, place)
+        stop = place + frames.HEADER_BYTES + (high << 16 | low)
+        found.append((kind, flags, number, words[place + frames.HEADER_BYTES : stop]))
+        place = stop
+    if not found:
+        return words
+    spot = chance.randrange(len(found))
+    kind, flags, number, payload = found[spot]
+    changed = (
+        (chance.randrange(11), flags, number, payload),
+        (kind, flags ^ 1 << chance.randrange(8), number, payload),
+        (kind, flags, chance.choice(NUMBERS), payload),
+        (kind, flags, number, payload[: chance.randrange(len(payload) + 1)]),
+        (kind, flags, number, payload + payload),
+    )
+    found[spot] = chance.choice(changed)
+    if chance.random() < 0.3:
+        chance.shuffle(found)
+    return words[:1] + b"".join(frame(*each) for each in found)
+
+
+WAYS = (_byte, _byte, _cut, _repeat, _splice, _insert, _frames, _frames)

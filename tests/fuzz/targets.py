@@ -1,0 +1,224 @@
+"""What is fuzzed: each target takes any bytes and raises where a promise is broken.
+
+`connection`   whatever a peer says, and however it is chunked: no exception, the same outcome, bounded memory, silence
+               after the end.
+`hpack_blocks` blocks are read as the hpack package reads them; what it refuses is refused.
+`huffman_code` likewise, and what is decoded is encoded to the same bytes.
+`infer_codec`  a codec that remembers what it met decodes like one that meets everything for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hpack as oracle
+import numpy as np
+from hpack.exceptions import HPACKDecodingError, HPACKError
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman
+
+from gateway.domain.errors import RequestError
+from gateway.domain.infer import InferRequest
+from gateway.domain.tensor import Datatype
+from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.grpc_v2.codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
+from gateway.frontends.grpc_v2.http2 import frames, huffman
+from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
+from gateway.frontends.grpc_v2.http2.connection import KEPT_GIVEN_UP, Connection
+from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened
+from gateway.frontends.grpc_v2.http2.hpack import TABLE_BYTES, Decoder, Headers
+from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.requests import read_request
+from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
+from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
+
+LIMITS = Limits(
+    max_streams=5,
+    max_header_bytes=4096,
+    max_frame_bytes=16_384,
+    connection_window_bytes=65_536,
+    stream_window_bytes=65_535,
+)
+NOW_NS = 10**12
+CHUNKS = (1, 2, 9, 10, 64, 1000)
+
+
+# ---- the connection -------------------------------------------------------------------------------------------------
+class Owner:
+    """Answers what is complete, gives windows, and writes down what it saw in a form that chunks do not change."""
+
+    def __init__(self, limits: Limits, *, answers: bool) -> None:
+        self.connection, self._limits, self._answers = Connection(limits, read_request), limits, answers
+        self.seen: dict[int, list[Any]] = {}
+        self.said = bytearray()
+
+    def hear(self, words: bytes) -> None:
+        connection = self.connection
+        failed = connection.failed is not None
+        events = connection.receive(memoryview(words), NOW_NS)
+        assert not (failed and events)
+        for event in events:
+            self._note(event)
+        pieces = b"".join(connection.take())
+        assert not (failed and pieces)
+        parsed(pieces)
+        self.said += pieces
+        self._check()
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Acknowledged):
+            assert len(event.payload) == 8
+            return
+        stream = event.stream
+        notes = self.seen.setdefault(stream.id, [b"", False, False])
+        if isinstance(event, Dropped):
+            assert stream.state == CLOSED
+            notes[2] = True
+            return
+        if not isinstance(event, Opened):
+            assert not notes[1]
+            notes[0] += bytes(event.payload)
+        notes[1] = getattr(event, "ended", True)
+        if self._answers:
+            self._answer(stream, notes)
+
+    def _answer(self, stream: Stream, notes: list[Any]) -> None:
+        connection = self.connection
+        if not notes[1]:
+            connection.grant(stream, len(notes[0]) % 1000)
+        elif stream.id % 4 == 1:
+            connection.respond(stream, HEAD, (notes[0], b"x" * 50_000), len(notes[0]) + 50_000, TRAILERS)
+        else:
+            connection.begin(stream, HEAD)
+            connection.data(stream, notes[0] * 9)
+            connection.end(stream, TRAILERS.payload)
+
+    def _check(self) -> None:
+        connection = self.connection
+        assert len(connection.streams) <= self._limits.max_streams
+        assert connection.waiting_bytes == sum(stream.waiting_bytes for stream in connection.streams.values())
+        assert len(connection._reader._rest) <= 9 + 5 * self._limits.max_frame_bytes
+        assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
+        assert len(connection._blocks._heads) <= KNOWN_HEADS
+        assert connection._blocks._decoder._used_bytes <= TABLE_BYTES
+        assert len(connection._given_up) <= KEPT_GIVEN_UP
+
+
+def connection(words: bytes) -> None:
+    """The first byte says how the others come: behind a welcome or not, and in which chunks."""
+    how, words = words[:1] or b"\0", words[1:]
+    words = (WELCOME if how[0] & 0x80 == 0 else frames.PREFACE if how[0] & 0x40 == 0 else b"") + words
+    chunk = max(CHUNKS[how[0] % len(CHUNKS)], len(words) // 500)
+    whole, parts, busy = Owner(LIMITS, answers=False), Owner(LIMITS, answers=False), Owner(LIMITS, answers=True)
+    whole.hear(words)
+    for place in range(0, len(words), chunk):
+        parts.hear(words[place : place + chunk])
+        busy.hear(words[place : place + chunk])
+    _same(whole, parts)
+    for owner in (whole, busy):
+        owner.hear(WELCOME * 2)
+
+
+def _same(whole: Owner, parts: Owner) -> None:
+    ends = [None if owner.connection.failed is None else owner.connection.failed.code for owner in (whole, parts)]
+    assert ends[0] is ends[1]
+    assert whole.said == parts.said
+    assert whole.seen == parts.seen
+
+
+# ---- header blocks --------------------------------------------------------------------------------------------------
+def hpack_blocks(words: bytes) -> None:
+    """Blocks, each behind a byte of its length."""
+    theirs, ours = oracle.Decoder(1 << 16), Decoder(1 << 16)
+    theirs.max_allowed_table_size = TABLE_BYTES
+    while words:
+        block, words = words[1 : 1 + words[0]], words[1 + words[0] :]
+        expected, got = _oracle(theirs, block), _ours(ours, block)
+        if got is None:
+            assert expected is None or _has_large_integer(block)
+            return
+        assert got == expected
+
+
+def _ours(decoder: Decoder, block: bytes) -> Headers | None:
+    try:
+        return decoder.decode(block)
+    except ProtocolError as error:
+        if error.code not in {Code.COMPRESSION_ERROR, Code.ENHANCE_YOUR_CALM}:
+            raise
+        return None
+
+
+def _oracle(decoder: oracle.Decoder, block: bytes) -> Headers | None:
+    try:
+        return tuple((bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True))
+    except (HPACKError, UnicodeDecodeError):
+        return None
+
+
+def _has_large_integer(block: bytes) -> bool:
+    """Ours reads no integer of more than five bytes, which only zeros can make small (RFC 7541, section 5.1)."""
+    return any(all(byte & 0x80 for byte in block[place : place + 4]) for place in range(len(block) - 3))
+
+
+ENCODER = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
+
+
+def huffman_code(words: bytes) -> None:
+    """Any bytes as a code, and as a string."""
+    assert huffman.decode(ENCODER.encode(words)) == words
+    try:
+        expected = bytes(decode_huffman(words))
+    except HPACKDecodingError:
+        expected = None
+    try:
+        decoded = huffman.decode(words)
+    except ProtocolError:
+        decoded = None
+    assert decoded == expected
+    assert decoded is None or ENCODER.encode(decoded) == words
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+def infer_codec(words: bytes) -> None:
+    """Messages, each behind two bytes of its length."""
+    remembers = InferCodec(None)
+    call = CallInfo("caller", None)
+    while words:
+        size = int.from_bytes(words[:2])
+        raw, words = words[2 : 2 + size], words[2 + size :]
+        for lent in (False, True, False):
+            assert _decoded(remembers, raw, call, lent) == _decoded(InferCodec(None), raw, call, lent)
+        assert remembers._known <= PATTERNS_LIMIT
+        assert all(len(layouts) <= LAYOUTS_LIMIT for layouts in remembers._layouts.values())
+
+
+def _decoded(codec: InferCodec, raw: bytes, call: CallInfo, lent: bool) -> tuple[Any, ...]:
+    try:
+        return _facts(codec.decode(memoryview(bytearray(raw)) if lent else raw, call, NOW_NS, lent=lent))
+    except RequestError as error:
+        return error.fault, error.message
+
+
+def _facts(request: InferRequest) -> tuple[Any, ...]:
+    tensors = [
+        (name, tensor.datatype, tensor.array.shape, tensor.array.dtype.str, _content(tensor.datatype, tensor.array))
+        for name, tensor in request.inputs.items()
+    ]
+    ways = request.model, request.version, request.id, request.outputs, request.deadline_ns, request.priority
+    return (*ways, request.caller, request.stream, request.ignored_parameters, tensors)
+
+
+def _content(datatype: Datatype, array: np.ndarray[Any, Any]) -> Any:
+    return array.tolist() if datatype is Datatype.BYTES else np.ascontiguousarray(array).tobytes()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "connection": connection,
+    "hpack_blocks": hpack_blocks,
+    "huffman_code": huffman_code,
+    "infer_codec": infer_codec,
+}
