@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.domain.errors import Fault, RequestError
@@ -87,9 +88,8 @@ async def unfolded(message: Message, window_bits: int, link: Link) -> Raw:
     """A message's content, decompressed into memory that is counted. Raises as `inflate` and `Room.take` do."""
     if not message.compressed:
         return message.content
-    limit_bytes, apart = link.settings.max_message_bytes, len(message.content) >= INFLATE_APART_BYTES
-    work = inflate, message.content, window_bits, limit_bytes
-    content = await asyncio.to_thread(*work) if apart else inflate(*work[1:])
+    work = partial(inflate, message.content, window_bits, link.settings.max_message_bytes)
+    content = work() if len(message.content) < INFLATE_APART_BYTES else await asyncio.to_thread(work)
     memory = link.memory(len(content))
     memory[:] = content
     return memory
