@@ -21,9 +21,13 @@ class Outbox:
         return len(self._waiting) + len(self._inflight)
 
     def put(self, publication: Publication, *, urgent: bool = False) -> bool:
-        """Queue `publication`, an urgent one before all others; False where the outbox is full."""
+        """Queue `publication`, an urgent one before all others; False where the outbox is full.
+
+        Whom an urgent one overtakes on its own topic it replaces: an `online` that came after `offline` would stay at
+        the broker, and one of each connection that ended too early would pile up.
+        """
         if urgent:
-            self._waiting.appendleft(publication)
+            self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
             return True
         if len(self._waiting) >= self._max_waiting:
             return False

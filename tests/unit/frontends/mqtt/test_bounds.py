@@ -74,6 +74,22 @@ def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
     assert outbox.first() is not None
 
 
+def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
+    outbox = Outbox(9, 1)
+    online, offline, result = Publication("status", b"online"), Publication("status", b"offline"), Publication("r", b"")
+    outbox.put(result)
+    outbox.sent(1)
+    for _ in range(3):
+        outbox.put(online, urgent=True)
+    assert len(outbox) == 2
+    outbox.put(offline, urgent=True)
+    outbox.taken(1)
+    assert outbox.first() is offline
+    outbox.sent(2)
+    outbox.taken(2)
+    assert (outbox.first(), len(outbox)) == (None, 0)
+
+
 def test_urgent_goes_first_and_always() -> None:
     outbox = Outbox(1, 1)
     outbox.put(Publication("a", b""))
