@@ -12,7 +12,7 @@ import pytest
 
 from tests.performance.networks import mobilenet
 from tests.simulators import modules
-from tests.simulators.daemon import QUIET, SHORT_TRIALS, golden, running, starting
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, golden, running, starting
 from tests.simulators.models import write_onnx_endless
 
 HTTP = {"litestar", "uvicorn", "h11"}
@@ -113,6 +113,14 @@ def test_http_lives_while_a_model_is_tried(tmp_path):
         assert request(daemon, "GET", "/v2/health/ready")[0] == 503
         assert daemon.heard == []
         assert daemon.stop() == 0
+
+
+def test_http_that_cannot_be_loaded_ends_the_daemon(tmp_path, state):
+    """Rather than leave callers waiting at a port where nobody will answer."""
+    (tmp_path / "litestar.py").write_text("raise ImportError('a broken wheel')\n")
+    daemon = Daemon(tmp_path / "gateway", state=state, environ={"PYTHONPATH": str(tmp_path)}).start()
+    assert daemon.ended() == 1
+    assert "a broken wheel" in daemon.log
 
 
 def test_a_taken_http_port_ends_the_start_before_any_model_is_tried(tmp_path):
