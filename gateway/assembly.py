@@ -24,6 +24,7 @@ from gateway.engine.loader import Loader
 from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository, ScanModel
+from gateway.engine.turn import Turn
 from gateway.hardware.climb import climb, library_sets
 from gateway.hardware.library import ask_libraries
 from gateway.hardware.probe import probe
@@ -122,7 +123,7 @@ def serving(
 ) -> tuple[Engine, ModelRepository]:
     """The one door and what fills it. By default nobody may load or unload by name."""
     registry = Registry(config.limits.retry_after_s)
-    engine = Engine(registry, quotas(config.limits))
+    engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits))
     repository = ModelRepository(
         registry,
         engine,

@@ -95,6 +95,12 @@ class Submission(Protocol):
         """Queue a request. Raises RequestError where it is refused at the door; else exactly one `answer` or `refuse`
         follows, never within this call, unless it is cancelled."""
 
+    def hold(self) -> None:
+        """Let what is submitted wait for `release`: whoever reads many sockets in a row says when it has read all."""
+
+    def release(self) -> None:
+        """Run what waits; answers come within this call."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:

@@ -27,7 +27,9 @@ class Answers:
     def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
         self._manifest, self._variant, self._statistics, self._publish = manifest, variant, statistics, publish
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
-        self._only = manifest.outputs[0] if len(manifest.outputs) == 1 else None
+        self._served = manifest.name, manifest.version, variant
+        only = len(manifest.outputs) == 1
+        self._only = (manifest.outputs[0].name, manifest.outputs[0].datatype) if only else ("", Datatype.BYTES)
 
     def deliver(self, ran: Ran) -> None:
         """Answer a run's tickets, then let each sink write."""
@@ -73,18 +75,18 @@ class Answers:
 
     def _answer(self, ticket: Ticket, outputs: Tensors, start: int, stop: int | None) -> None:
         """`stop` None: the run was this ticket's alone."""
-        manifest, form, only = self._manifest, ticket.form, self._only
         ticket.end()
         try:
-            if only is not None and form.plain:
-                array = outputs[only.name]
-                own = {only.name: Tensor(only.datatype, array if stop is None else array[start:stop])}
+            name, datatype = self._only
+            if name and ticket.form.plain:
+                array = outputs[name]
+                own = {name: Tensor(datatype, array if stop is None else array[start:stop])}
             else:
                 rows = None if stop is None else slice(start, stop)
-                own = {output.name: self._tensor(output, outputs, rows) for output in form.outputs}
-            name, version, variant = manifest.name, manifest.version, self._variant
+                own = {output.name: self._tensor(output, outputs, rows) for output in ticket.form.outputs}
+            model, version, variant = self._served
             ticket.sink.answer(
-                ticket.token, InferResponse(name, version, ticket.request.id, own, variant, NO_PARAMETERS)
+                ticket.token, InferResponse(model, version, ticket.request.id, own, variant, NO_PARAMETERS)
             )
         except Exception as error:  # noqa: BLE001  one caller's boundary: its defect costs nobody else in the batch an answer
             self._tell(f"answering: {type(error).__name__}: {error}")

@@ -15,13 +15,15 @@ from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.servable import Servable
+from gateway.engine.turn import Turn
 
 
 class Engine:
     """Answers requests out of a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
-    def __init__(self, registry: Registry, quotas: Quotas | None = None) -> None:
+    def __init__(self, registry: Registry, turn: Turn, quotas: Quotas | None = None) -> None:
         self._registry, self._quotas = registry, quotas
+        self.turn, self.hold, self.release = turn, turn.hold, turn.release
         self._futures = Futures()
         self.serving = False
         """Set once the model directory was read for the first time, cleared when draining begins."""

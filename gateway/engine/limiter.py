@@ -17,6 +17,7 @@ class Share:
     threads: int
     consumed_ns: int = 0
     asked: bool = False
+    running: bool = False
     granted: threading.Event = field(default_factory=threading.Event)
 
 
@@ -40,6 +41,7 @@ class Shares:
         Both at once: a model that always has work would otherwise lose its place to whoever waits, and models with
         short runs would get as many of them as others get long ones.
         """
+        share.running = False
         self.free += self._needs(share)
         share.consumed_ns += ran_ns * self._needs(share)
         return self.ask(share) if again else self._grant()
@@ -64,6 +66,7 @@ class Shares:
 
     def _begin(self, share: Share) -> None:
         self.waiting.remove(share)
+        share.running = True
         self.free -= self._needs(share)
         self._clock_ns = max(self._clock_ns, share.consumed_ns)
 
@@ -85,21 +88,23 @@ class Limiter:
             return
         if not share.asked:
             with self._lock:
-                self._wake(self._shares.ask(share))
-        if not share.granted.wait(self._wait_s):
-            with self._lock:
-                self._shares.insist(share)
+                self._wake(self._shares.ask(share), share)
+        if not share.running:
+            if not share.granted.wait(self._wait_s):
+                with self._lock:
+                    self._shares.insist(share)
+            share.granted.clear()
         share.asked = False
-        share.granted.clear()
 
     def leave(self, share: Share, ran_ns: int, *, again: bool) -> None:
         """The run is over. With `again`, the next `enter` follows at once and was asked for here."""
         if share.threads:
             with self._lock:
                 share.asked = again
-                self._wake(self._shares.end(share, ran_ns, again=again))
+                self._wake(self._shares.end(share, ran_ns, again=again), share)
 
     @staticmethod
-    def _wake(granted: list[Share]) -> None:
+    def _wake(granted: list[Share], own: Share) -> None:
         for share in granted:
-            share.granted.set()
+            if share is not own:  # that is the thread which is here
+                share.granted.set()

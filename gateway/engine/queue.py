@@ -41,22 +41,17 @@ class Queue:
     `length` tickets wait here; `reserved` places are held for those that are still being prepared.
     """
 
-    __slots__ = ("_levels", "_settings", "length", "reserved")
+    __slots__ = ("_levels", "_priority", "_requests", "length", "policy", "reserved")
 
     def __init__(self, settings: QueueSettings) -> None:
-        self._settings = settings
+        self.policy, self._requests, self._priority = settings.policy, settings.requests, settings.priority
         self._levels: dict[int, Level] = {}
         self.length = self.reserved = 0
 
     @property
-    def policy(self) -> str:
-        """What it does when it is full."""
-        return self._settings.policy
-
-    @property
     def full(self) -> bool:
         """Whether a newcomer costs somebody the place."""
-        return self.length + self.reserved >= self._settings.requests
+        return self.length + self.reserved >= self._requests
 
     def __iter__(self) -> Iterator[Ticket]:
         """All that wait, in no particular order."""
@@ -64,12 +59,11 @@ class Queue:
 
     def offer(self, ticket: Ticket) -> Ticket | None:
         """Let a ticket wait. Returns whom that costs the place: nobody, another one, or the ticket itself."""
-        settings = self._settings
-        if settings.policy == "latest" and (older := self._older(ticket)) is not None:
+        if self.policy == "latest" and (older := self._older(ticket)) is not None:
             return self._replace(older, ticket)
         displaced = None
-        if self.length + self.reserved >= settings.requests:
-            if settings.policy != "oldest" or (displaced := self._dispensable(ticket)) is None:
+        if self.length + self.reserved >= self._requests:
+            if self.policy != "oldest" or (displaced := self._dispensable(ticket)) is None:
                 return ticket
             self.remove(displaced)
         self._append(ticket)
@@ -96,7 +90,7 @@ class Queue:
 
     def remove(self, ticket: Ticket) -> bool:
         """Free the place of a ticket; False where it does not wait here."""
-        priority, caller = self._priority(ticket), ticket.request.caller
+        priority, caller = self._urgency(ticket), ticket.request.caller
         level = self._levels.get(priority)
         line = level.lines.get(caller) if level else None
         if level is None or line is None or ticket not in line:
@@ -118,7 +112,7 @@ class Queue:
 
     def _append(self, ticket: Ticket) -> None:
         request = ticket.request
-        priority = request.priority or self._settings.priority
+        priority = request.priority or self._priority
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = Level()
@@ -153,8 +147,8 @@ class Queue:
         plan.rows = rows
         return not turn
 
-    def _priority(self, ticket: Ticket) -> int:
-        return ticket.request.priority or self._settings.priority
+    def _urgency(self, ticket: Ticket) -> int:
+        return ticket.request.priority or self._priority
 
     def _older(self, ticket: Ticket) -> Ticket | None:
         """The waiting ticket of the same caller's same stream."""
@@ -164,11 +158,11 @@ class Queue:
 
     def _replace(self, older: Ticket, newer: Ticket) -> Ticket:
         """The newer takes the older's place, so that a stream that keeps sending still has its turn."""
-        if self._priority(older) != self._priority(newer):
+        if self._urgency(older) != self._urgency(newer):
             self.remove(older)
             self._append(newer)
         else:
-            line = self._levels[self._priority(older)].lines[older.request.caller]
+            line = self._levels[self._urgency(older)].lines[older.request.caller]
             line[line.index(older)] = newer
         return older
 
@@ -178,6 +172,6 @@ class Queue:
         if not self._levels:
             return None
         priority = max(self._levels)
-        if priority < self._priority(ticket):
+        if priority < self._urgency(ticket):
             return None
         return max(self._levels[priority].lines.values(), key=len)[0]

@@ -26,7 +26,6 @@ from gateway.engine.loader import Loader, Opened
 from gateway.engine.registry import Registry
 from gateway.engine.servable import House, Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.engine.turn import Turn
 from gateway.engine.worker import Footing
 
 ScanModel = Callable[[str], Sequence[Release]]
@@ -54,7 +53,7 @@ class ModelRepository:
         self._releases: dict[tuple[str, str], Release] = {}
         self._changing = asyncio.Lock()
         self._decoders = ThreadPoolExecutor(settings.image_threads, thread_name_prefix="decode")
-        self._house = House(settings, Turn(settings.turn_us), _footing(loader, settings), self._decoders, publish)
+        self._house = House(settings, engine.turn, _footing(loader, settings), self._decoders, publish)
 
     def index(self) -> Sequence[IndexEntry]:
         """Repository.index."""

@@ -22,12 +22,22 @@ class Turn:
     def __init__(self, budget_us: int) -> None:
         self._budget_ns = budget_us * 1000
         self._ready: deque[Inline] = deque()
-        self._called = False
+        self._called = self._held = False
+
+    def hold(self) -> None:
+        """Let models wait for `release`, however the turn goes."""
+        self._held = True
+
+    def release(self) -> None:
+        """Run what was added meanwhile, without another turn of the loop (4 µs and a system call each)."""
+        self._held = False
+        if self._ready and not self._called:
+            self._run()
 
     def add(self, servable: Inline) -> None:
         """Let a model run at the end of this turn; it stays until `run_inline` says that nothing is left."""
         self._ready.append(servable)
-        if not self._called:
+        if not (self._called or self._held):
             self._called = True
             asyncio.get_running_loop().call_soon(self._run)
 

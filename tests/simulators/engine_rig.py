@@ -25,6 +25,7 @@ from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
 from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.engine.turn import Turn
 from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -120,7 +121,7 @@ class Rig:
         self.trial_gate = asyncio.Event()
         self.trial_gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        self.engine = Engine(self.registry, quotas(self.settings))
+        self.engine = Engine(self.registry, Turn(self.settings.turn_us), quotas(self.settings))
         self.engine.serving = True
         steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
         profile = Profile("rig", "", 0, Match(), self.budget, steps)

@@ -56,7 +56,7 @@ class GrpcServer:
         context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
             bound = [bound_address(each) for each in sockets]
-            self._sockets = Sockets(self._link)
+            self._sockets = Sockets(self._link, self._service.hold, self._service.release)
             for each in sockets:
                 await self._serve(each, context)
         self._paths = [Path(address.path) for address in bound if address.path]

@@ -50,7 +50,8 @@ class InferenceService:
         """`regions`: None where shared memory is not allowed."""
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
-        self.codec, self.submit = InferCodec(regions), inference.submit
+        self.codec = InferCodec(regions)
+        self.submit, self.hold, self.release = inference.submit, inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()

@@ -39,11 +39,14 @@ class _Watched(Protocol):
 
 
 class Sockets:
-    """`link` makes the protocol of a new connection."""
+    """`link` makes the protocol of a new connection; `before` and `after` are called around the reading of all that are
+    ready."""
 
-    def __init__(self, link: Callable[[], asyncio.BufferedProtocol]) -> None:
+    def __init__(
+        self, link: Callable[[], asyncio.BufferedProtocol], before: Callable[[], None], after: Callable[[], None]
+    ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._link = link
+        self._link, self._before, self._after = link, before, after
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
         self._listeners: list[_Listener] = []
@@ -80,10 +83,14 @@ class Sockets:
             self._epoll.unregister(descriptor)
 
     def _ready(self) -> None:
-        for descriptor, events in self._epoll.poll(0, READY_LIMIT):
-            watched = self._watched.get(descriptor)
-            if watched is not None:  # else one before it in this turn closed it
-                watched.ready(events)
+        self._before()
+        try:
+            for descriptor, events in self._epoll.poll(0, READY_LIMIT):
+                watched = self._watched.get(descriptor)
+                if watched is not None:  # else one before it in this turn closed it
+                    watched.ready(events)
+        finally:
+            self._after()
 
 
 class _Listener:
@@ -130,6 +137,7 @@ class Wire(asyncio.Transport):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
         self._descriptor = connected.fileno()
+        self._buffer = link.get_buffer(-1)
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._reads, self._held = True, False
@@ -147,7 +155,7 @@ class Wire(asyncio.Transport):
 
     def _receive(self) -> None:
         try:
-            size = self._socket.recv_into(self._link.get_buffer(-1))
+            size = self._socket.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -61,7 +61,8 @@ class Connection:
         if self.failed is None:
             try:
                 self._reader.read(data, self)
-                self._guard.unread(self._sender.unread_bytes)
+                if self._sender.unread_bytes:
+                    self._guard.unread(self._sender.unread_bytes)
             except ProtocolError as fault:
                 self.fail(fault)
         return events
