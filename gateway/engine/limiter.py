@@ -89,7 +89,7 @@ class Limiter:
         if not share.asked:
             with self._lock:
                 self._wake(self._shares.ask(share), share)
-        if not share.running:
+        while not share.running:  # `granted` may be left over from a turn that came before the wait for it
             if not share.granted.wait(self._wait_s):
                 with self._lock:
                     self._shares.insist(share)

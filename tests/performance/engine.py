@@ -3,7 +3,8 @@
     python tests/performance/engine.py [REQUESTS_PER_TURN …]
 
 The session answers at once from arrays made before. Building the request and the loop's own turn are measured apart and
-taken off. With --profile, the functions that take longest are listed.
+taken off. With --profile, the functions that take longest are listed. With --copies, what stacking inputs costs into a
+new array and into a slab that is kept.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import cProfile
 import pstats
 import sys
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,24 @@ async def measure(per_turn: int, *, profile: bool) -> None:
     await rig.repository.close()
 
 
+def copies(frame_bytes: int, frames: int = 8) -> None:
+    """Frames joined into a new array each time, or into one that stays."""
+    parts, slab = (
+        [np.ones((1, frame_bytes), np.uint8) for _ in range(frames)],
+        np.empty((frames, frame_bytes), np.uint8),
+    )
+    new, kept = (
+        min(timeit.repeat(lambda out=out: np.concatenate(parts, out=out), number=20, repeat=PASSES)) / 20 * 1e6
+        for out in (None, slab)
+    )
+    print(f"{frames} frames of {frame_bytes / 1e6:.2f} MB: {new:.0f} µs into a new array, {kept:.0f} µs into a slab")
+
+
 if __name__ == "__main__":
+    if "--copies" in sys.argv:
+        for size in (150_528, 1_000_000, 2_764_800):
+            copies(size)
+        sys.exit()
     sizes = [int(text) for text in sys.argv[1:] if text.isdecimal()] or [1, 8, 32]
     for size in sizes:
         asyncio.run(measure(size, profile="--profile" in sys.argv))

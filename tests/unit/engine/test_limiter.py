@@ -159,3 +159,22 @@ def test_two_workers_that_always_have_work_consume_alike() -> None:
     short.join()
     long.join()
     assert abs(spent_ns[1] - spent_ns[40]) <= 80
+
+
+def test_a_turn_that_came_before_the_wait_for_it_counts_once() -> None:
+    limiter, first, second = Limiter(1, 30.0), Share(1), Share(1)
+    limiter.enter(first)
+    limiter._shares.ask(second)
+    second.asked = True
+    limiter.leave(first, 1, again=False)
+    limiter.enter(second)
+    limiter.leave(second, 1, again=False)
+    limiter.enter(first)
+    entered = threading.Event()
+    thread = threading.Thread(target=lambda: (limiter.enter(second), entered.set()))
+    thread.start()
+    while second not in limiter._shares.waiting:
+        pass
+    assert not entered.wait(0.02), "the thread is the first one's"
+    limiter.leave(first, 1, again=False)
+    thread.join()
