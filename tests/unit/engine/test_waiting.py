@@ -193,6 +193,40 @@ async def test_a_deadline_that_passes_while_an_image_is_decoded_is_told_in_time(
     assert rig.session.runs == []
 
 
+async def two_models(limits: EngineSettings) -> tuple[Rig, Recorder]:
+    """Models m and n on workers of a device with one thread; m's session is held."""
+    rig, sink = Rig(limits, budget=Budget(threads=1)), Recorder()
+    await rig.serve(manifest("m"))
+    await rig.serve(manifest("m"), manifest("n"))
+    rig.runtime.sessions[0].gate.clear()
+    rig.engine.submit(request(1.0), sink, 1)
+    await rig.begun(rig.runtime.sessions[0])
+    rig.engine.submit(request(2.0, model="n"), sink, 2)
+    return rig, sink
+
+
+@pytest.mark.asyncio
+async def test_models_share_the_profiles_threads() -> None:
+    rig, sink = await two_models(EngineSettings(thread_wait_s=60.0))
+    waiting = rig.repository._house.footing.limiter._shares.waiting
+    while not waiting:
+        await asyncio.sleep(0)
+    assert rig.runtime.sessions[1].runs == []
+    rig.runtime.sessions[0].gate.set()
+    await sink.until(2)
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_model_whose_run_hangs_does_not_stop_the_others() -> None:
+    rig, sink = await two_models(EngineSettings(thread_wait_s=0.01))
+    await sink.until(1)
+    assert sink.answers.keys() == {2}
+    rig.runtime.sessions[0].gate.set()
+    await sink.until(2)
+    await rig.repository.close()
+
+
 async def worker_nice(rig: Rig) -> int:
     """The nice value of the thread that runs the model."""
     sink, seen = Recorder(), []
