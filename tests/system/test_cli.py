@@ -103,7 +103,7 @@ def test_config(cli):
     ("text", "said"),
     [
         ("[limits]\nqueue_requests = 'many'\n", ":2: limits.queue_requests: must be an integer, not 'many'"),
-        ("[limits]\n\nqueue = 3\n", ":3: limits.queue: unknown key"),
+        ("[limits]\n\nqueues = 3\n", ":3: limits.queues: unknown key"),
         ("[nobody]\nx = 1\n", "nobody: unknown key"),
         ("[grpc]\nlisten = ['nowhere']\n", ":2: grpc.listen: 'nowhere' is no address"),
         ("[[mqtt.route]]\nname = 'a'\nmodel = 'b'\n", "topics: missing"),
