@@ -43,12 +43,9 @@ class InferCodec:
             pattern = patterns.get(layout.key(raw))
             if pattern is not None:
                 try:
-                    request = pattern.request(raw, layout.ident(raw), call, now_ns, lent=lent)
+                    return pattern.request(raw, layout.ident(raw), call, now_ns, lent=lent)
                 except UnicodeDecodeError:
                     break  # the id's; the parser has the words for it
-                if self._regions is not None:
-                    pattern.add_shared(request, self._regions)
-                return request
         return self._learn(raw, call, now_ns)
 
     def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:
@@ -73,7 +70,7 @@ class InferCodec:
         sent = parse_message(message("inference.ModelInferRequest"), content)
         request = decode_request(sent, call, now_ns, self._regions)
         layout = layout_of(content)
-        if layout is not None and (pattern := pattern_of(sent, request, layout)) is not None:
+        if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
             self._remember(layout, layout.key(content), pattern)
         return request
 

@@ -3,7 +3,6 @@ parsed: its tensors are arrays over its own bytes, or where they were in shared 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +32,7 @@ class Inline:
     end: int
     plain: bool
 
-    def tensor(self, raw: Raw, lent: bool) -> Tensor:
+    def tensor(self, raw: Raw, lent: bool, _caller: str) -> Tensor:
         """The tensor of a message. `lent`: the message's memory is somebody else's afterwards."""
         if not self.plain:
             content = bytes(raw[self.start : self.end])
@@ -50,32 +49,45 @@ class Placed:
     datatype: Datatype
     shape: tuple[int, ...]
     place: Place
+    regions: Regions
 
-    def tensor(self, caller: str, regions: Regions) -> Tensor:
-        """The tensor as it is now. Raises as `Regions.raw` does."""
-        raw = regions.raw(caller, self.place, self.datatype)
+    def tensor(self, _raw: Raw, _lent: bool, caller: str) -> Tensor:
+        """The tensor as its caller has it now. Raises as `Regions.raw` does."""
+        raw = self.regions.raw(caller, self.place, self.datatype)
         return Tensor(self.datatype, decode_raw(self.datatype, self.shape, raw, self.name))
 
 
 @dataclass(slots=True)
+class Output:
+    """An output that goes where the caller has shared memory."""
+
+    name: str
+    place: Place
+    regions: Regions
+
+    def destined(self, caller: str) -> RequestedOutput:
+        """With its destination as it is now. Raises as `Regions.destination` does."""
+        return RequestedOutput(self.name, destination=self.regions.destination(caller, self.place, self.name))
+
+
+@dataclass(slots=True)
 class Pattern:
-    """`like` is a request without tensors, id and caller; `destinations` are where its outputs go, empty where all
-    travel. Nothing here holds a caller's memory."""
+    """`like` is a request without tensors, id and caller; `inputs` are in its order, `outputs` empty where all travel.
+    Nothing here holds a caller's memory."""
 
     like: InferRequest
-    inline: tuple[Inline, ...]
-    placed: tuple[Placed, ...]
-    destinations: tuple[Place | None, ...]
+    inputs: tuple[Inline | Placed, ...]
+    outputs: tuple[RequestedOutput | Output, ...]
     timeout_us: int
 
     def request(self, raw: Raw, ident: str, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
-        """The request of a message that fits, but for what is in shared memory."""
-        inline = self.inline
-        if len(inline) == 1:
-            only = inline[0]
-            inputs = {only.name: only.tensor(raw, lent)}
+        """The request of a message that fits. Raises as `decode_request` does."""
+        caller, sources = call.caller, self.inputs
+        if len(sources) == 1:
+            only = sources[0]
+            inputs = {only.name: only.tensor(raw, lent, caller)}
         else:
-            inputs = {each.name: each.tensor(raw, lent) for each in inline}
+            inputs = {each.name: each.tensor(raw, lent, caller) for each in sources}
         ends_ns = call.deadline_ns
         if self.timeout_us:
             own_ns = now_ns + self.timeout_us * 1000
@@ -86,53 +98,41 @@ class Pattern:
             inputs,
             like.version,
             ident,
-            like.outputs,
+            self._destined(caller) if self.outputs else like.outputs,
             ends_ns,
             like.priority,
-            call.caller,
+            caller,
             like.stream,
             like.ignored_parameters,
         )
 
-    def add_shared(self, request: InferRequest, regions: Regions) -> None:
-        """Complete a request by what its caller has in shared memory. Raises as `Regions.raw` and `destination` do."""
-        caller = request.caller
-        for each in self.placed:
-            request.inputs[each.name] = each.tensor(caller, regions)
-        if self.destinations:
-            pairs = zip(request.outputs, self.destinations, strict=True)
-            request.outputs = tuple(_destined(output, place, caller, regions) for output, place in pairs)
+    def _destined(self, caller: str) -> tuple[RequestedOutput, ...]:
+        return tuple(each.destined(caller) if isinstance(each, Output) else each for each in self.outputs)
 
 
-def pattern_of(sent: Any, request: InferRequest, layout: Layout) -> Pattern | None:
+def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Regions | None) -> Pattern | None:
     """What to remember of the message `sent` that meant `request`; None where its tensors are not raw, or empty."""
-    inline: list[Inline] = []
-    placed: list[Placed] = []
+    inputs: list[Inline | Placed] = []
     spans = iter(layout.raws)
     for each in sent.inputs:
         datatype, shape = datatype_named(each.datatype, each.name), tuple(each.shape)
         place = read_place(read_values(each.parameters, each.name), each.name)
-        if place is not None:
-            placed.append(Placed(each.name, datatype, shape, place))
+        if place is not None and regions is not None:
+            inputs.append(Placed(each.name, datatype, shape, place, regions))
             continue
         start, end = next(spans, (0, 0))
         if start == end:
             return None
         plain = datatype not in CONVERTED
-        inline.append(Inline(each.name, datatype, shape, datatype.dtype, start, end, plain))
+        inputs.append(Inline(each.name, datatype, shape, datatype.dtype, start, end, plain))
     said = read_parameters(read_values(sent.parameters, "request"))
-    places = tuple(_places(request))
-    outputs = tuple(replace(each, destination=None) for each in request.outputs)
-    like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=outputs)
-    return Pattern(like, tuple(inline), tuple(placed), places if any(places) else (), said.timeout_us)
+    outputs = tuple(_output(each, regions) for each in request.outputs)
+    travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))
+    like = replace(request, inputs={}, id="", caller="", deadline_ns=None, outputs=travel)
+    return Pattern(like, tuple(inputs), () if len(travel) == len(outputs) else outputs, said.timeout_us)
 
 
-def _places(request: InferRequest) -> Iterator[Place | None]:
-    for output in request.outputs:
-        yield output.destination.place if isinstance(output.destination, OutputPlace) else None
-
-
-def _destined(output: RequestedOutput, place: Place | None, caller: str, regions: Regions) -> RequestedOutput:
-    if place is None:
-        return output
-    return replace(output, destination=regions.destination(caller, place, output.name))
+def _output(asked: RequestedOutput, regions: Regions | None) -> RequestedOutput | Output:
+    if isinstance(asked.destination, OutputPlace) and regions is not None:
+        return Output(asked.name, asked.destination.place, regions)
+    return asked

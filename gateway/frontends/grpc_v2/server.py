@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 from ssl import SSLContext
@@ -15,9 +16,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.calls import INFER
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.messages import Room
+from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.sockets import Sockets
+from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 from gateway.frontends.listening import bound_address, listening
 from gateway.frontends.tls import server_context
 
@@ -44,7 +46,6 @@ class GrpcServer:
         self._service, self._security = service, security
         self._links: set[Link] = set()
         self._sockets: Sockets
-        self._listeners: list[asyncio.Server] = []
         self._paths: list[Path] = []
         self._idle, self._stopping = asyncio.Event(), False
 
@@ -58,7 +59,7 @@ class GrpcServer:
             bound = [bound_address(each) for each in sockets]
             self._sockets = Sockets(self._link, self._service.hold, self._service.release)
             for each in sockets:
-                await self._serve(each, context)
+                self._serve(each, context)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
@@ -69,8 +70,6 @@ class GrpcServer:
         self._stopping = True
         self._service.drain()
         self._sockets.stop_listening()
-        for listener in self._listeners:
-            listener.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
         ends_s = time.monotonic() + grace_s
@@ -140,15 +139,11 @@ class GrpcServer:
         if not (self.calls or self._links):
             self._idle.set()
 
-    async def _serve(self, listener: socket, context: SSLContext | None) -> None:
+    def _serve(self, listener: socket, context: SSLContext | None) -> None:
         if context is None or listener.family == AF_UNIX:
-            self._sockets.listen(listener)
-            return
-        limit_s = self.settings.handshake_timeout_s
-        server = await self._sockets.loop.create_server(
-            self._link, sock=listener, ssl=context, ssl_handshake_timeout=limit_s, backlog=BACKLOG
-        )
-        self._listeners.append(server)
+            self._sockets.listen(listener, Wire)
+        else:
+            self._sockets.listen(listener, partial(SecureWire, context, self.settings.handshake_timeout_s))
 
     def _link(self) -> Link:
         return Link(self)

@@ -1,7 +1,7 @@
-"""Plain sockets of the gRPC server: TCP and UNIX, accepted, read and written here rather than by asyncio's transports.
+"""The gRPC server's sockets, accepted, read and written here rather than by asyncio's transports.
 
 All of them stand behind one epoll of their own, which the loop watches as a single descriptor: what is ready is dealt
-with in one callback, where asyncio would schedule one per socket. TLS stays asyncio's.
+with in one callback, where asyncio would schedule one per socket. `secure` puts TLS on a wire.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ class Sockets:
         self._listeners: list[_Listener] = []
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
-    def listen(self, listener: socket.socket) -> None:
-        """Accept what comes there."""
-        self._listeners.append(_Listener(self, listener, self._link))
+    def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
+        """Accept what comes there; `wire` makes a connection of the arguments that Wire takes."""
+        self._listeners.append(
+            _Listener(self, listener, lambda connected, name: wire(self, connected, name, self._link()))
+        )
 
     def stop_listening(self) -> None:
         """Accept no more."""
@@ -94,8 +96,8 @@ class Sockets:
 
 
 class _Listener:
-    def __init__(self, sockets: Sockets, listener: socket.socket, link: Callable[[], asyncio.BufferedProtocol]) -> None:
-        self._sockets, self._listener, self._link = sockets, listener, link
+    def __init__(self, sockets: Sockets, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]) -> None:
+        self._sockets, self._listener, self._connect = sockets, listener, connect
         self._open()
 
     def ready(self, events: int) -> None:
@@ -109,7 +111,7 @@ class _Listener:
             except OSError as error:
                 self._wait(error)
                 return
-            Wire(self._sockets, connected, name, self._link())
+            self._connect(connected, name)
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -137,13 +139,13 @@ class Wire(asyncio.Transport):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
         self._descriptor = connected.fileno()
-        self._buffer = link.get_buffer(-1)
+        self._buffer = memoryview(link.get_buffer(-1))
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._reads, self._held = True, False
         self._closing = self._lingering = self._gone = False
         sockets.watch(self._descriptor, self, _IN)
-        link.connection_made(self)
+        self._begin()
 
     # ---- what happens to the socket --------------------------------------------------------------------------------
     def ready(self, events: int) -> None:
@@ -167,7 +169,7 @@ class Wire(asyncio.Transport):
             self._end(None)
             return
         try:
-            self._link.buffer_updated(size)
+            self._took(size)
         except Exception as error:  # the boundary: a defect that one connection meets ends that connection
             log.exception("a connection is closed because of a defect of ours")
             self._end(error)
@@ -296,4 +298,15 @@ class Wire(asyncio.Transport):
         self._socket.close()
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._lost(error)
+
+    # ---- what TLS does otherwise -----------------------------------------------------------------------------------
+    def _begin(self) -> None:
+        self._link.connection_made(self)
+
+    def _took(self, size: int) -> None:
+        """The buffer holds `size` bytes from the socket."""
+        self._link.buffer_updated(size)
+
+    def _lost(self, error: Exception | None) -> None:
         self._sockets.loop.call_soon(self._link.connection_lost, error)
