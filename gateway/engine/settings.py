@@ -77,7 +77,7 @@ class EngineSettings:
     max_batch_rows: int = 1024  # rows one request may carry; announced as max_batch_size
     batch_rows: int = 32  # rows that queued requests are joined to, where batching was measured to pay
     batch_gain: float = 1.2  # one row's time over a batched row's, below which requests are not joined
-    queue_requests: int = 256  # requests waiting per model version; one more is OVERLOADED
+    queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
     inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
     turn_us: int = 1000  # time that runs may take on the event loop before it looks at its sockets again
     forms: int = 256  # shapes of requests remembered per model version, so that they are checked once

@@ -15,9 +15,16 @@ from gateway.domain.statistics import Duration, Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 
 SERVER_NAME = "edge-inference-gateway"
-EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
-"""Triton's names of what works here; `schedule_policy`, `sequence` and CUDA shared memory do not, and system shared
-memory only where it is allowed."""
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+"""Triton's names of what works here; `sequence` and CUDA shared memory do not, and system shared memory only where
+it is allowed."""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
 _STAGES = ("compute_input", "compute_infer", "compute_output")

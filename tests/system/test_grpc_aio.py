@@ -20,9 +20,8 @@ CODE = grpc.StatusCode
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, state, grpc_server):
-    """As everywhere, but a thousand requests may wait for one model: 256 by default, and one more is UNAVAILABLE."""
     folder = tmp_path_factory.mktemp("s")
-    config = f"{QUIET}{SHORT_TRIALS}[limits]\nqueue_requests = 1024\n"
+    config = f"{QUIET}{SHORT_TRIALS}"
     listens = [ANYWHERE, f"unix:{folder}/g.sock"]
     with running(folder, state=state, config=config, grpc=listens, http=["off"], arguments=grpc_server) as daemon:
         yield daemon

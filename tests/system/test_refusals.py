@@ -154,7 +154,7 @@ def test_the_words_are_the_same(gateway):
 def test_65_mib_are_too_large_for_both(gateway):
     question = asking(image(bytes(LIMIT_BYTES), shape=(LIMIT_BYTES // 256, 1, 8, 8)))
     code, said = over_grpc(gateway.grpc, question)
-    assert (code, "larger than max" in said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+    assert (code, "at most 67108864 are read" in said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
     status, told = over_http(gateway.http, question)
     assert status == 413
     assert str(64 * 2**20) in told

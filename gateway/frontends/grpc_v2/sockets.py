@@ -11,6 +11,7 @@ import errno
 import logging
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
 LINGER_S = 1.0
 """How long a connection that we closed is read and not looked at: what came unread would make the kernel reset it, and
 the peer might never see why it was closed (RFC 9112, section 9.6)."""
+AT_ONCE = struct.pack("ii", 1, 0)
+"""SO_LINGER for no time at all: the kernel drops what was not taken, and resets the connection."""
 FULL_WAIT_S = 1.0
 """How long nothing is accepted where this process has no descriptor or memory left."""
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -250,7 +253,10 @@ class Wire(asyncio.Transport):
                 self._linger()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """End the connection at once, also what the kernel still holds of it: a peer that reads nothing would leave
+        megabytes there for minutes."""
+        if not self._gone:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self._end(None)
 
     def is_closing(self) -> bool:

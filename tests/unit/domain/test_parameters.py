@@ -24,7 +24,7 @@ VALUES = {int: 3, str: "3", bool: True, float: 3.0}
 
 def test_known_parameters_are_read_and_unknown_ones_counted() -> None:
     sent = {"timeout": 5, "priority": 1, "binary_data_output": False, "sequence_id": "a", "colour": "red", "x": 1.5}
-    assert read_parameters(sent) == RequestParameters(5, 1, False, ignored=2)
+    assert read_parameters(sent) == RequestParameters(5, 1, "a", binary_data_output=False, ignored=2)
     assert read_parameters({}) == RequestParameters()
     output = read_output_parameters({"classification": 3, "binary_data": True, "odd": 1}, "y")
     assert output == OutputParameters(3, True, 1)
