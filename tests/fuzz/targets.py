@@ -53,7 +53,7 @@ class Owner:
     def __init__(self, limits: Limits, *, answers: bool) -> None:
         self.connection, self._limits, self._answers = Connection(limits, read_request), limits, answers
         self.seen: dict[int, list[Any]] = {}
-        self.said = bytearray()
+        self.said = bytearray(b"".join(self.connection.take()))
 
     def hear(self, words: bytes) -> None:
         connection = self.connection

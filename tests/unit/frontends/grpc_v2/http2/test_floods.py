@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hpack as oracle
@@ -16,6 +16,7 @@ from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.events import Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
+from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY, STREAMS
 from tests.simulators.http2_peer import (
     ASKED,
     REQUEST,
@@ -33,68 +34,13 @@ from tests.simulators.http2_peer import (
 
 END = frames.END_STREAM
 LIMITS = Limits()
-STREAMS = range(1, 2**31, 2)
 frame = frames.frame
-
-
-def streams_of(words: Callable[[int], bytes]) -> Iterator[bytes]:
-    return (words(number) for number in STREAMS)
-
-
-def behind(first: bytes, then: bytes) -> Iterator[bytes]:
-    return itertools.chain([first], itertools.repeat(then))
-
-
-BEFORE_ENTRY = b"\x40\x01k\x7f\x80\x1e" + b"x" * 3967
-FLOODS: dict[str, tuple[Iterator[bytes], int]] = {
-    "rapid reset": (streams_of(lambda n: headers(n) + frames.reset_frame(n, 8)), LIMITS.resets_burst),
-    "made you reset by a window of 0": (
-        streams_of(lambda n: headers(n) + frames.window_frame(n, 0)),
-        LIMITS.resets_burst,
-    ),
-    "made you reset by a window over 2^31": (
-        streams_of(lambda n: headers(n) + frames.window_frame(n, 2**31 - 1)),
-        LIMITS.resets_burst,
-    ),
-    "made you reset by DATA behind the end": (
-        streams_of(lambda n: headers(n, END) + data(n, b"x")),
-        LIMITS.resets_burst,
-    ),
-    "made you reset by HEADERS behind the end": (streams_of(lambda n: headers(n, END) * 2), LIMITS.resets_burst),
-    "made you reset by unended trailers": (streams_of(lambda n: headers(n) * 2), LIMITS.resets_burst),
-    "malformed requests": (streams_of(lambda n: headers(n, END, encode(ASKED[1:]))), LIMITS.resets_burst),
-    "header lists too large": (
-        itertools.chain(
-            [headers(1, END, REQUEST + BEFORE_ENTRY)],
-            (headers(n, END, REQUEST + b"\xbe" * 5) for n in STREAMS[1:]),
-        ),
-        LIMITS.resets_burst,
-    ),
-    "streams beyond the bound": (streams_of(headers), LIMITS.max_streams + LIMITS.resets_burst),
-    "resets of one stream": (behind(headers(1), frames.reset_frame(1, 8)), LIMITS.resets_burst),
-    "PING": (itertools.repeat(frame(frames.PING, 0, 0, bytes(8))), LIMITS.max_ping_strikes + 1),
-    "PING acknowledged": (itertools.repeat(frame(frames.PING, frames.ACK, 0, bytes(8))), LIMITS.controls_burst),
-    "SETTINGS": (itertools.repeat(frame(frames.SETTINGS, 0, 0)), LIMITS.controls_burst),
-    "SETTINGS acknowledged": (itertools.repeat(frame(frames.SETTINGS, frames.ACK, 0)), LIMITS.controls_burst),
-    "PRIORITY": (itertools.repeat(frame(frames.PRIORITY, 0, 1, bytes(5))), LIMITS.controls_burst),
-    "GOAWAY": (itertools.repeat(frame(frames.GOAWAY, 0, 0, bytes(8))), LIMITS.controls_burst),
-    "unknown frames": (itertools.repeat(frame(99, 0, 0, b"?")), LIMITS.controls_burst),
-    "empty DATA": (behind(headers(1), data(1, b"")), LIMITS.controls_burst),
-    "DATA of padding": (behind(headers(1), data(1, b"", padding=9)), LIMITS.controls_burst),
-    "empty DATA on closed streams": (
-        behind(headers(1) + frames.reset_frame(1, 8), data(1, b"")),
-        LIMITS.controls_burst,
-    ),
-    "WINDOW_UPDATE": (itertools.repeat(frames.window_frame(0, 1)), LIMITS.controls_burst),
-    "WINDOW_UPDATE of a stream": (behind(headers(1), frames.window_frame(1, 1)), LIMITS.controls_burst),
-    "CONTINUATION": (behind(frame(1, 0, 1, REQUEST), frame(9, 0, 1)), LIMITS.max_continuations),
-}
 
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_ends_the_connection_at_its_bound_and_not_before(name: str) -> None:
-    words, bound = FLOODS[name]
-    connection, count = welcomed(), 0
+    flood, bound = FLOODS[name]
+    words, connection, count = flood(), welcomed(), 0
     while connection.failed is None:
         tell(connection, next(words))
         connection.take() if connection.failed is None else None
@@ -111,7 +57,7 @@ def test_a_flood_ends_the_connection_at_its_bound_and_not_before(name: str) -> N
 
 def test_an_hpack_bomb_ends_the_connection_with_its_first_block() -> None:
     connection = welcomed()
-    tell(connection, headers(1, END, REQUEST + BEFORE_ENTRY))
+    tell(connection, headers(1, END, REQUEST + LARGE_ENTRY))
     tell(connection, headers(3, END, b"\xbe" * 16_000))
     assert connection.failed is not None
     assert connection.failed.code is Code.ENHANCE_YOUR_CALM

@@ -1,0 +1,240 @@
+"""Callers that ask for nothing, or for everything at the slowest pace: they are cut off, and the others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import grpc.aio
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.errors import Code
+from gateway.frontends.grpc_v2.http2.hpack import Decoder
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators import grpc_gateway
+from tests.simulators.grpc_gateway import Gateway, serving
+from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY
+from tests.simulators.http2_peer import REQUEST, WELCOME, Said, asked, data, goaway, headers, parsed, reset_code
+
+pytestmark = pytest.mark.asyncio
+LIMIT_S = 30.0
+SMALL_BYTES = 1000
+"""What the well-behaved client's requests take at most."""
+END = frames.END_STREAM
+IMPATIENT = GrpcSettings(handshake_timeout_s=0.3, receive_timeout_s=0.4, write_timeout_s=0.4)
+
+
+@pytest.fixture(autouse=True)
+def _own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
+
+
+def question(number: int, size: int = 4) -> service_pb2.ModelInferRequest:
+    return service_pb2.ModelInferRequest(
+        model_name="identity_uint8",
+        id=str(number),
+        inputs=[{"name": "x", "datatype": "UINT8", "shape": [1, size]}],
+        raw_input_contents=[bytes([number % 256]) * size],
+    )
+
+
+def message(request: service_pb2.ModelInferRequest) -> bytes:
+    raw = request.SerializeToString()
+    return b"\0" + len(raw).to_bytes(4) + raw
+
+
+class Peer:
+    """A socket that says any bytes; `said` is what the server said on it."""
+
+    def __init__(self, target: str, *, reads: bool = True) -> None:
+        host, port = target.rsplit(":", 1)
+        self.socket = socket.socket()
+        if not reads:  # nor does its kernel
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect((host, int(port)))
+        self._raw = bytearray()
+
+    @property
+    def said(self) -> list[Said]:
+        """Frames; the last may have been cut off."""
+        raw, end = bytes(self._raw), 0
+        while (stop := end + frames.HEADER_BYTES) <= len(raw):
+            stop += int.from_bytes(raw[end : end + 3])
+            if stop > len(raw):
+                break
+            end = stop
+        return parsed(raw[:end])
+
+    def flood(self, words: Iterator[bytes], *, reads: bool = True) -> None:
+        """Say all of it, or until the server hangs up."""
+        ends_s, waiting, speaks = time.monotonic() + LIMIT_S, b"", True
+        self.socket.setblocking(False)
+        poll = select.poll()
+        while time.monotonic() < ends_s:
+            waiting = waiting or b"".join(itertools.islice(words, 50))
+            speaks = speaks and bool(waiting)
+            poll.register(self.socket, (select.POLLIN if reads else 0) | (select.POLLOUT if speaks else 0))
+            happened = sum(events for _, events in poll.poll(1000))
+            if happened & ~select.POLLOUT and not self._hear():
+                return
+            if happened & select.POLLOUT:
+                try:
+                    waiting = waiting[self.socket.send(waiting) :]
+                except OSError:
+                    speaks = False
+        raise TimeoutError("the server did not hang up")
+
+    def _hear(self) -> bool:
+        try:
+            part = self.socket.recv(1 << 16)
+        except OSError:
+            return False
+        self._raw += part
+        return bool(part)
+
+
+async def attacked(target: str, words: Iterator[bytes], *, reads: bool = True) -> list[Said]:
+    """What the server said before it hung up on this."""
+    peer = Peer(target, reads=reads)
+    with peer.socket:
+        await asyncio.to_thread(peer.flood, words, reads=reads)
+    return peer.said
+
+
+@asynccontextmanager
+async def serving_others(settings: GrpcSettings | None = None) -> AsyncIterator[tuple[Gateway, Callable[[], int]]]:
+    """A gateway that serves a well-behaved client throughout, whose answers are all right; how many it got so far."""
+    answers, over = 0, asyncio.Event()
+
+    async def ask() -> None:
+        nonlocal answers
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for number in itertools.count():
+            if over.is_set():
+                return
+            reply = await stub.ModelInfer(question(number), timeout=LIMIT_S)
+            assert (reply.id, reply.raw_output_contents[0]) == (str(number), bytes([number % 256]) * 4)
+            answers += 1
+
+    async with serving(settings=settings) as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
+        gateway.inference.requests = deque(maxlen=1)  # requests that are kept keep their memory
+        asking = asyncio.create_task(ask())
+        await gateway.inference.until(lambda: gateway.inference.requests)
+        yield gateway, lambda: answers
+        before = answers
+        await gateway.inference.until(lambda: answers > before + 5 or asking.done())
+        over.set()
+        await asking
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_a_flood_is_cut_off_and_the_others_are_served(name: str) -> None:
+    async with serving_others() as (gateway, answers):
+        before = answers()
+        said = await attacked(gateway.target, itertools.chain([WELCOME], FLOODS[name][0]()))
+        last = goaway(said)
+        assert last is not None
+        # a stream that was answered before its peer went on is closed, and HEADERS there break another rule
+        assert last[1] is Code.ENHANCE_YOUR_CALM or (last[1] is Code.STREAM_CLOSED and "HEADERS" in name)
+        assert answers() >= before
+
+
+async def test_an_hpack_bomb() -> None:
+    async with serving_others() as (gateway, _):
+        bomb = headers(1, END, REQUEST + LARGE_ENTRY) + headers(3, END, b"\xbe" * 16_000)
+        last = goaway(await attacked(gateway.target, iter([WELCOME + bomb])))
+        assert last is not None
+        assert last[1] is Code.ENHANCE_YOUR_CALM
+
+
+async def test_answers_that_are_asked_for_and_not_read() -> None:
+    """Errors are cheap to ask for: nothing is read of such a caller once its socket is full, and then it is cut off."""
+    async with serving_others(IMPATIENT) as (gateway, _):
+        unknown = (asked(number, b"\1nonsense") for number in range(1, 2**31, 2))
+        await attacked(gateway.target, itertools.chain([WELCOME], unknown), reads=False)
+
+
+# ---- slowly ----------------------------------------------------------------------------------------------------------
+PART = message(question(1, 100_000))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"", frames.PREFACE[:10], frames.PREFACE, frames.PREFACE + frames.HEADER.pack(0, 6, frames.SETTINGS, 0, 0)],
+    ids=["nothing", "half a preface", "no SETTINGS", "half of SETTINGS"],
+)
+async def test_a_handshake_that_does_not_end(words: bytes) -> None:
+    async with serving_others(IMPATIENT) as (gateway, _):
+        await attacked(gateway.target, iter([words] if words else []))
+
+
+@pytest.mark.parametrize(
+    "part", [b"", b"\0\0", PART[:5], PART[:50_000]], ids=["no message", "half a prefix", "a prefix", "half a message"]
+)
+async def test_a_request_that_does_not_end_is_answered_and_forgotten(part: bytes) -> None:
+    async with serving_others(IMPATIENT) as (gateway, _):
+        words = WELCOME + headers(1) + b"".join(data(1, part[at : at + 16_000]) for at in range(0, len(part), 16_000))
+        peer = Peer(gateway.target)
+        with peer.socket:
+            await asyncio.to_thread(_say_and_read_until, peer, words, frames.RST_STREAM)
+        head = next(frame for frame in peer.said if frame.kind == frames.HEADERS)
+        fields = dict(Decoder(1 << 20).decode(head.payload) or ())
+        assert fields[b"grpc-status"] == b"4"
+        assert b"receive_timeout_s" in fields[b"grpc-message"]
+        assert reset_code(peer.said, 1) is Code.NO_ERROR
+        await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
+
+
+def _say_and_read_until(peer: Peer, words: bytes, kind: int) -> None:
+    peer.socket.settimeout(LIMIT_S)
+    peer.socket.sendall(words)
+    while all(frame.kind != kind for frame in peer.said):
+        assert peer._hear()
+
+
+@pytest.mark.parametrize("how", ["never reads", "opens no window"])
+async def test_a_caller_that_does_not_take_its_answer(how: str) -> None:
+    async with serving_others(IMPATIENT) as (gateway, _):
+        whole = message(question(1, 8_000_000))
+        parts = [data(1, whole[at : at + 16_000]) for at in range(0, len(whole), 16_000)]
+        begin = WELCOME + frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 2**30 if how == "never reads" else 10})
+        words = [begin, frames.window_frame(0, 2**30), headers(1), *parts, data(1, b"", END)]
+        await attacked(gateway.target, iter(words), reads=how != "never reads")
+        await gateway.inference.until(lambda: len(gateway.frontend._links) == 1)
+
+
+async def test_callers_killed_within_a_message_leave_nothing() -> None:
+    program = (
+        "import socket, sys, time\n"
+        "peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "peer.sendall(bytes.fromhex(sys.stdin.readline()))\n"
+        "print('said', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    words = WELCOME + headers(1) + b"".join(data(1, PART[at : at + 16_000]) for at in range(0, 80_000, 16_000))
+    async with serving_others() as (gateway, _):
+        links = len(gateway.frontend._links)
+        host, port = gateway.target.rsplit(":", 1)
+        for _round in range(3):
+            command = [sys.executable, "-c", program, host, port]
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(words.hex() + "\n")
+            child.stdin.flush()
+            await asyncio.to_thread(child.stdout.readline)
+            await gateway.inference.until(lambda: gateway.frontend.room.used_bytes > SMALL_BYTES)
+            child.kill()
+            await asyncio.to_thread(child.communicate)
+            await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
+        assert len(gateway.frontend._links) == links
