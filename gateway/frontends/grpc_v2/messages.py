@@ -13,6 +13,8 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
 
+MESSAGE_BYTES = 1024
+"""What a message takes beside its content (measured: 950). One of no bytes at all is five bytes of a peer's window."""
 ALIGNED_BYTES = 64
 """Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
 
@@ -36,15 +38,16 @@ class Room:
     def take(self, size: int, lead: int) -> memoryview:
         """`size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES. RequestError OVERLOADED where there
         is no room for them. Not zeroed: that would cost a pass."""
-        if self.used_bytes + size > self._limit_bytes:
+        counted = size + MESSAGE_BYTES
+        if self.used_bytes + counted > self._limit_bytes:
             raise RequestError(
                 Fault.OVERLOADED,
-                f"messages of {self.used_bytes} bytes are in this gateway, and {size} more would be over its "
+                f"messages of {self.used_bytes} bytes are in this gateway, and {counted} more would be over its "
                 f"{self._limit_bytes} ([grpc] max_receiving_bytes); try again later",
             )
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-        self.used_bytes += size
-        weakref.finalize(memory, self._free, size).atexit = False
+        self.used_bytes += counted
+        weakref.finalize(memory, self._free, counted).atexit = False
         start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
         return memory.data[start : start + size]
 
@@ -61,6 +64,7 @@ class Incoming:
         "_filled",
         "_lead",
         "_limit_bytes",
+        "_over",
         "_prefix",
         "_room",
         "begun_ns",
@@ -73,13 +77,14 @@ class Incoming:
         self._prefix = b""
         self._body = memoryview(b"")
         self._filled = self.missing = 0
-        self._compressed = False
+        self._compressed = self._over = False
         self.begun_ns: int | None = None
         """Since when part of a message is here; None where none is."""
 
     def feed(self, payload: memoryview, now_ns: int) -> Iterator[Message]:
-        """Every message that `payload` completes. RequestError TOO_LARGE, OVERLOADED; INTERNAL for an unknown flag."""
-        while payload:
+        """Every message that `payload` completes. RequestError TOO_LARGE, OVERLOADED; INTERNAL for an unknown flag.
+        After an error, and once no more is wanted, what comes is passed over."""
+        while payload and not self._over:
             if self.begun_ns is None:
                 self.begun_ns = now_ns
             if len(self._prefix) < PREFIX.size:
@@ -99,16 +104,24 @@ class Incoming:
 
     def close(self) -> None:
         """No more is wanted."""
-        self._body, self.missing, self.begun_ns = memoryview(b""), 0, None
+        self._over, self.missing = True, 0
+        self._body, self.begun_ns = memoryview(b""), None
 
     def _begin(self) -> None:
         flag, size = PREFIX.unpack(self._prefix)
+        try:
+            self._body = self._memory(flag, size)
+        except RequestError:
+            self.close()  # what follows is not to be told apart from the refused message's content
+            raise
+        self._compressed, self._filled, self.missing = bool(flag), 0, size
+
+    def _memory(self, flag: int, size: int) -> memoryview:
         if flag > 1:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:
             raise too_large(size, self._limit_bytes)
-        self._body = self._room.take(size, self._lead(size))
-        self._compressed, self._filled, self.missing = bool(flag), 0, size
+        return self._room.take(size, self._lead(size))
 
     def _complete(self) -> Message:
         message = Message(self._body, self._compressed)
@@ -137,4 +150,6 @@ def inflate(content: Raw, window_bits: int, limit_bytes: int) -> bytes:
         raise too_large(len(unfolded), limit_bytes)
     if not inflater.eof:
         raise RequestError(Fault.INTERNAL, "a compressed message ends too soon")
+    if inflater.unused_data:
+        raise RequestError(Fault.INTERNAL, "a compressed message goes on behind its end")
     return unfolded
