@@ -19,6 +19,20 @@ UNIT_NS = {
 }  # fmt: skip
 """TimeoutUnit in nanoseconds."""
 TIMEOUT = re.compile(rb"([0-9]{1,8})([numSMH])")
+FIELDS = frozenset(
+    {
+        b":method",
+        b":scheme",
+        b":path",
+        b":authority",
+        b"te",
+        b"content-type",
+        b"grpc-timeout",
+        b"grpc-encoding",
+        b"authorization",
+    }
+)
+"""All that a head depends on."""
 GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
 """Encodings of messages as zlib's window bits (0: none)."""

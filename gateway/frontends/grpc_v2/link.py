@@ -14,7 +14,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import unexpected
-from gateway.frontends.grpc_v2.heads import Head, HeadReader
+from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
@@ -58,7 +58,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         server, settings = self._server, self.settings
         reader = HeadReader(server.rpcs, peer_of(transport), server.tokens, settings.retry_after_s)
-        self._h2 = Connection(settings.http2, reader.read)
+        self._h2 = Connection(settings.http2, reader.read, FIELDS)
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":

@@ -13,11 +13,14 @@ from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.hpack import Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.requests import essential
 
 KNOWN_HEADS = 64
 """Blocks remembered per connection; a client has about one per method and deadline."""
 KNOWN_BLOCK_BYTES = 256
 """Longer ones are not: a peer that repeats itself says it in index bytes, another one must not fill memory."""
+ESSENCE_BYTES = 512
+"""The same of fields: names and values of a gRPC call with a token have about 250."""
 SIZE_FACTOR = 4
 """A block this many times as large as a header list may be ends the connection; a smaller one costs its stream only."""
 
@@ -25,10 +28,11 @@ SIZE_FACTOR = 4
 class Blocks:
     """`unfinished`: a block has begun and not ended; nothing but CONTINUATION may come (RFC 9113, section 6.10)."""
 
-    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any]) -> None:
-        self._limits, self._read_head = limits, read_head
+    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes]) -> None:
+        self._limits, self._read_head, self._names = limits, read_head, names
         self._decoder = Decoder(limits.max_header_bytes)
         self._heads: dict[bytes, Any] = {}
+        self._essences: dict[Headers, Any] = {}
         self.unfinished = False
         self._stream = self._flags = self._continuations = 0
         self._parts = bytearray()
@@ -53,10 +57,6 @@ class Blocks:
         self.unfinished = False
         return self._flags, bytes(self._parts)
 
-    def known(self, block: bytes) -> Any:
-        """What the owner read of a block that it met before; None where it did not."""
-        return self._heads.get(block)
-
     def head(self, block: bytes) -> Any:
         """What the owner read of a request's block; None where its list is too large. Raises as `read_head` does."""
         known = self._heads.get(block)
@@ -65,11 +65,20 @@ class Blocks:
         headers = self.skim(block)
         if headers is None:
             return None
-        head = self._read_head(headers)
+        head = self._read(headers)
         if not self._decoder.changed and len(block) <= KNOWN_BLOCK_BYTES:
-            if len(self._heads) >= KNOWN_HEADS:
-                self._heads.clear()
-            self._heads[block] = head
+            _remember(self._heads, block, head)
+        return head
+
+    def _read(self, headers: Headers) -> Any:
+        """A head by the fields that it depends on: others may differ in every request, as a trace's number does."""
+        essence = essential(headers, self._names)
+        known = None if essence is None else self._essences.get(essence)
+        if known is not None:
+            return known
+        head = self._read_head(headers)
+        if essence is not None and sum(len(name) + len(value) for name, value in essence) <= ESSENCE_BYTES:
+            _remember(self._essences, essence, head)
         return head
 
     def skim(self, block: bytes) -> Headers | None:
@@ -78,6 +87,12 @@ class Blocks:
         if self._decoder.changed:
             self._heads.clear()
         return headers
+
+
+def _remember(known: dict[Any, Any], key: object, head: object) -> None:
+    if len(known) >= KNOWN_HEADS:
+        known.clear()
+    known[key] = head
 
 
 def fragment(flags: int, payload: memoryview) -> memoryview:

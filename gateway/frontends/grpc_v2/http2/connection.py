@@ -31,18 +31,21 @@ KEPT_GIVEN_UP = 1000
 
 class Connection:
     """`read_head` turns a request's headers into what the owner wants to know, and may raise StreamError; its result is
-    remembered with the block. `failed` is set once the connection must be closed, after what it says was written."""
+    remembered with the fields among `names`, on which alone it may depend. `failed` is set once the connection must be
+    closed, after what it says was written."""
 
-    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any]) -> None:
+    def __init__(
+        self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes] = frozenset()
+    ) -> None:
         self.streams: dict[int, Stream] = {}
         self.failed: ProtocolError | None = None
         self.draining = False
         self._limits, self._guard = limits, Guard(limits)
-        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head)
+        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names)
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
         self._given_up: deque[int] = deque(maxlen=KEPT_GIVEN_UP)
-        self._window = ReceiveWindow(limits.connection_window_bytes)
+        self._window, self._most_at_once = ReceiveWindow(limits.connection_window_bytes), limits.most_at_once
         self._reader, self._settled = Reader(), False
         self._body: Stream | None = None
         self._body_ends = False
@@ -161,28 +164,9 @@ class Connection:
     def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
         """Reader: any whole frame but DATA; a request's headers with its body, where that lies `behind` them."""
         if kind == frames.HEADERS and flags == frames.END_HEADERS:
-            body = frames.whole_body(number, behind)
-            if body is not None and self._take_whole(number, bytes(payload), body):
-                return frames.HEADER_BYTES + len(body)
+            return self._take_block(0, number, bytes(payload), behind)
         self._READERS[kind](self, flags, number, payload)
         return 0
-
-    def _take_whole(self, number: int, block: bytes, body: memoryview) -> bool:
-        """The hot path: a request that is all here, its block met before. By the same rules; False where one of them
-        needs a closer look, frame by frame."""
-        head, limits, streams = self._blocks.known(block), self._limits, self.streams
-        if head is None or number <= self._last_stream or not number & 1 or self.draining:
-            return False
-        if len(streams) >= limits.max_streams or len(body) > limits.most_at_once:
-            return False
-        if again := self._window.spend(len(body)):
-            self._sender.say(frames.window_frame(0, again))
-        self._last_stream = number
-        stream = Stream(number, head, self._now_ns, limits.stream_window_bytes, self._sender.initial_window)
-        stream.state = PEER_DONE
-        streams[number] = stream
-        self._events.append(Requested(stream, body))
-        return True
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
@@ -239,7 +223,7 @@ class Connection:
         if whole is not None:
             self._take_block(whole[0], number, whole[1])
 
-    def _take_block(self, flags: int, number: int, block: bytes) -> None:
+    def _take_block(self, flags: int, number: int, block: bytes, behind: memoryview = NOTHING) -> int:
         ended = bool(flags & frames.END_STREAM)
         stream = self.streams.get(number)
         if stream is not None:
@@ -248,19 +232,21 @@ class Connection:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"HEADERS on stream {number}, which no client can open")
         elif number > self._last_stream:
             self._last_stream = number
-            self._take_request(number, block, ended)
+            return self._take_request(number, block, ended, behind)
         elif number in self._given_up:
             self._guard.control(self._now_ns)
             self._blocks.skim(block)
         else:
             raise ProtocolError(Code.STREAM_CLOSED, f"HEADERS on stream {number}, which is closed")
+        return 0
 
-    def _take_request(self, number: int, block: bytes, ended: bool) -> None:
+    def _take_request(self, number: int, block: bytes, ended: bool, behind: memoryview) -> int:
+        """Open a stream, or refuse it; returns how much of what lies `behind` the block was its whole body."""
         try:
             head = self._blocks.head(block)
         except StreamError as fault:
             self._refuse(number, fault.code)
-            return
+            return 0
         if head is None:
             self._refuse(number, Code.ENHANCE_YOUR_CALM)
         elif len(self.streams) >= self._limits.max_streams:
@@ -268,14 +254,23 @@ class Connection:
         elif self.draining:
             self._given_up.append(number)
         else:
-            self._open(number, head, ended)
+            stream = Stream(number, head, self._now_ns, self._limits.stream_window_bytes, self._sender.initial_window)
+            self.streams[number] = stream
+            return self._open(stream, ended, behind)
+        return 0
 
-    def _open(self, number: int, head: Any, ended: bool) -> None:
-        stream = Stream(number, head, self._now_ns, self._limits.stream_window_bytes, self._sender.initial_window)
+    def _open(self, stream: Stream, ended: bool, behind: memoryview) -> int:
+        body = frames.whole_body(stream.id, behind)
+        if body is not None and len(body) <= self._most_at_once:
+            if again := self._window.spend(len(body)):
+                self._sender.say(frames.window_frame(0, again))
+            stream.state = PEER_DONE
+            self._events.append(Requested(stream, body))
+            return frames.HEADER_BYTES + len(body)
         if ended:
             stream.state = PEER_DONE
-        self.streams[number] = stream
         self._events.append(Opened(stream, ended))
+        return 0
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
         """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""

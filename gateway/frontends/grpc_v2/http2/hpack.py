@@ -68,7 +68,9 @@ class Decoder:
         place = size = 0
         while place < len(block):
             first = block[place]
-            if first & 0x80:
+            if 0x80 < first <= 0x80 | len(STATIC):  # the common case: an index in one byte, of the static table
+                header, place = STATIC[(first & 0x7F) - 1], place + 1
+            elif first & 0x80:
                 index, place = _integer(block, place, 7)
                 header = self._entry(index)
             elif first & 0xE0 == 0x20:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gateway.frontends.grpc_v2.http2.errors import Code, StreamError
-from gateway.frontends.grpc_v2.http2.hpack import Headers
+from gateway.frontends.grpc_v2.http2.hpack import Header, Headers
 
 PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 REQUIRED = (b":method", b":scheme", b":path")
@@ -34,6 +34,24 @@ def read_request(headers: Headers) -> Mapping[bytes, bytes]:
     return fields
 
 
+def essential(headers: Headers, names: frozenset[bytes]) -> Headers | None:
+    """The fields among `names`, where `headers` are well formed as far as the others go; None where `read_request` must
+    look at them."""
+    found: list[Header] = []
+    regular = False
+    for header in headers:
+        name = header[0]
+        if name[:1] != b":":
+            regular = True
+        elif regular:
+            return None
+        if name in names:
+            found.append(header)
+        elif not _well_formed(*header):
+            return None
+    return tuple(found)
+
+
 def are_trailers(headers: Headers) -> bool:
     """Whether a request can end with these fields (section 8.1)."""
     try:
@@ -42,6 +60,16 @@ def are_trailers(headers: Headers) -> bool:
     except StreamError:
         return False
     return True
+
+
+def _well_formed(name: bytes, value: bytes) -> bool:
+    return not (
+        not name
+        or name.translate(None, NAME_BYTES)
+        or name in CONNECTION_SPECIFIC
+        or name == b"te"
+        or BAD_VALUE.search(value)
+    )
 
 
 def _check_field(name: bytes, value: bytes) -> None:

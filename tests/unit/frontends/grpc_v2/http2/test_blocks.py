@@ -26,7 +26,7 @@ class Counted:
 
 
 def blocks(read: Counted, **limits: int) -> Blocks:
-    return Blocks(Limits(**limits), read)
+    return Blocks(Limits(**limits), read, frozenset({b"a", b"k", b"bad"}))
 
 
 def test_a_block_that_touches_no_table_is_read_once() -> None:
@@ -43,10 +43,20 @@ def test_a_block_of_indices_is_read_again_once_the_table_moved() -> None:
     assert subject.head(encoder.encode([("k", "1")])) == ((b"k", b"1"),)
     index = encoder.encode([("k", "1")])
     assert subject.head(index) == subject.head(index) == ((b"k", b"1"),)
-    assert read.count == 2
+    assert read.count == 1
     subject.skim(b"\x40\x01k\x012")  # pushes the entry to the next index
     assert subject.head(index) == ((b"k", b"2"),)
-    assert read.count == 3
+    assert read.count == 2
+
+
+def test_fields_that_a_head_does_not_depend_on_cost_no_reading() -> None:
+    read = Counted()
+    subject = blocks(read)
+    heads = {id(subject.head(encode(((b"a", b"b"), (b"trace", b"%d" % number))))) for number in range(10)}
+    assert (len(heads), read.count) == (1, 1)
+    for broken in ((b"Trace", b"1"), (b"trace", b"\n"), (b"te", b"gzip"), (b"connection", b"close"), (b":path", b"/")):
+        subject.head(encode(((b"a", b"b"), broken)))
+    assert read.count == 6
 
 
 def test_a_head_that_was_refused_is_refused_again() -> None:
@@ -65,6 +75,7 @@ def test_what_is_remembered_is_bounded() -> None:
     long = encode(((b"a", b"x" * KNOWN_BLOCK_BYTES),))
     subject.head(long)
     assert long not in subject._heads
+    assert len(subject._essences) <= KNOWN_HEADS
 
 
 def test_a_list_too_large_is_none() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received
+from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
@@ -134,12 +134,20 @@ def test_a_goaway_after_the_drain_names_no_later_stream() -> None:
 # ---- events ---------------------------------------------------------------------------------------------------------
 def test_a_request_in_one_read() -> None:
     connection = welcomed()
-    first, second = tell(connection, headers(1) + data(1, b"body", END))
+    (event,) = tell(connection, headers(1) + data(1, b"body", END))
+    assert isinstance(event, Requested)
+    assert (event.stream.opened_ns, bytes(event.payload)) == (SECOND_NS, b"body")
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_a_request_in_two_reads_or_with_padding(padding: int) -> None:
+    connection = welcomed()
+    words = headers(1) + data(1, b"body", END, padding=padding or None)
+    first, second = [*tell(connection, words[:-2]), *tell(connection, words[-2:])][:2]
     assert isinstance(first, Opened)
     assert not first.ended
-    assert first.stream.opened_ns == SECOND_NS
     assert isinstance(second, Received)
-    assert (second.stream, bytes(second.payload), second.ended) == (first.stream, b"body", True)
+    assert second.stream is first.stream
 
 
 @pytest.mark.parametrize("ending", [data(1, b"", END), data(1, b"", END, padding=3), headers(1, END, b"")])
