@@ -26,10 +26,10 @@ ROOM_BYTES = 3 * MIB
 def lonely(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[Daemon]:
     """A daemon of our own gRPC server that nobody else asks, warm."""
     arguments = ("--grpc-server", "own")
-    with running(tmp_path_factory.mktemp("lonely"), state=state, http=[], arguments=arguments) as daemon:
+    with running(tmp_path_factory.mktemp("lonely"), state=state, http=["off"], arguments=arguments) as daemon:
         ask_all(daemon, 3000)
         connect_all(daemon, 200)
-        leave_open(daemon, 20)
+        leave_open(daemon, 300)
         yield daemon
 
 
