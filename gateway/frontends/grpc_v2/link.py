@@ -48,6 +48,7 @@ class Link(asyncio.BufferedProtocol):
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
         self.settings: GrpcSettings = server.settings
+        self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
         self._now_ns = self.heard_ns = 0
@@ -118,7 +119,7 @@ class Link(asyncio.BufferedProtocol):
         head = stream.head
         if type(head) is Head and head.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
-            if not flag and size == len(payload) - PREFIX.size:
+            if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
                 self._start(stream, payload[PREFIX.size :], lent=True)
                 return
         self._opened(Opened(stream, ended=False))
@@ -139,6 +140,8 @@ class Link(asyncio.BufferedProtocol):
         if stream.state == CLOSED:  # ended by us since, in this very read
             return
         if call is None:
+            if not stream.head.unary:  # its method has ended, and its answers wait to be taken
+                return
             call = stream.call = Unary(self, stream)
         call.received(payload, event.ended, self._now_ns)
 

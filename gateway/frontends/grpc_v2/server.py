@@ -28,6 +28,9 @@ BACKLOG = 256
 BUFFER_BYTES = 256 * 1024
 """What one read takes at most."""
 
+SPARE_FACTOR = 2
+"""Sockets that may be open for each connection of `max_connections`: some shake hands yet, some are told why not."""
+
 log = logging.getLogger(__name__)
 
 
@@ -57,7 +60,9 @@ class GrpcServer:
         context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
             bound = [bound_address(each) for each in sockets]
-            self._sockets = Sockets(self._link, self._service.hold, self._service.release)
+            self._sockets = Sockets(
+                self._link, self._service.hold, self._service.release, most=SPARE_FACTOR * self.settings.max_connections
+            )
             for each in sockets:
                 self._serve(each, context)
         self._paths = [Path(address.path) for address in bound if address.path]

@@ -39,17 +39,23 @@ log = logging.getLogger(__name__)
 
 class _Watched(Protocol):
     def ready(self, events: int) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Sockets:
     """`link` makes the protocol of a new connection; `before` and `after` are called around the reading of all that are
-    ready."""
+    ready. At most `most` connections are open, in whatever state; one more is closed unheard."""
 
     def __init__(
-        self, link: Callable[[], asyncio.BufferedProtocol], before: Callable[[], None], after: Callable[[], None]
+        self,
+        link: Callable[[], asyncio.BufferedProtocol],
+        before: Callable[[], None],
+        after: Callable[[], None],
+        *,
+        most: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._link, self._before, self._after = link, before, after
+        self._link, self._before, self._after, self._most = link, before, after, most
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
         self._listeners: list[_Listener] = []
@@ -57,19 +63,26 @@ class Sockets:
 
     def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
         """Accept what comes there; `wire` makes a connection of the arguments that Wire takes."""
-        self._listeners.append(
-            _Listener(self, listener, lambda connected, name: wire(self, connected, name, self._link()))
-        )
+
+        def connect(connected: socket.socket, name: Any) -> None:
+            if len(self._watched) - len(self._listeners) < self._most:
+                wire(self, connected, name, self._link())
+            else:
+                connected.close()
+
+        self._listeners.append(_Listener(self, listener, connect))
 
     def stop_listening(self) -> None:
         """Accept no more."""
         for listener in self._listeners:
-            listener.close()
+            listener.abort()
         self._listeners.clear()
 
     def close(self) -> None:
-        """Watch nothing any more; connections are closed by their owners before."""
+        """Watch nothing any more; connections that are still open end at once."""
         self.stop_listening()
+        for watched in list(self._watched.values()):
+            watched.abort()
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
@@ -116,7 +129,7 @@ class _Listener:
                 return
             self._connect(connected, name)
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Let nobody in any more."""
         self._sockets.forget(self._listener.fileno())
         self._listener.close()
