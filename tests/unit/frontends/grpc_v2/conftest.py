@@ -1,0 +1,56 @@
+"""The gateway's own server on a real socket, and the proof that nothing is left of what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators import grpc_gateway
+
+TURNS = 200
+"""Turns of the loop that an end may take to be dealt with."""
+
+Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """As `grpc_gateway.serving`, of our own server; keywords that it does not know are settings. At the end no call,
+    no memory, no task may be left."""
+    monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
+
+    @asynccontextmanager
+    async def serve(**given: Any) -> AsyncIterator[grpc_gateway.Gateway]:
+        own = {key: given.pop(key) for key in ("inference", "security", "addresses", "regions") if key in given}
+        before = asyncio.all_tasks()
+        async with grpc_gateway.serving(settings=GrpcSettings(**given), **own) as gateway:
+            yield gateway
+            await nothing_left(gateway)
+        await until(lambda: not asyncio.all_tasks() - before)
+
+    return serve
+
+
+async def nothing_left(gateway: grpc_gateway.Gateway) -> None:
+    """Wait until every call that was given up is forgotten."""
+    server = gateway.frontend
+    gateway.inference.requests.clear()
+    await until(lambda: server.calls == 0)
+    await until(lambda: not any(link._asked for link in server._links))
+    gc.collect()
+    await until(lambda: server.room.used_bytes == 0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    for _ in range(TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    assert condition()
