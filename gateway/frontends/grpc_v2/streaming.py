@@ -53,7 +53,7 @@ class Streaming:
 
     def cancel(self) -> None:
         """The call was given up: the method hears of it."""
-        self._incoming.close()
+        self._close()
         self.task.cancel()
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Streaming:
                     await link.taken(stream)
             link.end(stream)
         finally:
-            self._incoming.close()
+            self._close()
 
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
@@ -94,6 +94,11 @@ class Streaming:
         message = self._messages.popleft()
         self._grant()
         return message
+
+    def _close(self) -> None:
+        """Nobody takes messages any more."""
+        self._incoming.close()
+        self._messages.clear()
 
     def _grant(self) -> None:
         """Room for the rest of the message that has begun, or for the beginning of another."""

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators import grpc_gateway
 
 TURNS = 200
 """Turns of the loop that an end may take to be dealt with."""
 
+PATIENT = Limits(max_ping_strikes=10_000, controls_burst=100_000)
+"""Test clients ask for signs of life as often as they like."""
 Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
 
 
@@ -28,6 +31,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
     @asynccontextmanager
     async def serve(**given: Any) -> AsyncIterator[grpc_gateway.Gateway]:
         own = {key: given.pop(key) for key in ("inference", "security", "addresses", "regions") if key in given}
+        given.setdefault("http2", PATIENT)
         before = asyncio.all_tasks()
         async with grpc_gateway.serving(settings=GrpcSettings(**given), **own) as gateway:
             yield gateway

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.tensor import Datatype
 from gateway.frontends.grpc_v2.calls import INFER
 from gateway.frontends.grpc_v2.codec import InferCodec
-from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.replies import CODES
 from tests.simulators.grpc_client import (
     LIVE,
@@ -31,7 +31,7 @@ from tests.simulators.grpc_client import (
 )
 from tests.simulators.inference import SimulatedInference
 
-from .conftest import Serve, nothing_left, until
+from .conftest import PATIENT, Serve, nothing_left, until
 
 pytestmark = pytest.mark.asyncio
 CANCEL = 8
@@ -326,7 +326,7 @@ async def test_more_calls_than_there_may_be(served: Serve) -> None:
 
 
 async def test_more_streams_than_there_may_be(served: Serve) -> None:
-    limits = Limits(max_streams=2)
+    limits = replace(PATIENT, max_streams=2)
     async with served(http2=limits) as gateway, connected(gateway.addresses[0], greet=False) as client:
         gateway.inference.gate.clear()
         numbers = [client.ask(INFER, infer_request()) for _ in range(3)]
@@ -363,7 +363,7 @@ async def test_metadata_by_a_task(served: Serve) -> None:
 async def test_large_replies_to_readers_with_small_windows(served: Serve, window: int) -> None:
     size = 20_000 if window == 1 else 2_000_000
     async with (
-        served(http2=Limits(controls_burst=100_000)) as gateway,
+        served() as gateway,
         connected(gateway.addresses[0], {Codes.INITIAL_WINDOW_SIZE: window}) as client,
     ):
         number = client.ask(end=False)
