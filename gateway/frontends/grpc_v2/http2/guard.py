@@ -64,9 +64,8 @@ class Guard:
         early = now_ns - self._ping_ns < self._limits.min_ping_interval_ms * 1_000_000
         if said != self._said_at_ping:
             self._strikes, self._said_at_ping = 0, said
-        else:
-            self.control(now_ns)
-            self._strikes += early
+        elif early:
+            self._strikes += 1
         self._ping_ns = now_ns
         if self._strikes > self._limits.max_ping_strikes:
             raise _calm("too_many_pings")

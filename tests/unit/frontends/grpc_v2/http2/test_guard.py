@@ -76,6 +76,13 @@ def test_pings_with_traffic_or_far_apart_are_none() -> None:
         guard.ping(100 * SECOND_NS + number * LIMITS.min_ping_interval_ms * 1_000_000, said=1000)
 
 
+def test_what_we_said_wipes_strikes_out() -> None:
+    guard = Guard(LIMITS)
+    for number in range(10 * LIMITS.max_ping_strikes):
+        guard.ping(60 * SECOND_NS + number, said=number // (1 + LIMITS.max_ping_strikes))
+    guard.ping(61 * SECOND_NS, said=99)
+
+
 def test_pings_that_our_answers_pay_for_are_no_controls() -> None:
     guard = Guard(LIMITS)
     for number in range(1, 1000):

@@ -175,6 +175,7 @@ def test_what_a_closed_stream_waits_with_is_dropped() -> None:
     subject.data(other, b"abc")
     subject.forget(target)
     assert (subject.waiting_bytes, target.waiting_bytes, target.waiting) == (3, 0, None)
+    assert list(subject._turns) == [3]
     said(subject)
     subject.widen(100)
     assert [(frame.stream, frame.payload) for frame in said(subject)] == [(3, b"abc")]
