@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.frontends.grpc_v2.heads import FIELDS
 from gateway.frontends.grpc_v2.http2.errors import Code, StreamError
 from gateway.frontends.grpc_v2.http2.hpack import Header
-from gateway.frontends.grpc_v2.http2.requests import are_trailers, read_request
+from gateway.frontends.grpc_v2.http2.requests import are_trailers, essential, read_request
 from tests.simulators.http2_peer import ASKED
 
 METHOD, SCHEME, PATH, AUTHORITY, TE, CONTENT = ASKED
@@ -81,3 +84,27 @@ def test_trailers() -> None:
     assert are_trailers(())
     assert are_trailers(((b"x", b"y"), (b"grpc-tags-bin", b"AA")))
     assert not are_trailers((METHOD,))
+
+
+POOL = st.sampled_from([*ASKED, *BAD_FIELDS, (b":status", b"200"), (b":x", b""), (b"traceparent", b"00"), (b"x", b"y")])
+
+
+@given(st.permutations(ASKED), st.lists(st.tuples(st.integers(0, 9), POOL), max_size=4), st.booleans())
+def test_fields_that_do_not_matter_hide_no_malformed_request(
+    asked: list[Header], more: list[tuple[int, Header]], in_order: bool
+) -> None:
+    """What is remembered of a request by its essence is what reading all of it says."""
+    headers = list(ASKED) if in_order else asked
+    for place, field in more:
+        headers.insert(place, field)
+    essence = essential(tuple(headers), FIELDS)
+    if essence is None:
+        return
+    try:
+        read = read_request(essence)
+    except StreamError:
+        with pytest.raises(StreamError):
+            read_request(tuple(headers))
+    else:
+        whole = read_request(tuple(headers))
+        assert read == {name: value for name, value in whole.items() if name in FIELDS}
