@@ -165,8 +165,16 @@ class Client:
 
     async def gone(self) -> None:
         """Read until the server closes."""
+        await self.flush()
         while not self.closed:
             await self.read()
+
+    async def listen(self) -> None:
+        """As `gone`, without a word: what is heard is not answered."""
+        with suppress(ConnectionError):
+            while await self._reader.read(65_536):
+                pass
+        self.closed = True
 
     def _take(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.ConnectionTerminated):

@@ -180,9 +180,10 @@ class Link(asyncio.BufferedProtocol):
             self.turn_down(stream, error)
             return
         stream.call = call
-        call.task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.head.rpc.path)
+        task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.head.rpc.path)
         self._server.calls += 1
-        call.task.add_done_callback(self._server.finished)
+        task.add_done_callback(self._server.finished)
+        call.task = task
 
     async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
         """A method's boundary: whatever ends it is said to the caller."""
@@ -261,6 +262,7 @@ class Link(asyncio.BufferedProtocol):
 
     def reply(self, stream: Stream, pieces: Sequence[Piece], size: int) -> None:
         """A unary call's whole reply."""
+        stream.call = None
         self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
     def say(self, stream: Stream, pieces: Sequence[Piece]) -> None:
@@ -273,6 +275,7 @@ class Link(asyncio.BufferedProtocol):
 
     def end(self, stream: Stream) -> None:
         """A streaming reply's end."""
+        stream.call = None
         if not stream.begun:
             self._h2.begin(stream, replies.RESPONSE)
         self._h2.end(stream, replies.OK.payload)
@@ -301,6 +304,11 @@ class Link(asyncio.BufferedProtocol):
     def settled(self) -> bool:
         """Whether the peer has shaken hands."""
         return self._h2.settled
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could be closed without loss, and was not told to."""
+        return not (self.busy or self._h2.draining or self._h2.failed)
 
     @property
     def busy(self) -> bool:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.unary import Unary
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 CHECKS = 4
 """A limit is looked at so many times while it runs: what is late is noticed a quarter of its limit too late at most."""
+SOON_NS = 1_000_000
+"""The shortest wait: clocks are not exact."""
 ALIVE = b"alive?\0\0"
 """The PING of an idle connection."""
 
@@ -33,7 +36,7 @@ class Patience:
         self.at_ease = False
         """Whether nothing was under way when it looked last."""
         self._timer: asyncio.TimerHandle | None = None
-        self._arm(int(settings.handshake_timeout_s * 1e9))
+        self._arm(self._next_ns(self._opened_ns))
 
     def wake(self) -> None:
         """The peer said something while nothing was under way."""
@@ -63,11 +66,16 @@ class Patience:
         self.at_ease = wait_ns > self._busy_ns
 
     def _next_ns(self, now_ns: int) -> int:
+        settings = self._settings
         if self._pinged_ns is not None:
-            return self._settings.keepalive_timeout_ms * 1_000_000
+            ends_ns = self._pinged_ns + settings.keepalive_timeout_ms * 1_000_000
+        else:
+            ends_ns = self._link.heard_ns + settings.keepalive_ms * 1_000_000
+        if not self._link.settled:
+            ends_ns = min(ends_ns, self._opened_ns + int(settings.handshake_timeout_s * 1e9))
         if self._link.busy:
-            return self._busy_ns
-        return max(self._link.heard_ns + self._settings.keepalive_ms * 1_000_000 - now_ns, 1_000_000)
+            ends_ns = min(ends_ns, now_ns + self._busy_ns)
+        return max(ends_ns - now_ns, SOON_NS)
 
     def _refuse_late(self, now_ns: int) -> None:
         """Requests that are not complete in time; streams are in the order they were opened."""
@@ -77,8 +85,7 @@ class Patience:
         for stream in self._link.streams():
             if stream.opened_ns > since_ns:
                 break
-            call = stream.call
-            if call is None or (isinstance(call, Unary | Streaming) and call.late(since_ns)):
+            if _is_late(stream, since_ns):
                 self._link.turn_down(stream, error)
         self._link.flush()
 
@@ -99,3 +106,11 @@ class Patience:
             self._pinged_ns = now_ns
             self._link.ping(ALIVE)
         return False
+
+
+def _is_late(stream: Stream, since_ns: int) -> bool:
+    """Whether the request of a stream that is old enough should be here."""
+    call = stream.call
+    if call is None:  # nothing came but its headers; or it was answered, and the answer is not taken
+        return stream.waiting is None
+    return isinstance(call, Unary | Streaming) and call.late(since_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -13,7 +14,7 @@ from gateway.frontends.grpc_v2.calls import Kind
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message
 from gateway.frontends.grpc_v2.templates import prefixed
-from gateway.frontends.grpc_v2.unary import one_request, unfolded
+from gateway.frontends.grpc_v2.unary import cancel, one_request, unfolded
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.link import Link
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class Streaming:
     """Messages that were not taken yet hold the stream's window: a method that is slow slows its caller."""
 
-    __slots__ = ("_changed", "_ended", "_failure", "_incoming", "_link", "_messages", "_stream", "task")
+    __slots__ = ("_changed", "_ended", "_failure", "_incoming", "_link", "_messages", "_since_ns", "_stream", "task")
 
     def __init__(self, link: Link, stream: Stream, *, ended: bool) -> None:
         self._link, self._stream = link, stream
@@ -30,7 +31,9 @@ class Streaming:
         self._messages: deque[Message] = deque()
         self._changed, self._ended = asyncio.Event(), ended
         self._failure: RequestError | None = None
-        self.task: asyncio.Task[None]
+        self._since_ns = None if stream.head.rpc.kind is Kind.BIDIRECTIONAL else stream.opened_ns
+        """Since when the only request of such a method is awaited."""
+        self.task: asyncio.Task[None] | None = None
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
         """Part of what the caller streams."""
@@ -44,9 +47,10 @@ class Streaming:
             self._grant()
 
     def late(self, since_ns: int) -> bool:
-        """Whether a message that has begun should be complete by now."""
-        begun_ns = self._incoming.begun_ns
-        late = begun_ns is not None and begun_ns <= since_ns
+        """Whether a message that has begun should be complete by now, or the only one be here. Messages that were not
+        taken hold up those behind them."""
+        begun_ns = self._incoming.begun_ns if self._since_ns is None else self._since_ns
+        late = begun_ns is not None and begun_ns <= since_ns and not self._messages
         if late:
             self.cancel()
         return late
@@ -54,7 +58,7 @@ class Streaming:
     def cancel(self) -> None:
         """The call was given up: the method hears of it."""
         self._close()
-        self.task.cancel()
+        cancel(self)
 
     async def run(self) -> None:
         """Let the method read and write. Raises RequestError."""
@@ -72,26 +76,32 @@ class Streaming:
 
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
-        while (message := await self._next()) is not None:
-            yield head.rpc.parse(await unfolded(message, head.window_bits, self._link))
+        while await self._more():  # no name here holds a message while the next is awaited
+            yield head.rpc.parse(await unfolded(self._take(), head.window_bits, self._link))
 
     async def _only_request(self) -> Any:
         async for request in self._requests():
+            self._since_ns = None
             return request
         raise one_request("none came")
 
-    async def _next(self) -> Message | None:
-        """The next message, None at the end. Raises what reading it raised, once those before it were taken."""
+    async def _more(self) -> bool:
+        """Wait for a message; False at the end. Raises what reading it raised, once those before it were taken."""
         while not self._messages:
             if self._failure is not None:
                 raise self._failure
             if self._ended:
                 if self._incoming.begun_ns is not None:
                     raise one_request("a message ended too soon")
-                return None
+                return False
             self._changed.clear()
             await self._changed.wait()
+        return True
+
+    def _take(self) -> Message:
         message = self._messages.popleft()
+        if self._incoming.begun_ns is not None:
+            self._incoming.begun_ns = time.monotonic_ns()  # until now nothing more of it was let in
         self._grant()
         return message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.http2.streams import Stream
@@ -70,7 +70,7 @@ class Answering:
 
     def __init__(self, link: Link, stream: Stream, message: Message) -> None:
         self._link, self._stream, self._message = link, stream, message
-        self.task: asyncio.Task[None]
+        self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Ask the method and send its reply. Raises RequestError."""
@@ -81,7 +81,18 @@ class Answering:
 
     def cancel(self) -> None:
         """The call was given up: the method hears of it."""
-        self.task.cancel()
+        cancel(self)
+
+
+class _Running(Protocol):
+    task: asyncio.Task[None] | None
+
+
+def cancel(call: _Running) -> None:
+    """End a call's task, and forget it: it keeps the frames that it ended in, which hold the call and its message."""
+    task, call.task = call.task, None
+    if task is not None:
+        task.cancel()
 
 
 async def unfolded(message: Message, window_bits: int, link: Link) -> Raw:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -47,7 +46,6 @@ async def nothing_left(gateway: grpc_gateway.Gateway) -> None:
     gateway.inference.requests.clear()
     await until(lambda: server.calls == 0)
     await until(lambda: not any(link._asked for link in server._links))
-    gc.collect()
     await until(lambda: server.room.used_bytes == 0)
 
 
