@@ -238,3 +238,33 @@ async def test_callers_killed_within_a_message_leave_nothing() -> None:
             await asyncio.to_thread(child.communicate)
             await gateway.inference.until(lambda: gateway.frontend.room.used_bytes < SMALL_BYTES)
         assert len(gateway.frontend._links) == links
+
+
+# ---- too many connections --------------------------------------------------------------------------------------------
+def _opened(target: str, words: bytes) -> Peer:
+    """A peer whose words were read: its PING is answered."""
+    peer = Peer(target)
+    _say_and_read_until(peer, WELCOME + words + frames.frame(frames.PING, 0, 0, bytes(8)), frames.PING)
+    return peer
+
+
+async def test_connections_that_are_held_open_give_way_the_oldest_first() -> None:
+    async with serving(settings=GrpcSettings(max_connections=3)) as gateway:
+        held = [await asyncio.to_thread(_opened, gateway.target, b"") for _ in range(5)]
+        for peer in held[:2]:
+            await asyncio.to_thread(peer.flood, iter(()))
+            assert goaway(peer.said) == (0, Code.NO_ERROR)
+        assert all(goaway(peer.said) is None for peer in held[2:])
+        for peer in held:
+            peer.socket.close()
+
+
+async def test_connections_that_do_something_give_way_to_none() -> None:
+    async with serving(settings=GrpcSettings(max_connections=3)) as gateway:
+        busy = [await asyncio.to_thread(_opened, gateway.target, headers(1)) for _ in range(3)]
+        last = goaway(await attacked(gateway.target, iter([WELCOME])))
+        assert last is not None
+        assert last[1] is Code.ENHANCE_YOUR_CALM
+        assert all(goaway(peer.said) is None for peer in busy)
+        for peer in busy:
+            peer.socket.close()

@@ -47,7 +47,7 @@ class GrpcServer:
         self.room = Room(settings.max_receiving_bytes)
         self.calls = 0
         self._service, self._security = service, security
-        self._links: set[Link] = set()
+        self._links: dict[Link, None] = {}
         self._sockets: Sockets
         self._paths: list[Path] = []
         self._idle, self._stopping = asyncio.Event(), False
@@ -110,15 +110,19 @@ class GrpcServer:
 
     # ---- what connections ask --------------------------------------------------------------------------------------
     def enter(self, link: Link) -> bool:
-        """A connection was made; False where there are too many."""
+        """A connection was made; False where there are too many. The oldest that does nothing gives way to it: else a
+        few hundred sockets that are merely held open would shut everybody out."""
         if len(self._links) >= self.settings.max_connections:
-            return False
-        self._links.add(link)
+            idle = next((each for each in self._links if each.idle), None)
+            if idle is None:
+                return False
+            idle.drain()
+        self._links[link] = None
         return True
 
     def leave(self, link: Link) -> None:
         """A connection is gone."""
-        self._links.discard(link)
+        self._links.pop(link, None)
         self._tell_idle()
 
     def check_load(self, waiting_bytes: int) -> None:

@@ -24,7 +24,7 @@ class GrpcSettings:
         256 * 1024 * 1024
     )  # requests on their way or being answered, all together; then UNAVAILABLE
     max_waiting_bytes: int = 64 * 1024 * 1024  # answers that one connection does not take; then UNAVAILABLE (own)
-    max_connections: int = 1024  # open at once; one more is told to be calm, and closed (own)
+    max_connections: int = 1024  # open at once; for one more an idle one is closed, else it is told to be calm (own)
     max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
     max_health_watches: int = 64  # Health.Watch streams open at once; they count among the calls
     reflection: bool = True  # whether tools such as grpcurl may ask for the services and messages offered here
