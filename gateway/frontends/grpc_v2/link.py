@@ -311,11 +311,6 @@ class Link(asyncio.BufferedProtocol):
         return not (self.busy or self._h2.draining or self._h2.failed)
 
     @property
-    def idle(self) -> bool:
-        """Whether it could be closed without loss, and was not told to."""
-        return not (self.busy or self._h2.draining or self._h2.failed)
-
-    @property
     def busy(self) -> bool:
         """Whether anything is under way that the peer could drag out."""
         return bool(self._h2.streams) or not self._h2.settled or self.owes
