@@ -34,9 +34,14 @@ WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
 
 MESSAGE_LIMIT_CHARS = 1024
 """Longest error text sent: gRPC's travels in a trailer, of which clients accept 8 KiB. Names in it come from peers."""
+MESSAGE_LIMIT_BYTES = 2304
+"""The same of other scripts' characters, each byte of which travels as three."""
 
 
 def error_text(text: str) -> str:
     """`text`, cut to what may travel; lone surrogates (a file name may hold some) become question marks."""
     text = text.encode(errors="replace").decode()
-    return text if len(text) <= MESSAGE_LIMIT_CHARS else f"{text[: MESSAGE_LIMIT_CHARS - 1]}…"
+    if len(text) <= MESSAGE_LIMIT_CHARS and len(text.encode()) <= MESSAGE_LIMIT_BYTES:
+        return text
+    most = MESSAGE_LIMIT_BYTES - len("…".encode())
+    return text[: MESSAGE_LIMIT_CHARS - 1].encode()[:most].decode(errors="ignore") + "…"
