@@ -90,7 +90,7 @@ class GrpcServer:
         error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         for link in list(self._links):
             link.cut_off(error)
-        if not await self._emptied(self.settings.cancel_limit_s):
+        if not await self._emptied(self.settings.cancel_limit_s) and self.calls:
             log.warning(
                 "%d gRPC calls did not end within %s s of being cancelled", self.calls, self.settings.cancel_limit_s
             )
@@ -118,6 +118,8 @@ class GrpcServer:
                 return False
             idle.drain()
         self._links[link] = None
+        if self._stopping:  # its hands were shaken too late
+            link.drain()
         return True
 
     def leave(self, link: Link) -> None:

@@ -88,8 +88,8 @@ class Sockets:
 
     def watch(self, descriptor: int, watched: _Watched, events: int) -> None:
         """Tell `watched` what happens to a descriptor."""
-        self._watched[descriptor] = watched
         self._epoll.register(descriptor, events)
+        self._watched[descriptor] = watched
 
     def change(self, descriptor: int, events: int) -> None:
         """Tell it of other events."""
@@ -127,7 +127,12 @@ class _Listener:
             except OSError as error:
                 self._wait(error)
                 return
-            self._connect(connected, name)
+            try:
+                self._connect(connected, name)
+            except OSError as error:  # no epoll takes it, or it is gone already
+                connected.close()
+                self._wait(error)
+                return
 
     def abort(self) -> None:
         """Let nobody in any more."""
@@ -139,8 +144,10 @@ class _Listener:
             self._sockets.watch(self._listener.fileno(), self, _IN)
 
     def _wait(self, error: OSError) -> None:
-        log.error("connections cannot be accepted: %s; the next try is in %s s", error, FULL_WAIT_S)
-        if error.errno in _FULL:
+        if error.errno not in _FULL:  # that connection's own (accept(2), "Error handling")
+            log.warning("a connection could not be accepted: %s", error)
+        else:
+            log.error("connections cannot be accepted: %s; the next try is in %s s", error, FULL_WAIT_S)
             self._sockets.forget(self._listener.fileno())
             self._sockets.loop.call_later(FULL_WAIT_S, self._open)
 
@@ -166,10 +173,14 @@ class Wire(asyncio.Transport):
     # ---- what happens to the socket --------------------------------------------------------------------------------
     def ready(self, events: int) -> None:
         """It can be read or written, or it is gone."""
-        if events & _OUT:
-            self._send_waiting()
-        if not self._gone and events & (_IN | _GONE):
-            self._receive()
+        try:
+            if events & _OUT:
+                self._send_waiting()
+            if not self._gone and events & (_IN | _GONE):
+                self._receive()
+        except Exception as error:  # the boundary: a defect that one connection meets ends that connection
+            log.exception("a connection is closed because of a defect of ours")
+            self._end(error)
 
     def _receive(self) -> None:
         try:
@@ -184,11 +195,7 @@ class Wire(asyncio.Transport):
         if not size:
             self._end(None)
             return
-        try:
-            self._took(size)
-        except Exception as error:  # the boundary: a defect that one connection meets ends that connection
-            log.exception("a connection is closed because of a defect of ours")
-            self._end(error)
+        self._took(size)
 
     def _send_waiting(self) -> None:
         try:

@@ -1,0 +1,112 @@
+"""A protocol that keeps what happens to it, on our own transport, and peers on plain sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+
+BIG = random.Random(5).randbytes(800_000)
+
+
+class Kept(asyncio.BufferedProtocol):
+    """Keeps what happens to it, and does what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(65_536))
+        self.got, self.told = bytearray(), list[str]()
+        self.lost: list[Exception | None] = []
+        self.moved = asyncio.Event()
+        self.on: dict[str, Callable[[], Any]] = {}
+
+    def connection_made(self, transport: Any) -> None:
+        self.wire: Wire = transport
+        self._tell("made")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.buffer
+
+    def buffer_updated(self, size: int) -> None:
+        self.got += self.buffer[:size]
+        self._tell("read")
+
+    def pause_writing(self) -> None:
+        self._tell("pause")
+
+    def resume_writing(self) -> None:
+        self._tell("resume")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.append(error)
+        self._tell("lost")
+
+    def _tell(self, what: str) -> None:
+        self.told.append(what)
+        self.moved.set()
+        self.on.get(what, lambda: None)()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            self.moved.clear()
+            await self.moved.wait()
+
+
+class Served:
+    """`Sockets` with one listener, and what connected to it."""
+
+    def __init__(self, family: int) -> None:
+        self.links: list[Kept] = []
+        self.on: dict[str, Callable[[], Any]] = {}
+        self.listener = socket.socket(family)
+        self.listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else "")
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)  # what is accepted inherits it
+        self.listener.setblocking(False)
+        self.listener.listen()
+        self.before, self.after = list[int](), list[int]()
+        self.sockets = Sockets(self._link, lambda: self.before.append(1), lambda: self.after.append(1), most=50)
+        self.sockets.listen(self.listener, Wire)
+        self.clients: list[socket.socket] = []
+
+    async def connect(self, *, small: bool = False) -> tuple[Kept, socket.socket]:
+        """A connection: our side's protocol, and the peer's socket."""
+        client = socket.socket(self.listener.family)
+        if small:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        self.clients.append(client)
+        count = len(self.links)
+        await asyncio.get_running_loop().sock_connect(client, self.listener.getsockname())
+        while len(self.links) == count or not self.links[-1].told:
+            await asyncio.sleep(0)
+        return self.links[-1], client
+
+    def _link(self) -> Kept:
+        self.links.append(Kept())
+        return self.links[-1]
+
+
+@asynccontextmanager
+async def listening(family: int = socket.AF_INET) -> AsyncIterator[Served]:
+    served = Served(family)
+    try:
+        yield served
+    finally:
+        served.sockets.close()
+        for client in served.clients:
+            client.close()
+        await asyncio.sleep(0)
+        assert all(link.told.count("lost") == 1 for link in served.links)
+        assert all(link.wire._socket.fileno() == -1 for link in served.links)
+        assert len(served.before) == len(served.after)
+
+
+async def received(client: socket.socket, size: int) -> bytes:
+    got, loop = bytearray(), asyncio.get_running_loop()
+    while len(got) < size and (part := await loop.sock_recv(client, 100_000)):
+        got += part
+    return bytes(got)
