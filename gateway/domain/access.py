@@ -88,9 +88,11 @@ class Address:
         if self.path or self.host == "localhost":
             return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            address = ipaddress.ip_address(self.host)
         except ValueError:
             return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return (mapped or address).is_loopback  # Python looks behind the mapping only from 3.13 on
 
 
 def read_address(text: str, table: str = "", key: str = "listen") -> Address | None:

@@ -24,7 +24,7 @@ from tests.simulators.inference import SimulatedInference
         ("unix-abstract:g", "unix-abstract", True),
         ("ipv4:192.168.1.7:4242", "192.168.1.7", False),
         ("ipv6:%5Bfe80::1%25eth0%5D:4242", "fe80::1%eth0", False),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:4242", "::ffff:127.0.0.1", False),
+        ("ipv6:%5B::ffff:127.0.0.1%5D:4242", "::ffff:127.0.0.1", True),
         ("", "", False),
     ],
 )
