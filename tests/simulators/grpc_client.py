@@ -18,6 +18,7 @@ import h2.settings
 
 from gateway.domain.access import Address
 from gateway.frontends.grpc_v2.calls import INFER
+from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.protocol import message
 
 STREAM = INFER.replace("ModelInfer", "ModelStreamInfer")
@@ -81,9 +82,12 @@ class Client:
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         values = {Codes.ENABLE_PUSH: 0, Codes.INITIAL_WINDOW_SIZE: 65_535, Codes.MAX_FRAME_SIZE: 16_384, **settings}
         self.h2.local_settings = h2.settings.Settings(client=True, initial_values=values)
+        self.h2.max_inbound_frame_size = values[Codes.MAX_FRAME_SIZE]  # h2 has it changed by SETTINGS only
         self.replies: dict[int, Reply] = {}
         self.takes, self.closed = True, False
-        self.goaway: list[h2.events.ConnectionTerminated] = []
+        self.goaway: list[tuple[int, int]] = []
+        """Last stream and code of each GOAWAY. h2 is not told: it would take nothing more."""
+        self._rest = b""
         self.h2.initiate_connection()
 
     def ask(self, path: str = INFER, body: bytes | None = None, *, end: bool = True, **headers: str) -> int:
@@ -156,7 +160,7 @@ class Client:
         except ConnectionError:
             words = b""
         self.closed = not words
-        events = self.h2.receive_data(words) if words else []
+        events = self.h2.receive_data(self._without_goaway(words)) if words else []
         for event in events:
             self._take(event)
         if not self.closed:
@@ -176,10 +180,23 @@ class Client:
                 pass
         self.closed = True
 
+    def _without_goaway(self, words: bytes) -> bytes:
+        """The whole frames of what came, but for these."""
+        words, kept, place = self._rest + words, b"", 0
+        while (start := place + frames.HEADER_BYTES) <= len(words):
+            high, low, kind, _, _ = frames.HEADER.unpack_from(words, place)
+            stop = start + (high << 16 | low)
+            if stop > len(words):
+                break
+            if kind == frames.GOAWAY:
+                self.goaway.append(frames.TWO_UINT32.unpack_from(words, start))
+            else:
+                kept += words[place:stop]
+            place = stop
+        self._rest = words[place:]
+        return kept
+
     def _take(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.ConnectionTerminated):
-            self.goaway.append(event)
-            return
         reply = self.replies.get(getattr(event, "stream_id", None) or 0)
         if reply is None:
             return

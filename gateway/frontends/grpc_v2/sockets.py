@@ -130,6 +130,7 @@ class _Listener:
             try:
                 self._connect(connected, name)
             except OSError as error:  # no epoll takes it, or it is gone already
+                self._sockets.forget(connected.fileno())
                 connected.close()
                 self._wait(error)
                 return
