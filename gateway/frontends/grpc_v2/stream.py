@@ -38,8 +38,15 @@ class InferStream:
             if self._failure is not None:
                 raise self._failure
         finally:
-            for task in (self._reader, *self._tasks):
+            self._end()
+
+    def _end(self) -> None:
+        """Cancel what is in flight, and forget what failed: its traceback leads back here, and holds the last message
+        until a search for garbage finds both."""
+        for task in (self._reader, *self._tasks):
+            if task is not None:
                 task.cancel()
+        self._reader = self._failure = None
 
     async def _taken(self) -> AsyncGenerator[Any, None]:
         reading = True

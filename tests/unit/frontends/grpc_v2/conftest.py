@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -22,7 +23,15 @@ Serve = Callable[..., AbstractAsyncContextManager[grpc_gateway.Gateway]]
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Serve:
+def no_search() -> Iterator[None]:
+    """No search for garbage meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, no_search: None) -> Serve:
     """As `grpc_gateway.serving`, of our own server; keywords that it does not know are settings. At the end no call,
     no memory, no task may be left."""
     monkeypatch.setattr(grpc_gateway.Gateway, "server", "own")
