@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.domain.errors import Fault, RequestError
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.link import Link
 
 INFLATE_APART_BYTES = 64 * 1024
-"""Compressed messages from this size on are unfolded on a thread: 64 MiB of zeros take 0.1 s."""
+"""Compressed messages from this size on are unfolded on a thread ..."""
+UNFOLDED_APART_BYTES = 512 * 1024
+"""... and those that turn out to be larger than this: 64 KiB can be 64 MiB of zeros, which take 0.1 s."""
 
 
 class Unary:
@@ -99,11 +100,24 @@ async def unfolded(message: Message, window_bits: int, link: Link) -> Raw:
     """A message's content, decompressed into memory that is counted. Raises as `inflate` and `Room.take` do."""
     if not message.compressed:
         return message.content
-    work = partial(inflate, message.content, window_bits, link.settings.max_message_bytes)
-    content = work() if len(message.content) < INFLATE_APART_BYTES else await asyncio.to_thread(work)
+    content = _soon_unfolded(message, window_bits, link.settings.max_message_bytes)
+    if content is None:
+        content = await asyncio.to_thread(inflate, message.content, window_bits, link.settings.max_message_bytes)
     memory = link.memory(len(content))
     memory[:] = content
     return memory
+
+
+def _soon_unfolded(message: Message, window_bits: int, limit_bytes: int) -> bytes | None:
+    """What takes no time worth mentioning; None for the rest."""
+    if len(message.content) >= INFLATE_APART_BYTES:
+        return None
+    try:
+        return inflate(message.content, window_bits, min(limit_bytes, UNFOLDED_APART_BYTES))
+    except RequestError as error:
+        if error.fault is Fault.TOO_LARGE:
+            return None
+        raise
 
 
 def one_request(what: str) -> RequestError:
