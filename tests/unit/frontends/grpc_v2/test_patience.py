@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -126,19 +127,22 @@ async def test_a_peer_whose_kernel_is_full_is_cut_off(served: Serve) -> None:
         client.h2.increment_flow_control_window(window - 65_535)
         client.h2.update_settings({4: window})
         await client.settled()
+        (link,) = gateway.frontend._links
+        told, pause = list[str](), link.pause_writing
+        link.pause_writing = lambda: told.append("pause") or pause()
         for _ in range(12):
             client.ask(INFER, infer_request(1_000_000))
-        await client.flush()
-        (link,) = gateway.frontend._links
-        await until(lambda: link._h2._sender.held)
+        with suppress(ConnectionError):  # it may be cut off while it still asks
+            await client.flush()
         while gateway.frontend._links:
             await asyncio.sleep(0.01)
+        assert told
         await nothing_left(gateway)
 
 
 async def test_signs_of_life(served: Serve) -> None:
     """An idle client that answers PINGs stays; one that does not is cut off."""
-    settings = {**LIMITS, "keepalive_ms": 20, "keepalive_timeout_ms": 40}
+    settings = {**LIMITS, "keepalive_ms": 20, "keepalive_timeout_ms": 150}
     async with (
         served(**settings) as gateway,
         connected(gateway.addresses[0]) as alive,
