@@ -254,7 +254,9 @@ class Link(asyncio.BufferedProtocol):
 
     def memory(self, size: int) -> memoryview:
         """Memory for a message, counted. Raises as `Room.take` does."""
-        return self._server.room.take(size, self._server.codec.lead(size))
+        memory, share = self._server.room.take(size, self._server.codec.lead(size))
+        share.grow(size)
+        return memory
 
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""

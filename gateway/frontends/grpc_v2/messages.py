@@ -28,31 +28,50 @@ class Message:
 
 
 class Room:
-    """Memory of messages over all connections, counted from their announcement until nobody holds it: on its way, in a
-    queue, in a run."""
+    """Memory of messages over all connections, counted as it fills and until nobody holds it: on its way, in a queue,
+    in a run. What is only announced costs its sender nothing, and takes nothing from others."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def take(self, size: int, lead: int) -> memoryview:
-        """`size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES. RequestError OVERLOADED where there
-        is no room for them. Not zeroed: that would cost a pass."""
-        counted = size + MESSAGE_BYTES
-        if self.used_bytes + counted > self._limit_bytes:
+    def take(self, size: int, lead: int) -> tuple[memoryview, Share]:
+        """Memory of `size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES, and what counts how much of
+        it is filled. Not zeroed: that would cost a pass. RequestError OVERLOADED where there is no room."""
+        share = Share(self)
+        share.grow(MESSAGE_BYTES)
+        memory = np.empty(size + ALIGNED_BYTES, np.uint8)
+        weakref.finalize(memory, share.free).atexit = False
+        start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
+        return memory.data[start : start + size], share
+
+    def check(self, size: int) -> None:
+        """RequestError OVERLOADED where `size` bytes more are too many."""
+        if self.used_bytes + size > self._limit_bytes:
             raise RequestError(
                 Fault.OVERLOADED,
-                f"messages of {self.used_bytes} bytes are in this gateway, and {counted} more would be over its "
+                f"messages of {self.used_bytes} bytes are in this gateway, and {size} more would be over its "
                 f"{self._limit_bytes} ([grpc] max_receiving_bytes); try again later",
             )
-        memory = np.empty(size + ALIGNED_BYTES, np.uint8)
-        self.used_bytes += counted
-        weakref.finalize(memory, self._free, counted).atexit = False
-        start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
-        return memory.data[start : start + size]
 
-    def _free(self, size: int) -> None:
-        self.used_bytes -= size
+
+class Share:
+    """What one message has of a room."""
+
+    __slots__ = ("_bytes", "_room")
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._bytes = room, 0
+
+    def grow(self, size: int) -> None:
+        """Count `size` bytes more. Raises as `Room.check` does."""
+        self._room.check(size)
+        self._room.used_bytes += size
+        self._bytes += size
+
+    def free(self) -> None:
+        """Nobody holds the memory any more."""
+        self._room.used_bytes -= self._bytes
 
 
 class Incoming:
@@ -67,6 +86,7 @@ class Incoming:
         "_over",
         "_prefix",
         "_room",
+        "_share",
         "begun_ns",
         "missing",
     )
@@ -75,7 +95,7 @@ class Incoming:
         """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned."""
         self._limit_bytes, self._room, self._lead = limit_bytes, room, lead
         self._prefix = b""
-        self._body = memoryview(b"")
+        self._body, self._share = memoryview(b""), Share(room)
         self._filled = self.missing = 0
         self._compressed = self._over = False
         self.begun_ns: int | None = None
@@ -95,6 +115,7 @@ class Incoming:
                     return
                 self._begin()
             part = payload[: self.missing]
+            self._count(len(part))
             self._body[self._filled : self._filled + len(part)] = part
             self._filled += len(part)
             self.missing -= len(part)
@@ -110,13 +131,20 @@ class Incoming:
     def _begin(self) -> None:
         flag, size = PREFIX.unpack(self._prefix)
         try:
-            self._body = self._memory(flag, size)
+            self._body, self._share = self._memory(flag, size)
         except RequestError:
             self.close()  # what follows is not to be told apart from the refused message's content
             raise
         self._compressed, self._filled, self.missing = bool(flag), 0, size
 
-    def _memory(self, flag: int, size: int) -> memoryview:
+    def _count(self, size: int) -> None:
+        try:
+            self._share.grow(size)
+        except RequestError:
+            self.close()
+            raise
+
+    def _memory(self, flag: int, size: int) -> tuple[memoryview, Share]:
         if flag > 1:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:

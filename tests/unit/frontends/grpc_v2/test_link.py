@@ -339,11 +339,11 @@ async def test_more_streams_than_there_may_be(served: Serve) -> None:
 async def test_room_for_what_is_on_its_way(served: Serve) -> None:
     async with served(max_receiving_bytes=60_000) as gateway, connected(gateway.addresses[0]) as client:
         holding = client.ask(end=False)
-        client.send(holding, infer_request(50_000)[:100])
+        client.send(holding, infer_request(50_000)[:45_000])
         await client.settled()
-        number = client.ask(INFER, infer_request(20_000)[:100], end=False)
+        number = client.ask(INFER, infer_request(20_000)[:15_000], end=False)
         refused((await client.over(number))[0], "UNAVAILABLE", "[grpc] max_receiving_bytes")
-        client.send(holding, infer_request(50_000)[100:], end=True)
+        client.send(holding, infer_request(50_000)[45_000:], end=True)
         good((await client.over(holding))[0], 50_000)
         await nothing_left(gateway)
 

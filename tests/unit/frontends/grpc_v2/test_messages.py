@@ -96,7 +96,7 @@ def test_what_is_missing_and_since_when() -> None:
 @pytest.mark.parametrize("lead", [0, 1, 7, 63, 64, 1000])
 @pytest.mark.parametrize("size", [1001, 50_000])
 def test_messages_lie_so_that_their_tensor_is_aligned(lead: int, size: int) -> None:
-    memory = Room(LIMIT_BYTES).take(size, lead)
+    memory, _ = Room(LIMIT_BYTES).take(size, lead)
     assert len(memory) == size
     assert not (np.frombuffer(memory, np.uint8).ctypes.data + lead) % ALIGNED_BYTES
     (message,) = fed(incoming(lead=lead), framed(BODY[:100] + bytes(size - 100)))
@@ -135,14 +135,25 @@ def test_after_an_error_nothing_is_read(bad: bytes) -> None:
     assert contents(list(got)) == [(b"good", False)]
 
 
+def test_what_is_only_announced_takes_no_room() -> None:
+    room = Room(60_000)
+    waiting = [incoming(room) for _ in range(50)]
+    for each in waiting:
+        fed(each, framed(bytes(40_000))[:6])
+    assert room.used_bytes == 50 * (MESSAGE_BYTES + 1)
+    waiting.clear()
+    del each
+    assert room.used_bytes == 0
+
+
 def test_room_is_shared_and_counted_until_nobody_holds_it() -> None:
     room = Room(60_000)
     first, second = incoming(room), incoming(room)
-    fed(first, framed(bytes(40_000))[:100])
-    assert room.used_bytes == 40_000 + MESSAGE_BYTES
+    fed(first, framed(bytes(40_000))[:39_005])
+    assert room.used_bytes == 39_000 + MESSAGE_BYTES
     words = refused(second, framed(bytes(20_000)), Fault.OVERLOADED)
-    assert words.startswith("messages of 41024 bytes are in this gateway, and 21024 more")
-    (message,) = fed(first, bytes(40_005 - 100))
+    assert words.startswith("messages of 41048 bytes are in this gateway, and 20000 more")
+    (message,) = fed(first, bytes(1000))
     view = np.frombuffer(message.content, np.uint8)[5:]
     first.close()
     del message

@@ -29,7 +29,9 @@ class Owner:
     settings: GrpcSettings = field(default_factory=lambda: GrpcSettings(max_message_bytes=LIMIT_BYTES))
 
     def memory(self, size: int) -> memoryview:
-        return self.room.take(size, 0)
+        memory, share = self.room.take(size, 0)
+        share.grow(size)
+        return memory
 
 
 @pytest.fixture
