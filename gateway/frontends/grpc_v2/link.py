@@ -254,9 +254,7 @@ class Link(asyncio.BufferedProtocol):
 
     def memory(self, size: int) -> memoryview:
         """Memory for a message, counted. Raises as `Room.take` does."""
-        memory, share = self._server.room.take(size, self._server.codec.lead(size))
-        share.grow(size)
-        return memory
+        return self._server.room.take(size, self._server.codec.lead(size), filled=size)[0]
 
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""

@@ -35,11 +35,11 @@ class Room:
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def take(self, size: int, lead: int) -> tuple[memoryview, Share]:
+    def take(self, size: int, lead: int, filled: int = 0) -> tuple[memoryview, Share]:
         """Memory of `size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES, and what counts how much of
-        it is filled. Not zeroed: that would cost a pass. RequestError OVERLOADED where there is no room."""
+        it is filled: `filled` bytes for a beginning. Not zeroed: that would cost a pass. RequestError OVERLOADED where there is no room."""
         share = Share(self)
-        share.grow(MESSAGE_BYTES)
+        share.grow(MESSAGE_BYTES + filled)
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
         weakref.finalize(memory, share.free).atexit = False
         start = -(memory.ctypes.data + lead) % ALIGNED_BYTES

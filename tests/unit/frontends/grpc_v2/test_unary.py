@@ -29,9 +29,7 @@ class Owner:
     settings: GrpcSettings = field(default_factory=lambda: GrpcSettings(max_message_bytes=LIMIT_BYTES))
 
     def memory(self, size: int) -> memoryview:
-        memory, share = self.room.take(size, 0)
-        share.grow(size)
-        return memory
+        return self.room.take(size, 0, filled=size)[0]
 
 
 @pytest.fixture
