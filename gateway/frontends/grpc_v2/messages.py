@@ -37,7 +37,8 @@ class Room:
 
     def take(self, size: int, lead: int, filled: int = 0) -> tuple[memoryview, Share]:
         """Memory of `size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES, and what counts how much of
-        it is filled: `filled` bytes for a beginning. Not zeroed: that would cost a pass. RequestError OVERLOADED where there is no room."""
+        it is filled: `filled` bytes for a beginning. Not zeroed: that would cost a pass. RequestError OVERLOADED where
+        there is no room."""
         share = Share(self)
         share.grow(MESSAGE_BYTES + filled)
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
