@@ -24,6 +24,7 @@ from gateway.frontends.grpc_v2.http2.shapes import check_shape
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DONE, PEER_ENDS, RESET, WE_END, Stream
 from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 
+ReadHead = Callable[[Headers], Any]
 NOTHING = memoryview(b"")
 KEPT_GIVEN_UP = 1000
 """Streams remembered that we closed first: what the peer had said before it knew is passed over (section 5.1)."""
@@ -34,9 +35,7 @@ class Connection:
     remembered with the fields among `names`, on which alone it may depend. `failed` is set once the connection must be
     closed, after what it says was written."""
 
-    def __init__(
-        self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes] = frozenset()
-    ) -> None:
+    def __init__(self, limits: Limits, read_head: ReadHead, names: frozenset[bytes] = frozenset()) -> None:
         self.streams: dict[int, Stream] = {}
         self.failed: ProtocolError | None = None
         self.draining = False
@@ -256,21 +255,27 @@ class Connection:
         else:
             stream = Stream(number, head, self._now_ns, self._limits.stream_window_bytes, self._sender.initial_window)
             self.streams[number] = stream
-            return self._open(stream, ended, behind)
+            if not ended and (taken := self._take_body(stream, behind)):
+                return taken
+            stream.state = PEER_DONE if ended else OPEN
+            self._events.append(Opened(stream, ended))
         return 0
 
-    def _open(self, stream: Stream, ended: bool, behind: memoryview) -> int:
-        body = frames.whole_body(stream.id, behind)
-        if body is not None and len(body) <= self._most_at_once:
-            if again := self._window.spend(len(body)):
-                self._sender.say(frames.window_frame(0, again))
-            stream.state = PEER_DONE
-            self._events.append(Requested(stream, body))
-            return frames.HEADER_BYTES + len(body)
-        if ended:
-            stream.state = PEER_DONE
-        self._events.append(Opened(stream, ended))
-        return 0
+    def _take_body(self, stream: Stream, behind: memoryview) -> int:
+        """A new stream's whole body, if that lies behind its headers; gRPC's C core widens each stream before it."""
+        widened = frames.widening(stream.id, behind)
+        skipped = frames.WINDOW_UPDATE_BYTES if widened else 0
+        body = frames.whole_body(stream.id, behind[skipped:])
+        if body is None or len(body) > self._most_at_once or stream.send_window + widened > frames.LARGEST_WINDOW:
+            return 0
+        if widened:
+            self._guard.window_update(self._now_ns, self._sender.frames)
+            stream.send_window += widened
+        if again := self._window.spend(len(body)):
+            self._sender.say(frames.window_frame(0, again))
+        stream.state = PEER_DONE
+        self._events.append(Requested(stream, body))
+        return skipped + frames.HEADER_BYTES + len(body)
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
         """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""

@@ -34,6 +34,8 @@ LENGTH_TYPE_FLAGS = struct.Struct(">BHBB")
 """The header without its stream."""
 UINT32 = struct.Struct(">I")
 TWO_UINT32 = struct.Struct(">II")
+_WINDOW_UPDATE = struct.Struct(">BHBBII")
+WINDOW_UPDATE_BYTES = _WINDOW_UPDATE.size
 
 
 def opening(kind: int, flags: int, length: int) -> bytes:
@@ -44,6 +46,14 @@ def opening(kind: int, flags: int, length: int) -> bytes:
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """A whole frame."""
     return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def widening(number: int, data: memoryview) -> int:
+    """The increment of a WINDOW_UPDATE of stream `number` at the beginning of `data`; 0 where there is none."""
+    if len(data) < WINDOW_UPDATE_BYTES or data[3] != WINDOW_UPDATE:
+        return 0
+    high, low, _, _, stream, increment = _WINDOW_UPDATE.unpack_from(data)
+    return increment & LARGEST_WINDOW if stream == number and (high << 16 | low) == UINT32.size else 0
 
 
 def whole_body(number: int, data: memoryview) -> memoryview | None:

@@ -139,6 +139,28 @@ def test_a_request_in_one_read() -> None:
     assert (event.stream.opened_ns, bytes(event.payload)) == (SECOND_NS, b"body")
 
 
+def test_a_request_in_one_read_as_the_c_core_says_it() -> None:
+    """HEADERS, a wider window for the stream, all of the body, a wider window for the connection."""
+    connection = welcomed()
+    widening = frames.frame(frames.WINDOW_UPDATE, 0, 1, frames.UINT32.pack(5))
+    words = headers(1) + widening + data(1, b"body", END) + frames.frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\5")
+    (event,) = tell(connection, words)
+    assert isinstance(event, Requested)
+    assert bytes(event.payload) == b"body"
+    assert event.stream.send_window == frames.DEFAULT_WINDOW + 5
+
+
+@pytest.mark.parametrize("increment", [0, frames.LARGEST_WINDOW])
+def test_a_widening_that_cannot_be_costs_the_stream_there_too(increment: int) -> None:
+    connection = welcomed()
+    tell(
+        connection,
+        headers(1) + frames.frame(frames.WINDOW_UPDATE, 0, 1, frames.UINT32.pack(increment)) + data(1, b"", END),
+    )
+    wanted = Code.FLOW_CONTROL_ERROR if increment else Code.PROTOCOL_ERROR
+    assert reset_code(said(connection), 1) is wanted
+
+
 @pytest.mark.parametrize("padding", [0, 5])
 def test_a_request_in_two_reads_or_with_padding(padding: int) -> None:
     connection = welcomed()
