@@ -12,12 +12,15 @@ import logging
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 READY_LIMIT = 256
 """Sockets that one turn of the loop deals with; the others have the next."""
+BUDGET_NS = 1_000_000
+"""How long sockets are dealt with before the loop looks at everything else that it has to do."""
 ACCEPT_LIMIT = 64
 """Connections that one turn accepts."""
 PIECES_LIMIT = 64
@@ -101,11 +104,20 @@ class Sockets:
             self._epoll.unregister(descriptor)
 
     def _ready(self) -> None:
+        """Deal with what is ready, and with what became so meanwhile, for a while: asking again costs less than
+        a turn of the loop."""
+        until_ns = time.monotonic_ns() + BUDGET_NS
+        while ready := self._epoll.poll(0, READY_LIMIT):
+            self._read(ready)
+            if time.monotonic_ns() >= until_ns:
+                break
+
+    def _read(self, ready: Iterable[tuple[int, int]]) -> None:
         self._before()
         try:
-            for descriptor, events in self._epoll.poll(0, READY_LIMIT):
+            for descriptor, events in ready:
                 watched = self._watched.get(descriptor)
-                if watched is not None:  # else one before it in this turn closed it
+                if watched is not None:  # else one before it closed it
                     watched.ready(events)
         finally:
             self._after()
