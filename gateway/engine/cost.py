@@ -13,7 +13,7 @@ SAMPLE_SHIFT = 3
 SAMPLE_LIMITS = 4
 """A sample counts for at most four limits, so that one run preempted for long does not move its kind to the worker."""
 STACKING_BYTES_PER_NS = 5
-"""How fast rows are copied together, at least: 2.7 MB took 250 to 300 µs on a Xeon; a Cortex-A72 copies 3 to 5 GB/s."""
+"""How fast rows are taken to be copied together, on the safe side (`tests/performance/engine.py --copies`)."""
 COSTLY_LIMITS = 2
 """What costs more than two limits goes to the worker, and comes back below one: nothing flaps between the two."""
 

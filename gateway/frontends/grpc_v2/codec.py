@@ -13,9 +13,10 @@ from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
+from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.patterns import Pattern, Raw, pattern_of
 from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.templates import Piece, Template, prefixed, shape_of, template_of
+from gateway.frontends.grpc_v2.templates import Template, prefixed, shape_of, template_of
 from gateway.frontends.grpc_v2.wire import Layout, layout_of
 from gateway.frontends.regions import Regions
 

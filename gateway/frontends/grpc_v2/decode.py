@@ -54,7 +54,7 @@ def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions |
         version=message.model_version,
         id=message.id,
         outputs=outputs,
-        deadline_ns=_sooner(call.deadline_ns, deadline_ns(now_ns, timeout_us=parameters.timeout_us)),
+        deadline_ns=sooner(call.deadline_ns, deadline_ns(now_ns, timeout_us=parameters.timeout_us)),
         priority=parameters.priority,
         caller=call.caller,
         stream=parameters.stream,
@@ -185,7 +185,8 @@ def _check_number(sent: Any, what: str) -> None:
         raise _invalid(f"the request names {len(sent)} {what}; at most {TENSORS_LIMIT} are read")
 
 
-def _sooner(one: int | None, other: int | None) -> int | None:
+def sooner(one: int | None, other: int | None) -> int | None:
+    """The earlier of two ends; None means that there is none."""
     return min((end for end in (one, other) if end is not None), default=None)
 
 

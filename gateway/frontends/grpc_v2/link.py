@@ -160,8 +160,7 @@ class Link(asyncio.BufferedProtocol):
             return
         info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
         try:
-            if server.calls >= self.settings.max_concurrent_calls or self._h2.waiting_bytes:
-                server.check_load(self._h2.waiting_bytes)
+            server.check_load(self._h2.waiting_bytes)
             request = server.codec.decode(content, info, self._now_ns, lent=lent)
             stream.call = server.submit(request, self, stream)
             server.calls += 1

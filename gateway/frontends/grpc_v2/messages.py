@@ -14,7 +14,7 @@ from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
 
 MESSAGE_BYTES = 1024
-"""What a message takes beside its content (measured: 950). One of no bytes at all is five bytes of a peer's window."""
+"""What a message takes beside its content, counted high. One of no bytes at all is five bytes of a peer's window."""
 ALIGNED_BYTES = 64
 """Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gateway.domain.infer import InferRequest, RequestedOutput
-from gateway.domain.parameters import read_parameters
+from gateway.domain.parameters import deadline_ns, read_parameters
 from gateway.domain.tensor import CONVERTED, Array, Datatype, Tensor, datatype_named, decode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo
-from gateway.frontends.grpc_v2.decode import read_values
+from gateway.frontends.grpc_v2.decode import read_values, sooner
 from gateway.frontends.grpc_v2.wire import Layout
 from gateway.frontends.placement import OutputPlace, Place, read_place
 from gateway.frontends.regions import Regions
@@ -27,7 +27,6 @@ class Inline:
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
     start: int
     end: int
     plain: bool
@@ -37,7 +36,7 @@ class Inline:
         if not self.plain:
             content = bytes(raw[self.start : self.end])
             return Tensor(self.datatype, decode_raw(self.datatype, self.shape, content, self.name))
-        array: Array = np.ndarray(self.shape, self.dtype, raw, self.start)
+        array: Array = np.ndarray(self.shape, self.datatype.dtype, raw, self.start)
         return Tensor(self.datatype, array.copy() if lent or not array.flags.aligned else array)
 
 
@@ -90,8 +89,7 @@ class Pattern:
             inputs = {each.name: each.tensor(raw, lent, caller) for each in sources}
         ends_ns = call.deadline_ns
         if self.timeout_us:
-            own_ns = now_ns + self.timeout_us * 1000
-            ends_ns = own_ns if ends_ns is None else min(own_ns, ends_ns)
+            ends_ns = sooner(ends_ns, deadline_ns(now_ns, timeout_us=self.timeout_us))
         like = self.like
         return InferRequest(
             like.model,
@@ -124,7 +122,7 @@ def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Region
         if start == end:
             return None
         plain = datatype not in CONVERTED
-        inputs.append(Inline(each.name, datatype, shape, datatype.dtype, start, end, plain))
+        inputs.append(Inline(each.name, datatype, shape, start, end, plain))
     said = read_parameters(read_values(sent.parameters, "request"))
     outputs = tuple(_output(each, regions) for each in request.outputs)
     travel = tuple(each for each in outputs if isinstance(each, RequestedOutput))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import CONVERTED, Array
+from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.wire import field_head
 
@@ -16,8 +17,6 @@ IN_PLACE_BYTES = 16 * 1024
 """Outputs from this size on go out as they lie; smaller ones are copied into one piece with what surrounds them."""
 ID_FIELD, RAW_FIELD = 3, 6
 """`id` and `raw_output_contents` in ModelInferResponse."""
-
-Piece = bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ class Template:
             if behind:
                 pieces.append(behind[0])
                 behind = behind[1:]
-        return pieces, size + 5
+        return pieces, size + PREFIX.size
 
 
 def shape_of(response: InferResponse) -> tuple[object, ...]:
