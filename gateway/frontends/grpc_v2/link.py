@@ -18,6 +18,7 @@ from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.frames import STOPPING
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.messages import Incoming, Message
@@ -342,9 +343,9 @@ class Link(asyncio.BufferedProtocol):
         self._h2.announce_drain()
         self.ping(DRAINED)
 
-    def drain(self) -> None:
+    def drain(self, why: str = STOPPING) -> None:
         """Look at no new stream, whether the peer knows or not."""
-        self._h2.drain()
+        self._h2.drain(why)
         self.flush()
 
     def cut_off(self, error: RequestError) -> None:

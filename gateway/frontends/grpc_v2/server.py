@@ -116,7 +116,7 @@ class GrpcServer:
             idle = next((each for each in self._links if each.idle), None)
             if idle is None:
                 return False
-            idle.drain()
+            idle.drain("idle for longest while too many connect; connect again when needed")
         self._links[link] = None
         if self._stopping:  # its hands were shaken too late
             link.drain()

@@ -127,13 +127,13 @@ class Connection:
     def announce_drain(self) -> None:
         """First half of a graceful end: the peer should go elsewhere; what is on its way is still taken."""
         if not self.failed:
-            self._sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, "the gateway is stopping"))
+            self._sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
 
-    def drain(self) -> None:
-        """Second half: streams opened from now on are not looked at."""
+    def drain(self, why: str = frames.STOPPING) -> None:
+        """Second half: streams opened from now on are not looked at. `why` is for the peer's log."""
         if not (self.draining or self.failed):
             self.draining, self._last_taken = True, self._last_stream
-            self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, "the gateway is stopping"))
+            self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
 
     def fail(self, fault: ProtocolError) -> None:
         """End the connection: GOAWAY says why."""

@@ -26,6 +26,8 @@ LARGEST_STREAM = 2**31 - 1
 PRIORITY_BYTES = 5
 SETTING_BYTES = 6
 PING_BYTES = 8
+STOPPING = "the gateway is stopping"
+"""What a GOAWAY without an error says."""
 
 HEADER = struct.Struct(">BHBBI")
 """Length (its high byte apart), type, flags, stream: nine bytes, read at once."""
