@@ -42,9 +42,11 @@ class Runner:
         self._lends = session.lends
 
     def run(self, plan: Plan) -> Ran:
-        """Run a batch. Never raises: what an engine raises is the failure of this batch."""
+        """Run a batch, if there is one. Never raises: what an engine raises is the failure of this batch."""
         clock = time.monotonic_ns
         began_ns = clock()
+        if not plan.batch:
+            return Ran(plan, {}, began_ns, began_ns, began_ns, began_ns)
         try:
             inputs = gather(plan.batch)
             gathered_ns = clock()

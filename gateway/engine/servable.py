@@ -134,8 +134,7 @@ class Servable:
             self._hand_over()
         else:
             plan = queue.take(time.monotonic_ns(), self._cost.loop_rows)
-            ran = self._runner.run(plan) if plan.batch else Ran(plan, {}, 0, 0, 0, 0)
-            self._ran(ran)
+            self._ran(self._runner.run(plan))
             self._on_turn = queue.length > 0
         return self._on_turn
 

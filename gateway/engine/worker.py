@@ -164,9 +164,6 @@ class Worker:
 
     def _run(self, plan: Plan) -> Ran:
         """Its cost is the thread's own time: waiting for the interpreter's lock is not the model's doing."""
-        if not plan.batch:
-            now_ns = time.monotonic_ns()
-            return Ran(plan, {}, now_ns, now_ns, now_ns, now_ns)
         began_ns = time.thread_time_ns()
         ran = self._runner.run(plan)
         ran.cost_ns, ran.lane = time.thread_time_ns() - began_ns, "worker"
