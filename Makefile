@@ -37,7 +37,7 @@ $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
-	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 \
+	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 softhsm2 faketime xfsprogs \
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
@@ -62,10 +62,10 @@ fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see w
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	--no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert pyproject.toml
+	--no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
 
 lock: $(VENV)/.test ## compile the locked requirement files anew
-	$(COMPILE) requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
+	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header requirements/fuzz.in -o requirements/fuzz.txt
 	@$(MAKE) --no-print-directory lock-build

@@ -1,0 +1,66 @@
+"""What the agent hands the daemon: a release that lies in the store, and what proves that its owner signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TARGET_PARTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A signed release in a slot (the model's name on this device). All digests are SHA-256, as hex, of blobs.
+
+    `target` is its path in the repository (`models/<owner>/<model>/<version>/release`), `release` the digest of that
+    signed document. `variants` are those whose artifacts are here. `evidence`: signed metadata from the top-level
+    targets role down to the owner's; `root` is the version of the root that vouches for the first of them.
+    """
+
+    slot: str
+    target: str
+    release: str
+    variants: tuple[str, ...]
+    evidence: tuple[str, ...]
+    root: int
+
+    @property
+    def version(self) -> str:
+        """The release's version, as its path says it."""
+        return self.target.split("/")[3]
+
+
+def activation_document(activation: Activation) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "slot": activation.slot,
+        "target": activation.target,
+        "release": activation.release,
+        "variants": list(activation.variants),
+        "evidence": list(activation.evidence),
+        "root": activation.root,
+    }
+
+
+def read_activation(document: Mapping[str, Any]) -> Activation:
+    """The inverse of `activation_document`. Raises ValueError, TypeError or KeyError for anything else."""
+    root, target = document["root"], _text(document["target"])
+    if type(root) is not int or root < 1:
+        raise ValueError(f"root must be a version, not {root!r:.80}")
+    if len(target.split("/")) != TARGET_PARTS:
+        raise ValueError(f"target must be models/<owner>/<model>/<version>/release, not {target!r:.200}")
+    return Activation(
+        slot=_text(document["slot"]),
+        target=target,
+        release=_text(document["release"]),
+        variants=tuple(_text(name) for name in document["variants"]),
+        evidence=tuple(_text(digest) for digest in document["evidence"]),
+        root=root,
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"must be a string, not {value!r:.80}")
+    return value

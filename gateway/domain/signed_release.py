@@ -1,0 +1,164 @@
+"""The release document: what an owner signs (contracts.md, "Fleet"). One per model version, all variants, the floor.
+
+It is the repository's target `models/<owner>/<model>/<version>/release`; every file it names is a blob by digest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.domain.manifest import Artifact, ModelManifest
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+SCHEMA = 1
+RELEASE_LIMIT_BYTES = 1_048_576
+"""Largest release document that is read."""
+VARIANTS_LIMIT = 100
+ARTIFACTS_LIMIT = 100
+"""Of one variant."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedVariant:
+    """One variant of a release, as its manifest describes it, with its files."""
+
+    name: str
+    runtime: str
+    precision: str
+    accelerators: tuple[str, ...]
+    artifacts: tuple[Artifact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRelease:
+    """`floor`: the oldest version of this model that its owner still allows. `manifest` is its manifest.toml."""
+
+    owner: str
+    model: str
+    version: str
+    floor: str
+    released_at: datetime
+    manifest: Artifact
+    golden: Artifact | None
+    variants: tuple[SignedVariant, ...]
+
+    @property
+    def target(self) -> str:
+        """Its path in the repository."""
+        return target_path(self.owner, self.model, self.version)
+
+    def files(self, variants: Sequence[str] = ()) -> tuple[Artifact, ...]:
+        """Manifest, golden set and the artifacts of `variants`, each path once."""
+        chosen = [artifact for v in self.variants if v.name in variants for artifact in v.artifacts]
+        every = [self.manifest, *([self.golden] if self.golden else []), *chosen]
+        return tuple({artifact.path: artifact for artifact in every}.values())
+
+
+def target_path(owner: str, model: str, version: str) -> str:
+    """Where a release's document stands in the repository."""
+    return f"models/{owner}/{model}/{version}/release"
+
+
+def release_bytes(release: SignedRelease) -> bytes:
+    """The document that the owner signs: JSON, UTF-8, keys sorted, ended by a newline."""
+    document = {
+        "schema": SCHEMA,
+        "owner": release.owner,
+        "model": release.model,
+        "version": release.version,
+        "floor": release.floor,
+        "released_at": release.released_at.strftime(TIME_FORMAT),
+        "manifest": _file_document(release.manifest),
+        "golden": _file_document(release.golden) if release.golden else None,
+        "variants": [
+            {
+                "name": variant.name,
+                "runtime": variant.runtime,
+                "precision": variant.precision,
+                "accelerators": list(variant.accelerators),
+                "artifacts": [_file_document(artifact) for artifact in variant.artifacts],
+            }
+            for variant in release.variants
+        ],
+    }
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_release(content: bytes) -> SignedRelease:
+    """Parse a release document. Raises ValueError that says what is wrong; keys nobody knows are ignored."""
+    if len(content) > RELEASE_LIMIT_BYTES:
+        raise ValueError(f"the release document has {len(content)} bytes, at most {RELEASE_LIMIT_BYTES} are read")
+    try:
+        document = json.loads(content)
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
+        return SignedRelease(
+            owner=_name(document["owner"]),
+            model=_name(document["model"]),
+            version=_name(document["version"]),
+            floor=_name(document["floor"]),
+            released_at=datetime.strptime(document["released_at"], TIME_FORMAT).replace(tzinfo=UTC),
+            manifest=_file(document["manifest"]),
+            golden=_file(document["golden"]) if document["golden"] else None,
+            variants=tuple(_variant(entry) for entry in _bounded(document["variants"], VARIANTS_LIMIT)),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
+
+
+def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:
+    """Where the manifest says otherwise than the signed document it belongs to ("": nowhere)."""
+    if (manifest.name, manifest.version) != (release.model, release.version):
+        return f"its manifest is of {manifest.name} {manifest.version}, not of {release.model} {release.version}"
+    named = {v.name: (v.runtime, v.precision, v.accelerators, v.artifacts) for v in manifest.variants}
+    signed = {v.name: (v.runtime, v.precision, v.accelerators, v.artifacts) for v in release.variants}
+    if named != signed:
+        return "its manifest lists other variants, or other files of them, than the signed document"
+    golden = (manifest.golden.file, manifest.golden.sha256) if manifest.golden else None
+    expected = (release.golden.path, release.golden.sha256) if release.golden else None
+    return "" if golden == expected else "its manifest names another golden set than the signed document"
+
+
+def _file_document(artifact: Artifact) -> dict[str, Any]:
+    return {"path": artifact.path, "sha256": artifact.sha256, "bytes": artifact.size_bytes}
+
+
+def _file(document: Mapping[str, Any]) -> Artifact:
+    path, sha256, size = document["path"], document["sha256"], document["bytes"]
+    if not (isinstance(path, str) and _PATH.fullmatch(path)):
+        raise ValueError(f"{path!r:.200} is no path inside a release")
+    if not (isinstance(sha256, str) and _DIGEST.fullmatch(sha256)):
+        raise ValueError(f"{sha256!r:.80} of {path} is no SHA-256 digest")
+    if type(size) is not int or size < 0:
+        raise ValueError(f"{size!r:.80} of {path} is no size in bytes")
+    return Artifact(path, sha256, size)
+
+
+def _variant(document: Mapping[str, Any]) -> SignedVariant:
+    return SignedVariant(
+        name=_name(document["name"]),
+        runtime=_name(document["runtime"]),
+        precision=_name(document["precision"]),
+        accelerators=tuple(_name(kind) for kind in document["accelerators"]),
+        artifacts=tuple(_file(entry) for entry in _bounded(document["artifacts"], ARTIFACTS_LIMIT)),
+    )
+
+
+def _name(value: Any) -> str:
+    if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
+        raise ValueError(f"{value!r:.80} is no name; letters, digits, '.', '_' and '-' make one")
+    return value
+
+
+def _bounded(entries: Any, limit: int) -> list[Any]:
+    if not isinstance(entries, list) or len(entries) > limit:
+        raise ValueError(f"expected a list of at most {limit} entries")
+    return entries

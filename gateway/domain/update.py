@@ -1,0 +1,68 @@
+"""One update of one slot: recorded steps, each safe to repeat; power may fail between any two.
+
+The order is the design's (architecture.md, "One update"): the old version is never unloaded before COMMIT.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class Step(enum.Enum):
+    """What is being done, recorded before it is done; DONE and ROLLED_BACK are ends."""
+
+    FETCH = "fetch"
+    LOAD = "load"
+    SHIFT = "shift"
+    PROBATION = "probation"
+    TAKE_OVER = "take-over"
+    COMMIT = "commit"
+    RETIRE = "retire"
+    DONE = "done"
+    ROLL_BACK = "roll-back"
+    ROLLED_BACK = "rolled-back"
+
+
+_NEXT: Mapping[Step, Step] = {
+    Step.FETCH: Step.LOAD,
+    Step.LOAD: Step.SHIFT,
+    Step.SHIFT: Step.PROBATION,
+    Step.PROBATION: Step.TAKE_OVER,
+    Step.TAKE_OVER: Step.COMMIT,
+    Step.COMMIT: Step.RETIRE,
+    Step.RETIRE: Step.DONE,
+    Step.ROLL_BACK: Step.ROLLED_BACK,
+}
+ENDS = frozenset({Step.DONE, Step.ROLLED_BACK})
+REVOCABLE = frozenset({Step.FETCH, Step.LOAD, Step.SHIFT, Step.PROBATION, Step.TAKE_OVER})
+"""Steps from which an update rolls back by itself. From COMMIT on it is finished, whatever happens."""
+
+REPORTED: Mapping[Step, str] = {
+    Step.FETCH: "downloading",
+    Step.LOAD: "downloading",
+    Step.SHIFT: "probation",
+    Step.PROBATION: "probation",
+    Step.TAKE_OVER: "probation",
+    Step.COMMIT: "probation",
+    Step.RETIRE: "committed",
+    Step.DONE: "committed",
+    Step.ROLL_BACK: "rolled_back",
+    Step.ROLLED_BACK: "rolled_back",
+}
+"""The states of contracts.md, "Fleet"; `committed` is only said once it is durable."""
+
+
+def after(step: Step) -> Step:
+    """The step that follows. Raises KeyError at an end."""
+    return _NEXT[step]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an update was given up: `reason` in words, `evidence` the measurements that say so."""
+
+    step: Step
+    reason: str
+    evidence: Mapping[str, float | int | str]

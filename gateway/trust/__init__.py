@@ -1,0 +1,1 @@
+"""Signed metadata: bytes in, a verdict out. No disk, no network, no clock."""
