@@ -10,15 +10,15 @@ import hashlib
 import os
 import platform
 import re
-import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gateway.domain.access import Address, Security, check_exposure, read_address, read_tokens
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import read_settings
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -28,6 +28,7 @@ from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
 from gateway.runtimes.settings import TrialSettings
 from gateway.store.settings import LibrarySettings, StateSettings
+from gateway.store.text import read_text
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Read where it exists and no other is named."""
@@ -35,10 +36,6 @@ DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 MACHINE_ID = Path("/etc/machine-id")
-CONFIG_LIMIT_BYTES = 1_048_576
-INTEGER_LIMIT = 2**32
-"""Larger than any bound of ours: one that reads up to it still fits a buffer."""
-NUMBER_LIMIT = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +114,7 @@ def load_config(path: Path | None) -> Config:
     if path is None and not DEFAULT_FILE.is_file():
         return parse_config("", "")
     file = path or DEFAULT_FILE
-    try:
-        with file.open("rb") as source:
-            content = source.read(CONFIG_LIMIT_BYTES + 1)
-        if len(content) > CONFIG_LIMIT_BYTES:
-            raise ConfigurationError(f"is larger than {CONFIG_LIMIT_BYTES} bytes", file=str(file))
-        return parse_config(content.decode("utf-8"), str(file))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=str(file)) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from error
-    except ValueError as error:  # a null byte in the name
-        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
+    return parse_config(read_text(file), str(file))
 
 
 def parse_config(text: str, file: str) -> Config:
@@ -140,7 +126,7 @@ def parse_config(text: str, file: str) -> Config:
         file=file,
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
-        **{name: _build(typing.cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()},
+        **{name: read_settings(typing.cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()},
     )
 
 
@@ -217,51 +203,6 @@ def _listen(table: Table, default: tuple[str, ...]) -> tuple[Address, ...]:
         return read_addresses(texts, table.name)
     except ConfigurationError as error:
         table.refuse("listen", error.problem)
-
-
-S = TypeVar("S")
-
-
-def _build(settings: type[S], table: Table) -> S:
-    """One settings dataclass from one table, each field by its declared type."""
-    hints = typing.get_type_hints(settings)
-    values = {
-        spec.name: _value(hints[spec.name], spec.name, table)
-        for spec in dataclasses.fields(typing.cast("Any", settings))
-        if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
-    }
-    table.finish()
-    try:
-        return settings(**values)
-    except ConfigurationError as error:
-        table.refuse(error.key, error.problem)
-
-
-def _value(kind: Any, key: str, table: Table) -> Any:
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    if kind is bool:
-        return table.flag(key)
-    if kind is int:
-        return table.integer(key, low=0, high=INTEGER_LIMIT)
-    if kind is float:
-        return float(table.number(key, low=0.0, high=NUMBER_LIMIT))
-    if kind is str:
-        return table.text(key)
-    if dataclasses.is_dataclass(kind):
-        inner = table.table(key)
-        return _build(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
-    return _values(typing.get_args(kind)[0], key, table)
-
-
-def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:
-    if dataclasses.is_dataclass(kind):
-        return tuple(_build(typing.cast("type[Any]", kind), inner) for inner in table.tables(key))
-    if kind is int:
-        return table.integers(key)
-    if kind is float:
-        return table.numbers(key)
-    return table.texts(key)
 
 
 def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes | None:

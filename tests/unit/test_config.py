@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import (
-    CONFIG_LIMIT_BYTES,
     SECTIONS,
     check_listeners,
     gateway_id,
@@ -21,6 +20,7 @@ from gateway.config import (
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.settings import MqttRoute
+from gateway.store.text import TEXT_LIMIT_BYTES
 
 ROUTE = '[[mqtt.route]]\nname = "wrists"\ntopics = ["a/+"]\nmodel = "activity"\nhop_rows = 50\n'
 
@@ -101,7 +101,7 @@ def test_no_text_makes_it_stumble(text):
     assert said.startswith("edge.toml")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * (CONFIG_LIMIT_BYTES + 1)], ids=["not-utf8", "too-large"])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * (TEXT_LIMIT_BYTES + 1)], ids=["not-utf8", "too-large"])
 def test_files_that_cannot_be_read(tmp_path, content):
     file = tmp_path / "edge.toml"
     file.write_bytes(content)

@@ -1,0 +1,62 @@
+"""Settings: frozen dataclasses that rooms declare, built from the tables of a TOML file. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from gateway.domain.document import Table
+from gateway.domain.errors import ConfigurationError
+
+INTEGER_LIMIT = 2**32
+"""Larger than any bound of ours: one that reads up to it still fits a buffer."""
+NUMBER_LIMIT = 1e12
+
+S = TypeVar("S")
+
+
+def read_settings(settings: type[S], table: Table) -> S:
+    """One settings dataclass from one table, each field by its declared type; keys that it lacks are refused.
+
+    Raises ConfigurationError with file, table and key, also where the dataclass itself refuses a value.
+    """
+    hints = typing.get_type_hints(settings)
+    values = {
+        spec.name: _value(hints[spec.name], spec.name, table)
+        for spec in dataclasses.fields(typing.cast("Any", settings))
+        if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
+    }
+    table.finish()
+    try:
+        return settings(**values)
+    except ConfigurationError as error:
+        table.refuse(error.key, error.problem)
+
+
+def _value(kind: Any, key: str, table: Table) -> Any:
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    if kind is bool:
+        return table.flag(key)
+    if kind is int:
+        return table.integer(key, low=0, high=INTEGER_LIMIT)
+    if kind is float:
+        return float(table.number(key, low=0.0, high=NUMBER_LIMIT))
+    if kind is str:
+        return table.text(key)
+    if dataclasses.is_dataclass(kind):
+        inner = table.table(key)
+        return read_settings(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
+    return _values(typing.get_args(kind)[0], key, table)
+
+
+def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(read_settings(typing.cast("type[Any]", kind), inner) for inner in table.tables(key))
+    if kind is int:
+        return table.integers(key)
+    if kind is float:
+        return table.numbers(key)
+    return table.texts(key)
