@@ -1,0 +1,166 @@
+"""Whether a new version may take over: what it did with a share of the live traffic, held against the old version.
+
+Every threshold takes a minimum sample as well as a percentage: one failure of one request is 100 % of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `queued` is what waits now."""
+
+    requests: int = 0
+    executions: int = 0
+    failed_runs: int = 0
+    infer_ns: int = 0
+    compared: int = 0
+    disagreed: int = 0
+    queued: int = 0
+
+    def since(self, earlier: Counts) -> Counts:
+        """What was counted after `earlier`."""
+        return Counts(
+            self.requests - earlier.requests,
+            self.executions - earlier.executions,
+            self.failed_runs - earlier.failed_runs,
+            self.infer_ns - earlier.infer_ns,
+            self.compared - earlier.compared,
+            self.disagreed - earlier.disagreed,
+            self.queued,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The daemon at one moment: `at_s` monotonic; `instance` tells one daemon process from the next.
+
+    `old` is None where no version served before; `hottest_c` and `throttled` None where the device does not tell.
+    """
+
+    at_s: float
+    instance: str
+    new: Counts
+    old: Counts | None = None
+    rss_bytes: int = 0
+    hottest_c: float | None = None
+    throttled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbationSettings:
+    """`[probation]`: what a new version has to show before it takes over."""
+
+    duration_s: float = 600.0  # how long it answers its share of the traffic
+    look_s: float = 5.0  # how often it is looked at
+    share_percent: int = 5  # of the requests that name no version, answered by the new one meanwhile
+    min_requests: int = 20  # answered by it before percentages and latency are judged
+    failed_runs_limit: int = 2  # failed runs that are forgiven, whatever their share
+    failed_percent: float = 1.0  # of its runs that may fail
+    disagreed_percent: float = 10.0  # of compared rows on which it may differ from the old version
+    slower_factor: float = 2.0  # how many times longer than the old version's a run may take
+    hang_s: float = 30.0  # how long requests may wait without any run ending
+    leak_bytes: int = 134_217_728  # 128 MiB: how much the daemon may grow meanwhile
+    heat_limit_c: float = 95.0  # hottest zone that is accepted, unless it was hotter before
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`passed` None: not yet known, look again. `evidence` is what was measured, for the fleet's operator."""
+
+    passed: bool | None
+    reason: str
+    evidence: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+def judge(first: Look, last: Look, progress_s: float, settings: ProbationSettings) -> Judgement:
+    """Hold the newest look against the one at the beginning. `progress_s`: when a run of the new version last ended,
+    or nothing waited for one (monotonic)."""
+    new = last.new.since(first.new)
+    old = last.old.since(first.old) if last.old and first.old else None
+    fault = (
+        _daemon(first, last, settings)
+        or _errors(new, settings)
+        or _hang(new, last.at_s - progress_s, settings)
+        or _disagreement(new, settings)
+        or _latency(new, old, settings)
+        or _heat(first, last, settings)
+    )
+    evidence = _evidence(new, old, first, last)
+    if fault:
+        return Judgement(False, fault, evidence)
+    if last.at_s - first.at_s < settings.duration_s:
+        return Judgement(None, "still on probation", evidence)
+    if new.requests < settings.min_requests:
+        return Judgement(True, f"only {new.requests} requests came, too few to judge; none of them failed", evidence)
+    return Judgement(True, f"{new.requests} requests answered as they should be", evidence)
+
+
+def _daemon(first: Look, last: Look, settings: ProbationSettings) -> str:
+    if first.instance != last.instance:
+        return "the daemon ended and began anew during the probation"
+    grown = last.rss_bytes - first.rss_bytes
+    return f"the daemon grew by {grown / 2**20:.0f} MiB" if grown > settings.leak_bytes else ""
+
+
+def _errors(new: Counts, settings: ProbationSettings) -> str:
+    failed, runs = new.failed_runs, new.executions + new.failed_runs
+    if failed <= settings.failed_runs_limit or failed * 100 <= runs * settings.failed_percent:
+        return ""
+    return f"{failed} of {runs} runs failed, more than {settings.failed_percent:g} %"
+
+
+def _hang(new: Counts, idle_s: float, settings: ProbationSettings) -> str:
+    if not new.queued or idle_s < settings.hang_s:
+        return ""
+    return f"{new.queued} requests wait and no run ended for {idle_s:.0f} s"
+
+
+def _disagreement(new: Counts, settings: ProbationSettings) -> str:
+    if new.compared < settings.min_requests or new.disagreed * 100 <= new.compared * settings.disagreed_percent:
+        return ""
+    found = f"it differs from the old version on {100 * new.disagreed / new.compared:.1f} % of {new.compared} rows"
+    return f"{found}, more than {settings.disagreed_percent:g} %"
+
+
+def _latency(new: Counts, old: Counts | None, settings: ProbationSettings) -> str:
+    if old is None or min(new.executions, old.executions) < settings.min_requests:
+        return ""
+    own_us, before_us = _run_us(new), _run_us(old)
+    if own_us <= before_us * settings.slower_factor:
+        return ""
+    found = f"a run takes {own_us:.0f} µs, the old version's {before_us:.0f}"
+    return f"{found}: more than {settings.slower_factor:g} times as long"
+
+
+def _heat(first: Look, last: Look, settings: ProbationSettings) -> str:
+    if last.throttled and not first.throttled:
+        return "the device began to throttle during the probation"
+    if last.hottest_c is None or last.hottest_c <= max(settings.heat_limit_c, first.hottest_c or 0.0):
+        return ""
+    return f"the device is {last.hottest_c:.0f} °C hot, more than {settings.heat_limit_c:g}"
+
+
+def _run_us(counts: Counts) -> float:
+    return counts.infer_ns / max(counts.executions, 1) / 1000
+
+
+def _evidence(new: Counts, old: Counts | None, first: Look, last: Look) -> dict[str, float | int | str]:
+    found: dict[str, float | int | str] = {
+        "seconds": round(last.at_s - first.at_s, 1),
+        "requests": new.requests,
+        "executions": new.executions,
+        "failed_runs": new.failed_runs,
+        "compared_rows": new.compared,
+        "disagreed_rows": new.disagreed,
+        "run_us": round(_run_us(new), 1),
+        "grown_bytes": last.rss_bytes - first.rss_bytes,
+    }
+    if old is not None:
+        found["old_run_us"] = round(_run_us(old), 1)
+    if last.hottest_c is not None:
+        found["hottest_c"] = last.hottest_c
+    return found

@@ -1,0 +1,77 @@
+"""What has to be done so that a device runs what it was assigned: a decision on values, asked after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from gateway.domain.assignment import Target
+from gateway.domain.update import REVOCABLE, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Begin to update a slot to `target`."""
+
+    slot: str
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Supersede:
+    """Give up the update of a slot that is under way: something else, or nothing, is assigned now."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Serve a slot no more: nothing is assigned to it."""
+
+    slot: str
+
+
+Change = Install | Supersede | Withdraw
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The release (digest) that a slot is being updated to, and how far that is."""
+
+    release: str
+    step: Step
+
+
+def changes(
+    desired: Mapping[str, Target],
+    committed: Mapping[str, str],
+    under_way: Mapping[str, UnderWay],
+    rejected: AbstractSet[tuple[str, str]] = frozenset(),
+) -> tuple[Change, ...]:
+    """What to begin, by slot in alphabetical order; nothing for a slot whose update has to run on first.
+
+    `committed`: release digest by slot. `rejected`: (slot, release digest) that failed here under this assignment.
+    """
+    found = (
+        _change(slot, desired, committed, under_way, rejected) for slot in sorted({*desired, *committed, *under_way})
+    )
+    return tuple(change for change in found if change is not None)
+
+
+def _change(
+    slot: str,
+    desired: Mapping[str, Target],
+    committed: Mapping[str, str],
+    under_way: Mapping[str, UnderWay],
+    rejected: AbstractSet[tuple[str, str]],
+) -> Change | None:
+    target, running = desired.get(slot), under_way.get(slot)
+    if running is not None:
+        wanted = target is not None and target.sha256 == running.release
+        return None if wanted or running.step not in REVOCABLE else Supersede(slot)
+    if target is None:
+        return Withdraw(slot)
+    if committed.get(slot) == target.sha256 or (slot, target.sha256) in rejected:
+        return None
+    return Install(slot, target)

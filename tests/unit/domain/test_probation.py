@@ -1,0 +1,78 @@
+"""When a new version may take over, and what keeps it from doing so."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.domain.probation import Counts, Look, ProbationSettings, judge
+
+SETTINGS = ProbationSettings(duration_s=60.0, min_requests=20)
+FIRST = Look(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
+GOOD = replace(
+    FIRST,
+    at_s=160.0,
+    new=Counts(requests=50, executions=50, infer_ns=50 * 10**6, compared=50),
+    old=Counts(requests=2000, executions=2000, infer_ns=2 * 10**9),
+)
+
+
+def verdict(last, first=FIRST, progress_s=None, settings=SETTINGS):
+    return judge(first, last, last.at_s if progress_s is None else progress_s, settings)
+
+
+def test_a_version_that_answers_as_it_should_takes_over_when_the_time_is_over():
+    assert verdict(replace(GOOD, at_s=159.0)).passed is None
+    passed = verdict(GOOD)
+    assert passed.passed is True
+    assert passed.evidence["run_us"] == 1000.0
+    assert passed.evidence["old_run_us"] == 1000.0
+
+
+def test_a_quiet_device_passes_and_says_that_little_was_seen():
+    judged = verdict(replace(GOOD, new=Counts(requests=3, executions=3)))
+    assert judged.passed is True
+    assert "only 3 requests" in judged.reason
+
+
+BAD = {
+    "failed": replace(GOOD, new=replace(GOOD.new, failed_runs=3)),
+    "differs": replace(GOOD, new=replace(GOOD.new, disagreed=6)),
+    "times as long": replace(GOOD, new=replace(GOOD.new, infer_ns=151 * 10**6)),
+    "began anew": replace(GOOD, instance="two"),
+    "grew by": replace(GOOD, rss_bytes=FIRST.rss_bytes + SETTINGS.leak_bytes + 1),
+    "hot": replace(GOOD, hottest_c=SETTINGS.heat_limit_c + 1),
+    "throttle": replace(GOOD, throttled=True),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_fault_ends_the_probation_at_once_with_its_evidence(words):
+    judged = verdict(replace(BAD[words], at_s=110.0))
+    assert judged.passed is False
+    assert words in judged.reason
+    assert judged.evidence["seconds"] == 10.0
+
+
+def test_requests_that_wait_while_no_run_ends_are_a_hang():
+    waiting = replace(GOOD, at_s=140.0, new=replace(GOOD.new, queued=2))
+    assert verdict(waiting, progress_s=111.0).passed is None
+    judged = verdict(waiting, progress_s=110.0)
+    assert judged.passed is False
+    assert "no run ended for 30 s" in judged.reason
+    assert verdict(replace(waiting, new=replace(GOOD.new, queued=0)), progress_s=110.0).passed is None
+
+
+FORGIVEN = {
+    "two failed runs of many": replace(GOOD, new=Counts(requests=300, executions=300, failed_runs=2)),
+    "a share below the limit": replace(GOOD, new=Counts(requests=1000, executions=1000, failed_runs=10)),
+    "few rows compared": replace(GOOD, new=replace(GOOD.new, compared=19, disagreed=19)),
+    "few runs timed": replace(GOOD, new=Counts(requests=19, executions=19, infer_ns=10**12)),
+    "no old version": replace(GOOD, old=None, new=replace(GOOD.new, infer_ns=10**12)),
+    "as hot as before": replace(GOOD, hottest_c=99.0),
+}
+
+
+@pytest.mark.parametrize("case", FORGIVEN)
+def test_a_percentage_needs_its_minimum_sample(case):
+    first = replace(FIRST, hottest_c=99.0) if case == "as hot as before" else FIRST
+    assert verdict(FORGIVEN[case], first).passed is True
