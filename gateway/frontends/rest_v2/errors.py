@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.rest_v2.body import SlowBody
+from gateway.frontends.http.bounds import Headers, SlowBody
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 REQUEST_TIMEOUT = 408
@@ -19,12 +20,28 @@ class Refusal:
 
     status: int
     message: str
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Headers = ()
+    media_type: ClassVar[str] = "application/json"
 
     @property
     def body(self) -> bytes:
         """The JSON body."""
         return json.dumps({"error": error_text(self.message)}, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How REST refuses; `retry_after_s` is the hint where the error has none of its own."""
+
+    retry_after_s: float
+
+    def error(self, error: RequestError | SlowBody) -> Refusal:
+        """What the client is told."""
+        return refusal(error, self.retry_after_s)
+
+    def plain(self, status: int, message: str, headers: Headers = ()) -> Refusal:
+        """Where no Fault applies."""
+        return Refusal(status, message, headers)
 
 
 def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from http import HTTPStatus
 
-from litestar import Response, Router
-from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import (
     OpenAPIMediaType,
     OpenAPIType,
@@ -17,11 +12,6 @@ from litestar.openapi.spec import (
     RequestBody,
     Schema,
 )
-from litestar.types import Method
-from litestar.types.internal_types import PathParameterDefinition
-
-from gateway import __version__
-from gateway.frontends.rest_v2.errors import Refusal
 
 _TENSOR = Schema(
     type=OpenAPIType.OBJECT,
@@ -67,30 +57,3 @@ class InferOperation(Operation):
             description="size of the JSON part where binary tensors follow it",
         )
         self.parameters = [*(self.parameters or []), length]
-
-
-def openapi_config() -> OpenAPIConfig:
-    """The document at /schema/openapi.json alone: litestar's pages would load their scripts from other hosts."""
-    return OpenAPIConfig(
-        title="edge-inference-gateway",
-        version=__version__,
-        description="Open Inference Protocol v2 with Triton's extensions.",
-        path="/schema",
-        render_plugins=[JsonRenderPlugin()],
-        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_refuse_in_json),
-        operation_id_creator=_operation_id,
-    )
-
-
-def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
-    """Such as "get_v2_models_model_ready": unique for handlers with two paths too, as litestar's own are not."""
-    parts = [part if isinstance(part, str) else part.name for part in path]
-    return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")
-
-
-def _refuse_in_json(response: Response[bytes]) -> Response[bytes]:
-    """Litestar answers an unknown path below /schema with a page of HTML; every other error here is JSON."""
-    if response.status_code != HTTPStatus.NOT_FOUND:
-        return response
-    body = Refusal(HTTPStatus.NOT_FOUND, "there is no such document; see /schema/openapi.json").body
-    return Response(body, status_code=HTTPStatus.NOT_FOUND, media_type="application/json")

@@ -13,10 +13,10 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends import documents
+from gateway.frontends.http.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.not_offered import refuse_load_parameters
 from gateway.frontends.oip_json import JsonAnswer, decode_request, encode_response
 from gateway.frontends.regions import EXTENSION, Regions
-from gateway.frontends.rest_v2.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.settings import RestSettings
 

@@ -9,17 +9,16 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from gateway.frontends.http.bounds import Answer, Bounds, Refuse
 from gateway.frontends.peer import peer_of
-from gateway.frontends.rest_v2.errors import Refusal
-from gateway.frontends.rest_v2.settings import RestSettings
 
 
 class Connection(H11Protocol):
     """Beyond uvicorn's: bounds on connections, on headers, on a body nobody reads, on an answer nobody takes."""
 
-    def __init__(self, config: Config, state: ServerState, settings: RestSettings) -> None:
+    def __init__(self, config: Config, state: ServerState, settings: Bounds, refuse: Refuse) -> None:
         super().__init__(config, state, {})
-        self._settings = settings
+        self._settings, self._refuse = settings, refuse
         self.lost = asyncio.Event()
         self._refused = False
         self._waiting: asyncio.TimerHandle | None = None
@@ -66,7 +65,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What h11 cannot parse, or headers beyond the limit."""
         limit = self._settings.max_header_bytes
-        self._say(Refusal(400, f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes"))
+        self._say(self._refuse.plain(400, f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes"))
 
     def _unsupported_upgrade_warning(self) -> None:
         """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
@@ -74,10 +73,10 @@ class Connection(H11Protocol):
     def _turn_away(self, transport: asyncio.Transport) -> None:
         self._refused = True
         self.transport = transport
-        self._say(Refusal(503, "too many connections; try again later", (("retry-after", "1"),)))
+        self._say(self._refuse.plain(503, "too many connections; try again later", (("retry-after", "1"),)))
 
-    def _say(self, answer: Refusal) -> None:
-        lines = [f"HTTP/1.1 {answer.status} Refused", "content-type: application/json", "connection: close"]
+    def _say(self, answer: Answer) -> None:
+        lines = [f"HTTP/1.1 {answer.status} Refused", f"content-type: {answer.media_type}", "connection: close"]
         lines += [f"content-length: {len(answer.body)}", *(f"{name}: {value}" for name, value in answer.headers)]
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + answer.body)
         self.transport.close()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.http.bounds import Bounds, SlowBody
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -22,14 +22,10 @@ class ClientGone(Exception):  # noqa: N818  no error of ours: nobody is left to 
     """The client closed the connection before the answer."""
 
 
-class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
-    """The body did not arrive in time."""
-
-
 class BodyReader:
     """Reads bodies of one server. `buffered_bytes` counts what all requests in progress hold."""
 
-    def __init__(self, settings: RestSettings) -> None:
+    def __init__(self, settings: Bounds) -> None:
         self._settings = settings
         self.buffered_bytes = 0
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.rest_v2.body import (
+from gateway.frontends.http.body import (
     BodyReader,
     ClientGone,
     Inflation,
-    SlowBody,
     accepted_encoding,
     compress,
 )
+from gateway.frontends.http.bounds import SlowBody
 from gateway.frontends.rest_v2.settings import RestSettings
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}

@@ -1,0 +1,104 @@
+"""What every ASGI application here shares: how it refuses, its OpenAPI document. It loads litestar."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+from litestar import Litestar, Request, Response, Router
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import Method
+from litestar.types.internal_types import PathParameterDefinition
+
+from gateway import __version__
+from gateway.domain.errors import RequestError
+from gateway.frontends.http.body import ClientGone
+from gateway.frontends.http.bounds import Answer, Refuse, SlowBody
+from gateway.frontends.http.door import Application
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's code for "nobody is left to be answered"; it never reaches a wire."""
+
+Call = Request[Any, Any, Any]
+_log = logging.getLogger(__name__)
+
+
+def application(handlers: Sequence[Any], ports: object, refuse: Refuse, *, title: str, description: str) -> Application:
+    """An ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
+
+    Its document stands at /schema/openapi.json alone: litestar's pages would load their scripts from other hosts.
+    """
+    words = _Words(refuse)
+    app = Litestar(
+        route_handlers=handlers,
+        state=State({"ports": ports}),
+        openapi_config=OpenAPIConfig(
+            title=title,
+            version=__version__,
+            description=description,
+            path="/schema",
+            render_plugins=[JsonRenderPlugin()],
+            openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=words.document),
+            operation_id_creator=_operation_id,
+        ),
+        exception_handlers={
+            RequestError: words.refused,
+            SlowBody: words.refused,
+            ClientGone: _gone,
+            HTTPException: words.http_error,
+            Exception: words.defect,
+        },
+        logging_config=None,
+        request_max_body_size=None,
+        debug=False,
+    )
+    return cast("Application", app)
+
+
+class _Words:
+    """Errors as the frontend words them."""
+
+    def __init__(self, refuse: Refuse) -> None:
+        self._refuse = refuse
+
+    def refused(self, _: Call, error: RequestError | SlowBody) -> Response[bytes]:
+        return _response(self._refuse.error(error))
+
+    def http_error(self, request: Call, error: HTTPException) -> Response[bytes]:
+        """Unknown path, wrong method and the like, as litestar found them."""
+        path = request.scope["path"]  # not request.url: a Host that is none breaks it
+        detail = {404: f"there is no {path}", 405: f"{request.method} is not possible on {path}"}
+        headers = tuple((error.headers or {}).items())
+        return _response(self._refuse.plain(error.status_code, detail.get(error.status_code, error.detail), headers))
+
+    def defect(self, request: Call, error: Exception) -> Response[bytes]:
+        """A defect of ours: told in full to the log, and to the caller that it is not the caller's fault."""
+        _log.error("a request to %s failed", request.scope["path"], exc_info=error)
+        return _response(self._refuse.plain(500, "internal error; the gateway's log says more"))
+
+    def document(self, response: Response[bytes]) -> Response[bytes]:
+        """Litestar answers an unknown path below /schema with a page of HTML; every other error here is JSON."""
+        if response.status_code != HTTPStatus.NOT_FOUND:
+            return response
+        return _response(self._refuse.plain(404, "there is no such document; see /schema/openapi.json"))
+
+
+def _gone(_: Call, __: ClientGone) -> Response[bytes]:
+    return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _response(answer: Answer) -> Response[bytes]:
+    headers = dict(answer.headers)
+    return Response(answer.body, status_code=answer.status, media_type=answer.media_type, headers=headers)
+
+
+def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
+    """Such as "get_v2_models_model_ready": unique for handlers with two paths too, as litestar's own are not."""
+    parts = [part if isinstance(part, str) else part.name for part in path]
+    return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")
