@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.common import configured, print_json, print_table
+from gateway.cli.common import configured
 from gateway.config import Config, check_listeners, gateway_id, load_config, read_security
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:

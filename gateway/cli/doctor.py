@@ -10,10 +10,11 @@ from pathlib import Path
 
 from gateway import assembly
 from gateway.assembly import HERE, Survey
-from gateway.cli.common import configured, mark, print_json, print_table, root_folder
+from gateway.cli.common import configured, root_folder
 from gateway.config import Config, check_listeners, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.selection import Candidate, climb_trials
+from gateway.terminal.tables import mark, print_json, print_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway import assembly
-from gateway.cli.common import configured, mark, print_json, print_table, progress, root_folder
+from gateway.cli.common import configured, root_folder
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
@@ -16,6 +16,7 @@ from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.engine.loader import Loader
+from gateway.terminal.tables import mark, print_json, print_table, progress
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gateway import assembly
-from gateway.cli.common import configured, print_table
+from gateway.cli.common import configured
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
@@ -20,6 +20,7 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import DATATYPES, Datatype
 from gateway.frontends.oip_json import decode_request, encode_response
+from gateway.terminal.tables import print_table
 
 ROWS_SHOWN = 20
 

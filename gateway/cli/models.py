@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import assembly
-from gateway.cli.common import configured, mark, print_json, print_table, progress
+from gateway.cli.common import configured
 from gateway.cli.explain import candidate_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, VariantError
@@ -16,6 +16,7 @@ from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.store.library import MANIFEST, scan, scan_model, scan_version
+from gateway.terminal.tables import mark, print_json, print_table, progress
 
 Checked = tuple[Release, str, list[Candidate]]
 """A release, the problem that keeps it from being tried (""), and every candidate with its verdict."""

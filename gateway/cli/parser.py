@@ -1,127 +1,18 @@
-"""The command line: verbs, options, examples, exit codes (contracts.md, "Commands")."""
+"""The verbs of `edge-gateway`: options and examples (contracts.md, "Commands")."""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
-import io
-import os
-import sys
-import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import ModuleType
-from typing import NoReturn
+from collections.abc import Sequence
 
 from gateway import __version__
-from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.frontends.grpc_v2.settings import SERVERS
-
-OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
-
-EXIT_CODES = (
-    "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage\n            3 cannot reach what it needs"
-)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where help is."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message:.500}; see {self.prog} --help\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb's one-line help, its examples, what adds its options; `gateway.cli.<module>` has its `command`."""
-
-    name: str
-    module: str
-    help: str
-    examples: str
-    options: Callable[[argparse.ArgumentParser], None]
+from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
-    _make_streams_usable()
-    try:
-        return _carry_out(arguments)
-    except UnreachableError as error:
-        return _complain(str(error), UNREACHABLE)
-    except ConfigurationError as error:
-        return _complain(str(error), USAGE)
-    except RequestError as error:
-        return _complain(f"{error.fault.value}: {error.message}", FINDING)
-    except BrokenPipeError:  # whoever read our output has seen enough; what is left must not fail at the exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except OSError as error:  # a full disk behind standard output, no more processes or files to be had
-        return _complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", UNREACHABLE)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
-
-
-def _carry_out(arguments: Sequence[str] | None) -> int:
-    parsed = build_parser().parse_args(arguments)
-    code = int(_import_cheaply(f"gateway.cli.{parsed.module}").command(parsed))
-    sys.stdout.flush()
-    return code
-
-
-def _import_cheaply(module: str) -> ModuleType:
-    """A verb's module, and with it numpy: no threads of OpenBLAS and no search for garbage among what will stay, which
-    cost 0.1 s of processor time and a fifteenth of the start (`python -m tests.performance.start`)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread per core that spins, and nothing here needs it
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        gc.enable()
-
-
-def _make_streams_usable() -> None:
-    """Closed streams swallow what is written; what an encoding cannot say is escaped (in JSON it stays JSON)."""
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line, without importing any verb."""
-    parser = _Parser(
-        prog="edge-gateway",
-        description="Finds this device's accelerators, picks each model's best variant for them,\nand serves it.",
-        epilog=f"{EXIT_CODES}\n'edge-gateway VERB --help' shows examples.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"edge-gateway {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        sub = verbs.add_parser(
-            verb.name,
-            help=verb.help,
-            description=textwrap.fill(verb.help[0].upper() + verb.help[1:] + ".", 78),
-            epilog=f"examples:\n{verb.examples}\n\n{EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        verb.options(sub)
-        sub.set_defaults(module=verb.module)
-    return parser
-
-
-def named(text: str) -> str:
-    """A value that says something: an unset shell variable must not mean the default."""
-    if not text:
-        raise argparse.ArgumentTypeError("must not be empty")
-    return text
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"edge-gateway: {' '.join(message.splitlines())}", file=sys.stderr)
-    return code
+    """Carry out one verb; its exit code."""
+    return PROGRAM.main(arguments)
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
@@ -146,10 +37,6 @@ def _device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-
-
 def _root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root",
@@ -172,7 +59,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _probe(parser: argparse.ArgumentParser) -> None:
     _config(parser)
     _root(parser)
-    _json(parser)
+    json_option(parser)
 
 
 def _explain(parser: argparse.ArgumentParser) -> None:
@@ -184,27 +71,27 @@ def _explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", action="store_true", help="try every variant again, whatever is kept")
     _device(parser)
     _root(parser)
-    _json(parser)
+    json_option(parser)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
     _device(parser)
     _root(parser)
-    _json(parser)
+    json_option(parser)
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("check",), help="check: digests and golden sets of DIR")
     parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
     _device(parser)
-    _json(parser)
+    json_option(parser)
 
 
 def _config_verb(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("check",), help="check: read FILE and say what is wrong")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration to check")
     _config(parser)
-    _json(parser)
+    json_option(parser)
 
 
 def _infer(parser: argparse.ArgumentParser) -> None:
@@ -281,4 +168,11 @@ VERBS = (
         "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000",
         _infer,
     ),
+)
+PROGRAM = Program(
+    "edge-gateway",
+    __version__,
+    "Finds this device's accelerators, picks each model's best variant for them,\nand serves it.",
+    "gateway.cli",
+    VERBS,
 )

@@ -6,9 +6,10 @@ import argparse
 import asyncio
 
 from gateway import assembly
-from gateway.cli.common import configured, mark, print_json, print_table, root_folder
+from gateway.cli.common import configured, root_folder
 from gateway.domain.inventory import Accelerator, Inventory
 from gateway.hardware.report import inventory_json
+from gateway.terminal.tables import mark, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -145,7 +145,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _environment(task: Task) -> dict[str, str]:
-    """Ours, with this package found first; numpy gets one thread, as where it serves (`gateway.cli.parser`)."""
+    """Ours, with this package found first; numpy gets one thread, as where it serves (`gateway.terminal.program`)."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
     paths += filter(None, [os.environ.get("PYTHONPATH")])

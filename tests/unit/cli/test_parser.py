@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway import __version__
 from gateway.cli import main
 from gateway.cli.common import overrides
-from gateway.cli.parser import VERBS, build_parser
+from gateway.cli.parser import PROGRAM, VERBS
 from gateway.config import parse_config
 
 NAMES = [verb.name for verb in VERBS]
@@ -37,7 +37,7 @@ def test_help_has_examples_that_parse_and_the_exit_codes(capsys, name):
     examples = re.findall(r"^  edge-gateway (.*)$", said, re.MULTILINE)
     assert examples
     for example in examples:
-        parsed = build_parser().parse_args(example.partition("|")[0].split())
+        parsed = PROGRAM.parser().parse_args(example.partition("|")[0].split())
         assert example.split()[0] == name
         assert parsed.module
     assert "exit codes: 0 fine" in said
@@ -62,7 +62,7 @@ def test_misuse_is_exit_code_2_and_one_line(capsys, arguments):
 
 
 def test_listeners_repeat():
-    parsed = build_parser().parse_args(["run", "--grpc", "127.0.0.1:1", "--grpc", "unix:/a", "--http", "off"])
+    parsed = PROGRAM.parser().parse_args(["run", "--grpc", "127.0.0.1:1", "--grpc", "unix:/a", "--http", "off"])
     assert (parsed.grpc, parsed.http) == (["127.0.0.1:1", "unix:/a"], ["off"])
 
 
@@ -78,7 +78,7 @@ def test_no_arguments_make_the_parser_stumble(capsys, arguments):
     """It returns, or ends as argparse does."""
     code = 0
     try:
-        build_parser().parse_args(arguments)
+        PROGRAM.parser().parse_args(arguments)
     except SystemExit as ended:
         code = ended.code
     assert code in {0, 2}
@@ -99,9 +99,9 @@ def test_a_file_that_cannot_be_had_is_one_line(capsys, text):
 @pytest.mark.parametrize("server", ["own", "grpcio"])
 def test_the_grpc_server_is_named_over_the_configuration(server):
     config = parse_config('[grpc]\nserver = "own"\nretry_after_s = 7.0\n', "")
-    named = overrides(build_parser().parse_args(["run", "--grpc-server", server]))(config)
+    named = overrides(PROGRAM.parser().parse_args(["run", "--grpc-server", server]))(config)
     assert (named.grpc.server, named.grpc.retry_after_s) == (server, 7.0)
-    assert overrides(build_parser().parse_args(["run"]))(config).grpc.server == "own"
+    assert overrides(PROGRAM.parser().parse_args(["run"]))(config).grpc.server == "own"
 
 
 def test_an_unknown_grpc_server_is_misuse(capsys):

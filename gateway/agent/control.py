@@ -1,0 +1,130 @@
+"""The daemon as the agent sees it: its control socket, one request at a time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from gateway.domain.activation import Activation, activation_document
+from gateway.domain.errors import UnreachableError
+
+Document = dict[str, Any]
+
+
+class RefusedError(Exception):
+    """The daemon answered, and will not do it: `fault` says what kind of reason, the text which."""
+
+    def __init__(self, fault: str, detail: str) -> None:
+        super().__init__(detail)
+        self.fault, self.detail = fault, detail
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """`[control]`: the daemon's control socket."""
+
+    socket: str = "/run/edge-gateway/control.sock"  # where the daemon listens for its agent
+    timeout_s: float = 10.0  # for an answer
+    load_timeout_s: float = 600.0  # for the answer to a load, which tries the variant in a throw-away process
+    answer_limit_bytes: int = 16_777_216  # 16 MiB: largest answer that is read
+
+
+class Control:
+    """Every method raises UnreachableError where the daemon does not answer, RefusedError where it refuses."""
+
+    def __init__(self, settings: ControlSettings) -> None:
+        self._settings = settings
+
+    def status(self) -> Document:
+        """The daemon process (`instance`, `rss_bytes`) and its model versions."""
+        return self._ask("GET", "/v1/status")
+
+    def vitals(self) -> Document:
+        """Heat, power and memory."""
+        return self._ask("GET", "/v1/vitals")
+
+    def inventory(self) -> Document:
+        """What the device has (contracts.md, "Inventory")."""
+        return self._ask("GET", "/v1/inventory")
+
+    def statistics(self, slot: str) -> dict[str, Document]:
+        """Counters of a slot's versions, by version; empty where the daemon does not know the slot."""
+        answer = self._ask("GET", f"/v1/statistics?model={quote(slot)}")
+        return {entry["version"]: entry for entry in answer["models"]}
+
+    def plan(self, activation: Activation) -> list[Document]:
+        """Which variants of a release this device could run, best first, and why not the others."""
+        answer = self._ask("POST", "/v1/plan", activation_document(activation))
+        return list(answer["candidates"])
+
+    def load(self, activation: Activation) -> Document:
+        """Verify, try and warm up a release that then serves nobody yet."""
+        return self._ask(
+            "POST", _model(activation.slot, "load"), activation_document(activation), self._settings.load_timeout_s
+        )
+
+    def route(self, slot: str, weights: Mapping[str, int], shadow: str = "", lease_s: float = 0.0) -> None:
+        """Share the requests that name no version, in percent; `shadow` is asked as well, for comparison."""
+        body = {"weights": dict(weights), "shadow": shadow, "lease_s": lease_s}
+        self._ask("PUT", _model(slot, "route"), body)
+
+    def unload(self, slot: str, version: str, drain_s: float) -> None:
+        """Let a version finish what it has and free it. Harmless where it is gone."""
+        body = {"version": version, "drain_s": drain_s}
+        self._ask("POST", _model(slot, "unload"), body, self._settings.timeout_s + drain_s)
+
+    def commit(self) -> Document:
+        """Let the daemon read which releases are committed, and be in step with it."""
+        return self._ask("POST", "/v1/commit", {}, self._settings.load_timeout_s)
+
+    def _ask(self, method: str, path: str, body: Document | None = None, timeout_s: float | None = None) -> Document:
+        settings = self._settings
+        connection = _Connection(settings.socket, timeout_s or settings.timeout_s)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, path, content, {"content-type": "application/json"} if body is not None else {})
+            response = connection.getresponse()
+            answer = response.read(settings.answer_limit_bytes)
+            return _read(response.status, answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise UnreachableError(
+                f"the daemon does not answer on {settings.socket}: {error or type(error).__name__}; "
+                "is edge-gateway.service running, and may this user open the socket?",
+                table="control",
+                key="socket",
+            ) from error
+        finally:
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP/1.1 over a UNIX socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path, self._timeout_s = path, timeout_s
+
+    def connect(self) -> None:
+        """Connect to the path in place of a host."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._path)
+
+
+def _model(slot: str, command: str) -> str:
+    return f"/v1/models/{quote(slot)}/{command}"
+
+
+def _read(status: int, content: bytes) -> Document:
+    """The answer's document. ValueError where it is none: then it was not our daemon that answered."""
+    document = json.loads(content) if content else {}
+    if not isinstance(document, dict):
+        raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
+    if status >= http.HTTPStatus.BAD_REQUEST:
+        raise RefusedError(str(document.get("fault", status)), str(document.get("detail", f"HTTP status {status}")))
+    return document

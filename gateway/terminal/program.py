@@ -1,0 +1,135 @@
+"""A command line of verbs: help with examples, one exit code per kind of outcome, errors as one line."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import io
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import NoReturn
+
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+
+OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+EXIT_CODES = (
+    "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage\n            3 cannot reach what it needs"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message:.500}; see {self.prog} --help\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb's one-line help, its examples, what adds its options; `<package>.<module>` has its `command`."""
+
+    name: str
+    module: str
+    help: str
+    examples: str
+    options: Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program's name, version, description in one or two lines, the package of its verbs' modules, and the verbs."""
+
+    name: str
+    version: str
+    description: str
+    package: str
+    verbs: Sequence[Verb]
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
+        _make_streams_usable()
+        try:
+            return self._carry_out(arguments)
+        except UnreachableError as error:
+            return self._complain(str(error), UNREACHABLE)
+        except ConfigurationError as error:
+            return self._complain(str(error), USAGE)
+        except RequestError as error:
+            return self._complain(f"{error.fault.value}: {error.message}", FINDING)
+        except BrokenPipeError:  # whoever read our output has seen enough; what is left must not fail at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return OK
+        except OSError as error:  # a full disk behind standard output, no more processes or files to be had
+            place = f": {error.filename}" if error.filename else ""
+            return self._complain(f"{error.strerror or error}{place}", UNREACHABLE)
+        except KeyboardInterrupt:
+            return self._complain("interrupted", 130)
+
+    def parser(self) -> argparse.ArgumentParser:
+        """The whole command line, without importing any verb."""
+        parser = _Parser(
+            prog=self.name,
+            description=self.description,
+            epilog=f"{EXIT_CODES}\n'{self.name} VERB --help' shows examples.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("--version", action="version", version=f"{self.name} {self.version}")
+        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+        for verb in self.verbs:
+            sub = verbs.add_parser(
+                verb.name,
+                help=verb.help,
+                description=textwrap.fill(verb.help[0].upper() + verb.help[1:] + ".", 78),
+                epilog=f"examples:\n{verb.examples}\n\n{EXIT_CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            verb.options(sub)
+            sub.set_defaults(module=verb.module)
+        return parser
+
+    def _carry_out(self, arguments: Sequence[str] | None) -> int:
+        parsed = self.parser().parse_args(arguments)
+        code = int(_import_cheaply(f"{self.package}.{parsed.module}").command(parsed))
+        sys.stdout.flush()
+        return code
+
+    def _complain(self, message: str, code: int) -> int:
+        print(f"{self.name}: {' '.join(message.splitlines())}", file=sys.stderr)
+        return code
+
+
+def named(text: str) -> str:
+    """A value that says something: an unset shell variable must not mean the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _import_cheaply(module: str) -> ModuleType:
+    """A verb's module, and with it numpy: no threads of OpenBLAS and no search for garbage among what will stay, which
+    cost 0.1 s of processor time and a fifteenth of the start (`python -m tests.performance.start`)."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread per core that spins, and nothing here needs it
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        gc.enable()
+
+
+def _make_streams_usable() -> None:
+    """Closed streams swallow what is written; what an encoding cannot say is escaped (in JSON it stays JSON)."""
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,51 @@
+"""What a command prints: tables for people, JSON for programs, a bar for what takes long."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+WORD_WIDTH = 16
+"""Columns no wider than this are never broken over lines."""
+
+
+def print_json(value: Any) -> None:
+    """Pretty JSON on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
+    """A table for people: as wide as the terminal, whole lines when piped."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    cells = list(rows)
+    for position, column in enumerate(columns):
+        widest = max((cell_len(row[position]) for row in cells), default=0)
+        table.add_column(column, overflow="fold", no_wrap=widest <= WORD_WIDTH)
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def progress() -> Progress:
+    """A progress bar on standard error, so that standard output stays clean; silent when that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+def mark(ok: bool | None) -> str:
+    """✓, ✗ or · for yes, no and not known."""
+    return {True: "✓", False: "✗", None: "·"}[ok]
