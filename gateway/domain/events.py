@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -67,5 +67,32 @@ class PriorityRefused:
     reason: str
 
 
-Event = ServableChanged | VariantChosen | TrialFinished | ModelRefused | RunFailed | PriorityRefused
+@dataclass(frozen=True, slots=True)
+class RouteChanged:
+    """Requests that name no version are shared out anew: `weights` in percent, by version; `shadow` is compared."""
+
+    model: str
+    weights: Mapping[str, int]
+    shadow: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRanOut:
+    """Nobody renewed a route: what is committed answers again. `weights` are those that ended."""
+
+    model: str
+    weights: Mapping[str, int]
+
+
+Event = (
+    ServableChanged
+    | VariantChosen
+    | TrialFinished
+    | ModelRefused
+    | RunFailed
+    | PriorityRefused
+    | RouteChanged
+    | LeaseRanOut
+)
 Publish = Callable[[Event], None]

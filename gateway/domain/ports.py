@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gateway.domain.activation import Activation
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.selection import Candidate
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensors
-from gateway.domain.verdict import Budget, Signature
+from gateway.domain.verdict import Budget, Measurement, Signature
 
 
 class Session(Protocol):
@@ -133,3 +135,57 @@ class Statistics(Protocol):
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
         """Of one version, of all versions of a model, or of all. NOT_FOUND for the unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a release became on this device: the variant that passed, where it runs (accelerator) and why it was chosen;
+    `measured` by its trial, None where that got not so far."""
+
+    variant: str
+    accelerator: str
+    reason: str
+    measured: Measurement | None = None
+
+
+class Serving(Protocol):
+    """What the update agent may command. Each method may be repeated, and may raise RequestError."""
+
+    async def plan(self, activation: Activation) -> Sequence[Candidate]:
+        """Every candidate of a signed release on this device, of which only the manifest is here. Nothing is loaded.
+        Raises VariantError where the release does not verify."""
+
+    async def load(self, activation: Activation) -> Loaded:
+        """Verify a release, try it in a throw-away process, open and warm it. It serves nothing yet. Raises
+        VariantError with every reason where it cannot serve."""
+
+    async def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
+        """Share requests that name no version, in percent (100 in all), and ask the version `shadow`, too, for
+        comparison. Applied whole or refused: INVALID, NOT_FOUND. Ends `lease_s` after the last call: what is committed
+        answers then."""
+
+    async def unload(self, model: str, version: str, drain_s: float) -> None:
+        """Drain and free what `load` brought; harmless where that is gone. DENIED for what is committed."""
+
+    async def commit(self) -> None:
+        """Serve what the store commits: what is loaded goes on, what is not committed any more is retired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a model version stands: `state` as in IndexEntry, or LOADED where it serves nothing yet; `weight` is its
+    share, in percent, of the requests that name no version. `placement` is None where it is not loaded."""
+
+    model: str
+    version: str
+    state: str
+    reason: str = ""
+    weight: int = 0
+    placement: Placement | None = None
+
+
+class Standings(Protocol):
+    """Every model version, also those that no caller can reach."""
+
+    def standings(self) -> Sequence[Standing]:
+        """Sorted by name and version."""

@@ -24,7 +24,8 @@ class Release:
     """`folder` is what artifact paths are relative to. `digest` changes with anything that would be served.
 
     `manifest` is None for a bare model (its `bare` variant is completed by asking the runtime) and for a refused one,
-    whose `problem` says what is wrong and where.
+    whose `problem` says what is wrong and where. `signed`: its owner's signatures were verified, and it is committed on
+    this device (or staged to be); else it was given by hand.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Release:
     manifest: ModelManifest | None = None
     bare: Variant | None = None
     problem: str = ""
+    signed: bool = False
 
 
 def bare_variant(file_name: str, artifacts: tuple[Artifact, ...]) -> Variant:

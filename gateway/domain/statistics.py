@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,11 +79,35 @@ class RunTimes:
 
 
 @dataclass(slots=True)
+class ShadowStatistics:
+    """A version compared with what another answered: rows `compared`, and of them `disagreed`; `difference` is the sum
+    over all rows of their mean absolute difference. `not_compared` counts requests, by reason."""
+
+    compared: int = 0
+    disagreed: int = 0
+    difference: float = 0.0
+    not_compared: dict[str, int] = field(default_factory=dict)
+
+    def count(self, rows: int, disagreed: int, mean_abs: float) -> None:
+        """Count one request that was compared. Rows that hold NaN or infinity have no difference to add."""
+        self.compared += rows
+        self.disagreed += disagreed
+        self.difference += rows * mean_abs if math.isfinite(mean_abs) else 0.0
+
+    def skip(self, reason: str) -> None:
+        """Count one request that was not compared."""
+        self.not_compared[reason] = self.not_compared.get(reason, 0) + 1
+
+
+@dataclass(slots=True)
 class ServableStatistics:
     """`inferences` counts rows, `executions` counts runs; `last_inference_ms` is wall clock since the epoch.
 
     `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
     (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
+    `failed_runs`: runs that raised, which is the version's fault. `weight`: its share now, in percent, of the requests
+    that name no version. `shadow`: what it answered beside another version, for comparison; no caller waited for that,
+    and no other counter but `failed_runs` knows of it.
     """
 
     model: str
@@ -102,6 +127,9 @@ class ServableStatistics:
     lanes: dict[str, int] = field(default_factory=dict)
     queued: int = 0
     ignored_parameters: int = 0
+    failed_runs: int = 0
+    weight: int = 0
+    shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
 
     def batch(self, size_rows: int) -> BatchStatistics:
         """The statistics of runs of `size_rows` rows."""
@@ -137,7 +165,8 @@ class ServableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What serves a model version now: variant, runtime, accelerator, why, and the largest batch in rows (0: none)."""
+    """What serves a model version now: variant, runtime, accelerator, why, and the largest batch in rows (0: none);
+    `signed`: its owner signed it, and this gateway verified that; else it was given by hand."""
 
     variant: str
     runtime: str
@@ -145,3 +174,4 @@ class Placement:
     accelerator: str
     reason: str
     max_batch_rows: int
+    signed: bool = False

@@ -17,8 +17,10 @@ from typing import Any, TextIO, cast
 
 from gateway.domain.events import (
     Event,
+    LeaseRanOut,
     ModelRefused,
     PriorityRefused,
+    RouteChanged,
     RunFailed,
     ServableChanged,
     TrialFinished,
@@ -110,6 +112,10 @@ def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
             return "error", "run failed", facts
         case PriorityRefused():
             return "warning", "worker keeps its priority", facts
+        case RouteChanged():
+            return "info", "route changed", facts
+        case LeaseRanOut():
+            return "warning", "the route's lease ran out; what is committed answers", facts
 
 
 class RepeatLimit:
