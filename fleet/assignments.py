@@ -1,0 +1,73 @@
+"""What one device is to run, as a document that the director signs: Uptane's director cut down to one file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from securesystemslib.signer import Signer
+from tuf.api.metadata import Metadata, TargetFile, Targets
+
+from fleet.repository import Published
+from fleet.settings import FleetSettings
+from gateway.domain.assignment import Assignment, Target
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.signed_release import TIME_FORMAT
+
+
+def assigned(published: Published, path: str) -> Target:
+    """A published target, to be assigned. Raises ConfigurationError where there is none."""
+    found = published.target(path)
+    if found is None:
+        raise ConfigurationError(f"{path!r:.300} is not published; edge-fleet status lists what is")
+    return Target(path, found.length, found.hashes["sha256"])
+
+
+def next_assignment(
+    device: str,
+    slots: Mapping[str, Target],
+    files: Iterable[Target],
+    *,
+    version: int,
+    now: datetime,
+    settings: FleetSettings,
+    nonce: str = "",
+    poll_s: float | None = None,
+) -> Assignment:
+    """An assignment issued now. Raises ConfigurationError where one release would go into two slots."""
+    paths = [target.path for target in slots.values()]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigurationError(f"{path} is assigned to two slots; a release serves in one")
+    expires = now + timedelta(hours=settings.assignment_expiry_h)
+    return Assignment(device, version, now, expires, dict(slots), tuple(files), nonce, poll_s)
+
+
+def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
+    """Its document, not yet signed."""
+    targets = {target.path: _target(target, {"slot": slot}) for slot, target in assignment.slots.items()} | {
+        target.path: _target(target, None) for target in assignment.files
+    }
+    fields: dict[str, Any] = {
+        **assignment.extra,
+        "device": assignment.device,
+        "issued": assignment.issued.strftime(TIME_FORMAT),
+    }
+    if assignment.nonce:
+        fields["nonce"] = assignment.nonce
+    if assignment.poll_s is not None:
+        fields["poll_s"] = assignment.poll_s
+    return Metadata(Targets(assignment.version, None, assignment.expires, targets, None, fields))
+
+
+def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
+    """The document as devices get it."""
+    metadata = assignment_metadata(assignment)
+    metadata.sign(signer)
+    return metadata.to_bytes()
+
+
+def _target(target: Target, custom: Mapping[str, str] | None) -> TargetFile:
+    fields = {"custom": dict(custom)} if custom else {}
+    return TargetFile(target.size_bytes, {"sha256": target.sha256}, target.path, fields)

@@ -1,0 +1,82 @@
+"""Files that are trusted later: written whole or not at all, and on the disk when the call returns."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.domain.errors import ConfigurationError
+
+CHUNK_BYTES = 1_048_576
+PART_SUFFIX = ".part"
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Temporary name, fsync, rename, fsync of the folder. Raises OSError; then the old content stands."""
+    _replace(path, mode, lambda file: file.write(content))
+
+
+def copy_durably(source: Path, path: Path, sha256: str, advance: Callable[[int], object] = lambda _: None) -> None:
+    """Copy a file whose digest is known; `advance` hears of each piece's bytes.
+
+    Raises OSError, or ConfigurationError where the content is another than was asked for; then nothing is written.
+    """
+
+    def write(file: BinaryIO) -> None:
+        digest = hashlib.sha256()
+        with source.open("rb") as reading:
+            while chunk := reading.read(CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+                advance(len(chunk))
+        if digest.hexdigest() != sha256:
+            problem = f"has the sha256 digest {digest.hexdigest()}, {sha256} is expected; it changed meanwhile"
+            raise ConfigurationError(problem, file=str(source))
+
+    _replace(path, 0o644, write)
+
+
+def read_bounded(path: Path, limit_bytes: int) -> bytes:
+    """A file's content. Raises ConfigurationError where it cannot be read or is larger than `limit_bytes`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    if len(content) > limit_bytes:
+        raise ConfigurationError(f"is larger than the {limit_bytes} bytes that are read", file=str(path))
+    return content
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, as hex. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _replace(path: Path, mode: int, write: Callable[[BinaryIO], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}{PART_SUFFIX}")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """What was created, renamed or removed in it is on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""A draft: a document that waits for its key holders' signatures, with all that they need to judge it. Pure.
+
+It travels as one JSON file. What is signed is `metadata` alone; the version before it, the quorums and the documents
+behind new targets are there to be shown, and `check_documents` holds the last against what is signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from tuf.api.metadata import Key, Metadata, Root, Targets
+
+from fleet.roles import Quorum
+from gateway.domain.errors import ConfigurationError
+
+SCHEMA = 1
+Document = Metadata[Root] | Metadata[Targets]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`documents`: content of new targets by path; `previous`: what is published now (None: nothing)."""
+
+    role: str
+    metadata: Document
+    quorums: tuple[Quorum, ...]
+    previous: Document | None = None
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> int:
+        """Signatures that still lack, each quorum counted for itself, before it can be published."""
+        return sum(quorum.missing(self.metadata) for quorum in self.quorums if not quorum.optional)
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """Every key that may sign, by id."""
+        return {key.keyid: key for quorum in self.quorums for key in quorum.keys}
+
+
+def draft_bytes(draft: Draft) -> bytes:
+    """As a file."""
+    document = {
+        "schema": SCHEMA,
+        "role": draft.role,
+        "metadata": draft.metadata.to_dict(),
+        "quorums": [_quorum_document(quorum) for quorum in draft.quorums],
+        "previous": draft.previous.to_dict() if draft.previous else None,
+        "documents": {path: content.decode() for path, content in draft.documents.items()},
+    }
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def read_draft(content: bytes, file: str) -> Draft:
+    """The inverse of `draft_bytes`; `file` is named in the ConfigurationError that anything else raises."""
+    try:
+        document = json.loads(content)
+        draft = Draft(
+            role=str(document["role"]),
+            metadata=Metadata.from_dict(document["metadata"]),
+            quorums=tuple(_quorum(entry) for entry in document["quorums"]),
+            previous=Metadata.from_dict(document["previous"]) if document["previous"] else None,
+            documents={path: text.encode() for path, text in document["documents"].items()},
+        )
+        _check_kind(draft, document["schema"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problem = f"is no draft that can be read ({type(error).__name__}: {error!s:.200}); ask for it again"
+        raise ConfigurationError(problem, file=file) from None
+    check_documents(draft, file)
+    return draft
+
+
+def merged(draft: Draft, returned: Draft) -> Draft:
+    """`draft` with the valid signatures of a copy that came back. Raises ConfigurationError where it is another."""
+    if draft.metadata.signed_bytes != returned.metadata.signed_bytes:
+        raise ConfigurationError(
+            f"the signed {returned.role} is not the draft of {draft.role} that waits here; sign the current one"
+        )
+    signatures = {
+        key.keyid: copy.metadata.signatures[key.keyid]
+        for copy in (draft, returned)
+        for key in draft.keys.values()
+        if Quorum((key,), 1).signed_by(copy.metadata)
+    }
+    return replace(draft, metadata=cast("Document", Metadata(draft.metadata.signed, signatures)))
+
+
+def check_documents(draft: Draft, file: str = "") -> None:
+    """Raises ConfigurationError where a document shown is not the one whose digest would be signed."""
+    targets = draft.metadata.signed.targets if isinstance(draft.metadata.signed, Targets) else {}
+    for path, content in draft.documents.items():
+        target = targets.get(path)
+        if target is None or target.hashes.get("sha256") != hashlib.sha256(content).hexdigest():
+            raise ConfigurationError(f"the draft shows another {path} than it would sign; do not sign it", file=file)
+
+
+def _check_kind(draft: Draft, schema: object) -> None:
+    if schema != SCHEMA:
+        raise ValueError(f"schema {schema!r:.40} is not known, {SCHEMA} is")
+    kind = Root if draft.role == "root" else Targets
+    if not all(isinstance(m.signed, kind) for m in (draft.metadata, draft.previous) if m):
+        raise ValueError(f"its role is {draft.role}, its document of another kind")
+
+
+def _quorum_document(quorum: Quorum) -> dict[str, Any]:
+    return {
+        "keys": {key.keyid: key.to_dict() for key in quorum.keys},
+        "threshold": quorum.threshold,
+        "purpose": quorum.purpose,
+        "optional": quorum.optional,
+    }
+
+
+def _quorum(document: Mapping[str, Any]) -> Quorum:
+    keys = tuple(Key.from_dict(keyid, key) for keyid, key in document["keys"].items())
+    return Quorum(keys, int(document["threshold"]), str(document["purpose"]), bool(document["optional"]))

@@ -1,0 +1,172 @@
+"""Publishing: which metadata comes next and in which order it may appear, so that a stop anywhere harms no device.
+
+Blobs and targets, then delegated roles, targets, snapshot, and last, in one rename, the timestamp: until then nobody
+looks at the others. A new root is seen at once. It comes after the timestamp where all the rest is signed for the old
+root too, else right before it (between the two files devices keep what they have, and publishing again goes on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from securesystemslib.signer import Signer
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
+
+from fleet.drafts import Draft
+from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
+from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
+from fleet.settings import FleetSettings
+from gateway.domain.errors import ConfigurationError
+
+RENEW_SHARE = 0.5
+"""A snapshot is signed anew, though nothing changed, once less than this share of its time is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """`files`: metadata in the order in which it must be written, by name; `state`: what is published thereafter."""
+
+    files: tuple[tuple[str, bytes], ...]
+    state: Published
+    targets: tuple[TargetFile, ...]
+    """Targets that the published state did not have: their content must be there first."""
+
+
+def plan_publication(
+    published: Published, drafts: Iterable[Draft], signers: Sequence[Signer], now: datetime, settings: FleetSettings
+) -> Publication:
+    """What to write. Raises ConfigurationError for a draft that is not fully signed, is stale, or fits nothing."""
+    ready = {draft.role: draft.metadata for draft in drafts if not is_published(draft, published)}
+    _check_drafts(published, [draft for draft in drafts if draft.role in ready], now)
+    offline = Published(
+        root=cast("Any", ready.get(ROOT, published.root)),
+        targets=cast("Any", ready.get(TARGETS, published.targets)),
+        roles=cast("Any", {**published.roles, **{r: m for r, m in ready.items() if r not in {ROOT, TARGETS}}}),
+    )
+    state = _sign_online(published, offline, signers, now, settings)
+    check_signatures(state, cast("Metadata[Root]", state.root).signed)
+    return Publication(tuple(_files(published, state)), state, tuple(_new_targets(published, state)))
+
+
+def is_published(draft: Draft, published: Published) -> bool:
+    """Whether an earlier run, perhaps a killed one, published this very document."""
+    standing = published.document(draft.role)
+    return standing is not None and standing.signed_bytes == draft.metadata.signed_bytes
+
+
+def check_signatures(state: Published, root: Root) -> None:
+    """Every threshold from `root` down. Raises ConfigurationError that says which is not met and what to do."""
+    top = {TARGETS: state.targets, SNAPSHOT: state.snapshot, TIMESTAMP: state.timestamp}
+    for role, metadata in top.items():
+        if metadata is None:
+            raise ConfigurationError(f"{role} was never signed; edge-fleet sign its draft, then publish")
+        _check_threshold(root, role, metadata)
+    targets = cast("Metadata[Targets]", state.targets).signed
+    for role, owner in state.roles.items():
+        _check_threshold(targets, role, owner)
+
+
+def _check_threshold(delegator: Root | Targets, role: str, metadata: Metadata[Any]) -> None:
+    missing = quorum(delegator, role).missing(metadata)
+    if missing:
+        raise ConfigurationError(
+            f"{role} {metadata.signed.version} lacks {missing} signature(s) of its keys; "
+            "edge-fleet sign it with another key, or edge-fleet rotate it where keys are lost"
+        )
+
+
+def _check_drafts(published: Published, drafts: Sequence[Draft], now: datetime) -> None:
+    for draft in drafts:
+        standing = published.document(draft.role)
+        expected = standing.signed.version + 1 if standing else 1
+        if draft.metadata.signed.version != expected:
+            raise ConfigurationError(
+                f"the draft of {draft.role} is version {draft.metadata.signed.version}, {expected} comes next; "
+                "another was published meanwhile: make the change again"
+            )
+        if draft.missing:
+            raise ConfigurationError(
+                f"the draft of {draft.role} lacks {draft.missing} signature(s); edge-fleet sign it, or remove the draft"
+            )
+        if draft.metadata.signed.is_expired(now):
+            raise ConfigurationError(f"the draft of {draft.role} has expired; make it again and have it signed")
+
+
+def _sign_online(
+    published: Published, offline: Published, signers: Sequence[Signer], now: datetime, settings: FleetSettings
+) -> Published:
+    """Snapshot where something changed or its time runs out, and always a new timestamp."""
+    if offline.root is None:
+        raise ConfigurationError("there is no repository here; begin with edge-fleet repo init")
+    roots = [root.signed for root in (published.root, offline.root) if root]
+    snapshot = _next_snapshot(published, offline, now, settings)
+    if snapshot is not published.snapshot:
+        _sign(snapshot, SNAPSHOT, roots, signers)
+    version = published.timestamp.signed.version + 1 if published.timestamp else 1
+    timestamp = Metadata(
+        Timestamp(
+            version=version,
+            expires=now + timedelta(days=settings.timestamp_expiry_d),
+            snapshot_meta=MetaFile(snapshot.signed.version),
+        )
+    )
+    _sign(timestamp, TIMESTAMP, roots, signers)
+    return Published(offline.root, timestamp, snapshot, offline.targets, offline.roles)
+
+
+def _next_snapshot(
+    published: Published, offline: Published, now: datetime, settings: FleetSettings
+) -> Metadata[Snapshot]:
+    everything = {TARGETS: offline.targets, **offline.roles}
+    meta = {f"{role}.json": MetaFile(metadata.signed.version) for role, metadata in everything.items() if metadata}
+    standing, life = published.snapshot, timedelta(days=settings.snapshot_expiry_d)
+    if (
+        standing is not None
+        and standing.signed.meta == meta
+        and standing.signed.expires - now > life * RENEW_SHARE
+        and not quorum(cast("Metadata[Root]", offline.root).signed, SNAPSHOT).missing(cast("Any", standing))
+    ):
+        return standing
+    version = standing.signed.version + 1 if standing else 1
+    return Metadata(Snapshot(version=version, expires=now + life, meta=meta))
+
+
+def _sign(metadata: Metadata[Any], role: str, roots: Iterable[Root], signers: Iterable[Signer]) -> None:
+    """By every key at hand that the old root or the new one names, so that either verifies it."""
+    wanted = {keyid for root in roots for keyid in root.roles[role].keyids}
+    for signer in signers:
+        if signer.public_key.keyid in wanted:
+            metadata.sign(signer, append=True)
+
+
+def _files(published: Published, state: Published) -> Iterator[tuple[str, bytes]]:
+    for role, metadata in state.roles.items():
+        if metadata is not published.roles.get(role):
+            yield metadata_file(role, metadata.signed.version), metadata.to_bytes()
+    for role, new, old in ((TARGETS, state.targets, published.targets), (SNAPSHOT, state.snapshot, published.snapshot)):
+        if new is not None and new is not old:
+            yield metadata_file(role, new.signed.version), cast("Metadata[Any]", new).to_bytes()
+    root, timestamp = cast("Metadata[Root]", state.root), cast("Metadata[Timestamp]", state.timestamp)
+    last = [(f"{METADATA}/{TIMESTAMP_FILE}", timestamp.to_bytes())]
+    if root is not published.root:
+        file = (metadata_file(ROOT, root.signed.version), root.to_bytes())
+        last.insert(1 if published.root and _verifies(state, published.root.signed) else 0, file)
+    yield from last
+
+
+def _verifies(state: Published, root: Root) -> bool:
+    try:
+        check_signatures(state, root)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _new_targets(published: Published, state: Published) -> Iterator[TargetFile]:
+    for role in delegated_roles(state.targets.signed if state.targets else None):
+        before = published.roles[role].signed.targets if role in published.roles else {}
+        after = state.roles[role].signed.targets if role in state.roles else {}
+        yield from (target for path, target in after.items() if before.get(path) != target)

@@ -1,0 +1,122 @@
+"""Releases: from a model's folder to the document that its owner signs, and the floor it raises.
+
+The document and the decisions are pure; `read_model` and `model_files` read the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tuf.api.metadata import TargetFile, Targets
+
+from fleet.disk import file_digest, read_bounded
+from fleet.settings import FleetSettings
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import Artifact, ModelManifest
+from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.routing import newest_version, version_order
+from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
+
+MANIFEST = "manifest.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model's folder as read: the manifest, its bytes' artifact, and its golden set's, where there is one."""
+
+    folder: Path
+    manifest: ModelManifest
+    file: Artifact
+    golden: Artifact | None
+
+
+def read_model(folder: Path, settings: FleetSettings) -> Model:
+    """The manifest in `folder` (…/<name>/<version>) and its sizes. Raises ConfigurationError."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        problem = f"holds no {MANIFEST}; name the folder of one version, as models/NAME/VERSION"
+        raise ConfigurationError(problem, file=str(folder))
+    content = read_bounded(path, settings.document_limit_bytes)
+    try:
+        manifest = read_manifest(content.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
+    golden = manifest.golden
+    return Model(folder, manifest, _artifact(folder, MANIFEST), _artifact(folder, golden.file) if golden else None)
+
+
+def build_release(model: Model, owner: str, floor: str, now: datetime) -> SignedRelease:
+    """The document of a release, as its manifest says it."""
+    manifest = model.manifest
+    variants = tuple(
+        SignedVariant(v.name, v.runtime, v.precision, v.accelerators, v.artifacts) for v in manifest.variants
+    )
+    at = now.replace(microsecond=0)
+    return SignedRelease(owner, manifest.name, manifest.version, floor, at, model.file, model.golden, variants)
+
+
+def model_files(release: SignedRelease) -> tuple[Artifact, ...]:
+    """Every file of every variant of a release, each digest once."""
+    every = release.files([variant.name for variant in release.variants])
+    return tuple({artifact.sha256: artifact for artifact in every}.values())
+
+
+def release_target(release: SignedRelease) -> tuple[TargetFile, bytes]:
+    """What is signed for a release (TUF's target with the floor as its custom part), and the document itself."""
+    content = release_bytes(release)
+    read_release(content)
+    return target_of(release.target, content, {"floor": release.floor}), content
+
+
+def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None) -> TargetFile:
+    """A target with its length and SHA-256."""
+    target = TargetFile.from_data(path, content, ["sha256"])
+    if custom is not None:
+        target.unrecognized_fields["custom"] = dict(custom)
+    return target
+
+
+def model_floor(targets: Targets | None, owner: str, model: str) -> str | None:
+    """The oldest version that the owner still allows: the greatest floor of the model's targets; None of none."""
+    return newest_version(_floors(targets, f"models/{owner}/{model}/"))
+
+
+def _floors(targets: Targets | None, prefix: str) -> Iterable[str]:
+    for path, target in (targets.targets if targets else {}).items():
+        if path.startswith(prefix) and isinstance(target.custom, dict) and "floor" in target.custom:
+            yield str(target.custom["floor"])
+
+
+def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
+    """The floor of a new release. Raises ConfigurationError where devices could not go by it.
+
+    Without a wish it stays; the first release of a model is its own floor.
+    """
+    floor = wanted or standing or version
+    if version_order(floor) > version_order(version):
+        raise ConfigurationError(
+            f"version {version} is below the floor {floor}: devices would refuse it; "
+            "release it under a higher version" + (", or name a lower --floor" if wanted else "")
+        )
+    if standing and version_order(floor) < version_order(standing):
+        raise ConfigurationError(f"the floor is {standing} already and never falls; name that or a later one")
+    return floor
+
+
+def check_new(targets: Targets | None, target: TargetFile) -> None:
+    """Raises ConfigurationError where another release was published under the same version."""
+    standing = targets.targets.get(target.path) if targets else None
+    if standing and standing.hashes != target.hashes:
+        raise ConfigurationError(f"{target.path} is published already, with other content; raise the version")
+
+
+def _artifact(folder: Path, name: str) -> Artifact:
+    path = folder / name
+    try:
+        return Artifact(name, file_digest(path), path.stat().st_size)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror or error}", file=str(path)) from error

@@ -1,0 +1,108 @@
+"""The repository as published: names of its files, and its newest metadata as values.
+
+A plain directory: `metadata/{N.root,N.snapshot,N.targets,N.<role>,timestamp}.json`, targets under their digest (TUF's
+consistent snapshots), `blobs/sha256/<digest>`, `assignments/<device>.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
+
+from fleet.disk import read_bounded
+from fleet.roles import ROOT, TARGETS, delegated_roles
+from gateway.domain.errors import ConfigurationError
+
+METADATA, TARGET_FILES, BLOBS, ASSIGNMENTS = "metadata", "targets", "blobs/sha256", "assignments"
+TIMESTAMP_FILE = "timestamp.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The newest root, and the metadata that the timestamp leads to. None, or absent of `roles`: not yet published."""
+
+    root: Metadata[Root] | None = None
+    timestamp: Metadata[Timestamp] | None = None
+    snapshot: Metadata[Snapshot] | None = None
+    targets: Metadata[Targets] | None = None
+    roles: Mapping[str, Metadata[Targets]] = field(default_factory=dict)
+
+    def document(self, role: str) -> Metadata[Root] | Metadata[Targets] | None:
+        """What offline keys signed for `role`, where it is published."""
+        return {ROOT: self.root, TARGETS: self.targets}.get(role, self.roles.get(role))
+
+    def target(self, path: str) -> TargetFile | None:
+        """The target `path`, from the role whose paths it matches."""
+        for name, role in delegated_roles(self.targets.signed if self.targets else None).items():
+            if role.is_delegated_path(path) and name in self.roles:
+                return self.roles[name].signed.targets.get(path)
+        return None
+
+
+def metadata_file(role: str, version: int) -> str:
+    """Where a role's metadata stands, relative to the repository."""
+    return f"{METADATA}/{version}.{role}.json"
+
+
+def target_file(target: TargetFile) -> str:
+    """Where a target's content stands, relative to the repository."""
+    folder, _, name = target.path.rpartition("/")
+    return f"{TARGET_FILES}/{folder}/{target.hashes['sha256']}.{name}"
+
+
+def blob_file(sha256: str) -> str:
+    """Where a blob stands, relative to the repository."""
+    return f"{BLOBS}/{sha256}"
+
+
+def assignment_file(device: str) -> str:
+    """Where a device's assignment stands, relative to the repository."""
+    return f"{ASSIGNMENTS}/{device}.json"
+
+
+def root_versions(folder: Path) -> list[int]:
+    """The versions of root that are published, ascending."""
+    names = (re.fullmatch(r"([1-9][0-9]*)\.root\.json", file.name) for file in (folder / METADATA).glob("*.root.json"))
+    return sorted(int(match[1]) for match in names if match)
+
+
+def read_published(folder: Path, limit_bytes: int) -> Published:
+    """The newest metadata, as it stands, not verified. Raises ConfigurationError where a file is missing or damaged."""
+    versions = root_versions(folder)
+    root = read_metadata(folder, metadata_file(ROOT, versions[-1]), Root, limit_bytes) if versions else None
+    if not (folder / METADATA / TIMESTAMP_FILE).exists():
+        return Published(root=root)
+    timestamp = read_metadata(folder, f"{METADATA}/{TIMESTAMP_FILE}", Timestamp, limit_bytes)
+    name = metadata_file("snapshot", timestamp.signed.snapshot_meta.version)
+    snapshot = read_metadata(folder, name, Snapshot, limit_bytes)
+    roles = {
+        role: read_metadata(folder, metadata_file(role, version), Targets, limit_bytes)
+        for role, version in _versions(snapshot.signed)
+    }
+    targets = roles.pop(TARGETS, None)
+    return Published(root, timestamp, snapshot, targets, roles)
+
+
+def read_metadata(folder: Path, name: str, kind: type[Signed], limit_bytes: int) -> Any:
+    """One metadata file of the repository in `folder`. Raises ConfigurationError."""
+    content = read_bounded(folder / name, limit_bytes)
+    try:
+        metadata: Metadata[Any] = Metadata.from_bytes(content)
+    except RepositoryError as error:
+        problem = f"is damaged: {error!s:.200}; restore it from a mirror or a backup"
+        raise ConfigurationError(problem, file=str(folder / name)) from None
+    if not isinstance(metadata.signed, kind):
+        problem = f"is of type {metadata.signed.type}, not {kind.type}; restore it from a mirror or a backup"
+        raise ConfigurationError(problem, file=str(folder / name))
+    return metadata
+
+
+def _versions(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    for name, meta in snapshot.meta.items():
+        yield name.removesuffix(".json"), meta.version

@@ -1,0 +1,129 @@
+"""Who may sign what: roles, their paths, and the quorums that their documents need. Pure (updates.md, "Trust")."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Targets
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
+PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
+ONLINE = (SNAPSHOT, TIMESTAMP)
+"""Signed while publishing, by keys that the publisher holds."""
+OWNER_PREFIX = "models-"
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """`threshold` of these keys must sign. `purpose` says in words what for; an optional one only smooths a change."""
+
+    keys: tuple[Key, ...]
+    threshold: int
+    purpose: str = ""
+    optional: bool = False
+
+    def signed_by(self, metadata: Metadata[Root] | Metadata[Targets]) -> tuple[Key, ...]:
+        """Its keys that have validly signed."""
+        content = metadata.signed_bytes
+        return tuple(key for key in self.keys if _verifies(key, metadata, content))
+
+    def missing(self, metadata: Metadata[Root] | Metadata[Targets]) -> int:
+        """How many signatures still lack."""
+        return max(0, self.threshold - len(self.signed_by(metadata)))
+
+
+def _verifies(key: Key, metadata: Metadata[Root] | Metadata[Targets], content: bytes) -> bool:
+    from securesystemslib.exceptions import UnverifiedSignatureError
+
+    signature = metadata.signatures.get(key.keyid)
+    if signature is None:
+        return False
+    try:
+        key.verify_signature(signature, content)
+    except UnverifiedSignatureError:
+        return False
+    return True
+
+
+def owner_role(owner: str) -> str:
+    """The role that signs an owner's releases. Raises ConfigurationError for what cannot be a name."""
+    if not NAME_PATTERN.fullmatch(owner):
+        raise ConfigurationError(f"{owner!r:.150} is no owner's name; letters, digits, '.', '_' and '-' make one")
+    return f"{OWNER_PREFIX}{owner}"
+
+
+def role_paths(role: str) -> list[str]:
+    """The targets that a delegated role may sign. Raises ConfigurationError for a role that nobody may have."""
+    fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*"}
+    if role in fixed:
+        return [fixed[role]]
+    owner = role.removeprefix(OWNER_PREFIX)
+    if role == owner or not NAME_PATTERN.fullmatch(owner):
+        raise ConfigurationError(
+            f"{role!r:.150} is no role; there are {', '.join((ROOT, TARGETS, *ONLINE, *fixed))} and {OWNER_PREFIX}OWNER"
+        )
+    return [f"models/{owner}/*/*/*"]
+
+
+def signer_name(key: Key) -> str:
+    """What people call the key's holder; the beginning of the key's id where it was given no name."""
+    return str(key.unrecognized_fields.get(NAME_FIELD) or key.keyid[:8])
+
+
+NAME_FIELD = "x-edge-name"
+"""Signed with a key in root and targets, so that people read names; not part of its id."""
+
+
+def check_threshold(role: str, keys: Sequence[Key], threshold: int) -> None:
+    """Raises ConfigurationError where the keys can never meet it, or one is named twice."""
+    if len({key.keyid for key in keys}) < len(keys):
+        raise ConfigurationError(f"a key of {role} is named twice; name different keys")
+    if not 1 <= threshold <= len(keys):
+        raise ConfigurationError(
+            f"{role} needs {threshold} of {len(keys)} keys; name 1 to {len(keys)} as its threshold"
+        )
+
+
+def with_root_role(root: Root, role: str, keys: Sequence[Key], threshold: int) -> Root:
+    """A copy in which exactly these keys sign for `role`."""
+    check_threshold(role, keys, threshold)
+    changed = copy.deepcopy(root)
+    for keyid in list(changed.roles[role].keyids):
+        changed.revoke_key(keyid, role)
+    for key in keys:
+        changed.add_key(key, role)
+    changed.roles[role].threshold = threshold
+    return changed
+
+
+def with_delegation(targets: Targets, role: str, keys: Sequence[Key], threshold: int) -> Targets:
+    """A copy in which exactly these keys sign for the delegated `role`, which is added where it is new."""
+    check_threshold(role, keys, threshold)
+    changed = copy.deepcopy(targets)
+    delegations = changed.delegations or Delegations({}, {})
+    roles = dict(delegations.roles or {})
+    roles[role] = DelegatedRole(role, [key.keyid for key in keys], threshold, terminating=True, paths=role_paths(role))
+    known = delegations.keys | {key.keyid: key for key in keys}
+    used = {keyid for delegated in roles.values() for keyid in delegated.keyids}
+    changed.delegations = Delegations({keyid: key for keyid, key in known.items() if keyid in used}, roles)
+    return changed
+
+
+def delegated_roles(targets: Targets | None) -> Mapping[str, DelegatedRole]:
+    """The roles that `targets` delegates to, by name."""
+    return (targets.delegations.roles or {}) if targets and targets.delegations else {}
+
+
+def quorum(delegator: Root | Targets, role: str, purpose: str = "", *, optional: bool = False) -> Quorum:
+    """Who must sign for `role`. Raises ConfigurationError where there is no such role."""
+    try:
+        found = delegator.get_delegated_role(role)
+    except ValueError:
+        raise ConfigurationError(f"there is no role {role!r:.150}; edge-fleet status lists those there are") from None
+    keys: Iterable[Key] = (delegator.get_key(keyid) for keyid in found.keyids)
+    return Quorum(tuple(keys), found.threshold, purpose, optional)

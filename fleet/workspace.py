@@ -1,0 +1,133 @@
+"""The publisher's folder: `public/` as devices read it, `drafts/` that wait for signatures, `staged/` content of
+drafts, `keys/` of this publisher, `fleet.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tuf.api.metadata import TargetFile
+
+from fleet.disk import copy_durably, read_bounded, sync_folder, write_durably
+from fleet.drafts import Draft, draft_bytes, read_draft
+from fleet.publish import Publication, is_published
+from fleet.releases import model_files
+from fleet.repository import Published, blob_file, read_published, target_file
+from fleet.settings import FleetSettings
+from fleet.signing import Drafting
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import Artifact
+from gateway.domain.signed_release import SignedRelease, read_release
+
+Advance = Callable[[int], object]
+RELEASES = "models/"
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The publisher's folder and how much is read from it at most. Methods raise ConfigurationError or OSError."""
+
+    folder: Path
+    settings: FleetSettings = FleetSettings()
+
+    @property
+    def public(self) -> Path:
+        """The repository as any web server may serve it."""
+        return self.folder / "public"
+
+    @property
+    def staged(self) -> Path:
+        """Content that drafts speak of, laid out as in `public`."""
+        return self.folder / "staged"
+
+    @property
+    def keys(self) -> Path:
+        """Where this publisher's own keys are looked for."""
+        return self.folder / "keys"
+
+    def draft_file(self, role: str) -> Path:
+        """Where a role's draft waits."""
+        return self.folder / "drafts" / f"{role}.json"
+
+    def published(self) -> Published:
+        """What devices see."""
+        return read_published(self.public, self.settings.document_limit_bytes)
+
+    def drafts(self) -> dict[str, Draft]:
+        """Drafts that wait, by role."""
+        files = sorted((self.folder / "drafts").glob("[!.]*.json"))
+        return {draft.role: draft for draft in (self.read_draft(file) for file in files)}
+
+    def read_draft(self, file: Path) -> Draft:
+        """One draft, wherever it lies."""
+        return read_draft(read_bounded(file, self.settings.document_limit_bytes), str(file))
+
+    def drafting(self, now: datetime) -> Drafting:
+        """All that the next draft depends on; drafts that were published meanwhile do not count."""
+        published = self.published()
+        waiting = {role: draft for role, draft in self.drafts().items() if not is_published(draft, published)}
+        return Drafting(published, waiting, now, self.settings)
+
+    def save(self, drafts: Iterable[Draft]) -> list[Path]:
+        """Put drafts where they wait."""
+        files = []
+        for draft in drafts:
+            files.append(self.draft_file(draft.role))
+            write_durably(files[-1], draft_bytes(draft))
+        return files
+
+    def stage(self, target: TargetFile, content: bytes) -> None:
+        """Keep a target's content until it is published."""
+        write_durably(self.staged / target_file(target), content)
+
+    def stage_blob(self, source: Path, artifact: Artifact, advance: Advance = lambda _: None) -> None:
+        """Keep a file of a release until it is published."""
+        if (self.public / blob_file(artifact.sha256)).exists() or (self.staged / blob_file(artifact.sha256)).exists():
+            advance(artifact.size_bytes)
+            return
+        copy_durably(source, self.staged / blob_file(artifact.sha256), artifact.sha256, advance)
+
+    def content(self, targets: Sequence[TargetFile]) -> Mapping[str, str]:
+        """Digest by name of every file that these targets need and `public` lacks. All must be staged."""
+        needed = {target_file(target): target.hashes["sha256"] for target in targets}
+        for target in targets:
+            if target.path.startswith(RELEASES):
+                needed |= {blob_file(file.sha256): file.sha256 for file in model_files(self._release(target))}
+        lacking = {name: sha256 for name, sha256 in needed.items() if not (self.public / name).exists()}
+        for name in lacking:
+            if not (self.staged / name).exists():
+                problem = "is needed by a draft and lies neither there nor in public; add the model again"
+                raise ConfigurationError(problem, file=str(self.staged / name))
+        return lacking
+
+    def publish(self, publication: Publication, advance: Advance = lambda _: None) -> None:
+        """Write what was planned, in its order. Stopped anywhere, it can be repeated."""
+        for name, sha256 in self.content(publication.targets).items():
+            copy_durably(self.staged / name, self.public / name, sha256, advance)
+        for name, content in publication.files:
+            write_durably(self.public / name, content)
+        self._clear(publication)
+
+    def _release(self, target: TargetFile) -> SignedRelease:
+        name = target_file(target)
+        where = next((root / name for root in (self.public, self.staged) if (root / name).exists()), self.staged / name)
+        try:
+            return read_release(read_bounded(where, self.settings.document_limit_bytes))
+        except ValueError as error:
+            raise ConfigurationError(f"{error}; add the model again", file=str(where)) from None
+
+    def _clear(self, publication: Publication) -> None:
+        """Drafts that are published now, and their content."""
+        drafts = self.drafts()
+        for role, draft in drafts.items():
+            if is_published(draft, publication.state):
+                self.draft_file(role).unlink()
+        if (self.folder / "drafts").is_dir():
+            sync_folder(self.folder / "drafts")
+        for target in publication.targets:
+            (self.staged / target_file(target)).unlink(missing_ok=True)
+        for blob in (self.staged / "blobs" / "sha256").glob("[!.]*"):
+            if (self.public / blob_file(blob.name)).exists():
+                blob.unlink()

@@ -1,0 +1,304 @@
+"""A publisher with every key at hand: a complete signed repository in milliseconds, and what an attacker could forge.
+
+Built on the fleet's own modules; only the keys are not files. `keys[role]` are signers, so whoever holds some of them
+(`snapshot`, `timestamp` and `director` are online) signs what it likes with `sign` and `forge`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from securesystemslib.signer import CryptoSigner
+from tuf.api.metadata import Metadata, TargetFile, Targets
+
+from fleet import releases, signing
+from fleet.assignments import assigned, assignment_metadata, next_assignment
+from fleet.drafts import Draft
+from fleet.publish import plan_publication
+from fleet.releases import Model, build_release, release_target, target_of
+from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
+from fleet.roles import DIRECTOR, NAME_FIELD, POLICY, PROFILES, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, owner_role
+from fleet.settings import FleetSettings
+from fleet.workspace import Workspace
+from gateway.domain.assignment import Assignment, Target
+from gateway.domain.manifest import Artifact
+from gateway.domain.signed_release import SignedRelease, SignedVariant
+
+MANIFEST = """schema = 1
+name = "{model}"
+version = "{version}"
+[[input]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 3]
+[[output]]
+name = "y"
+datatype = "FP32"
+shape = [-1, 3]
+"""
+VARIANT = """[[variant]]
+name = "{name}"
+runtime = "{runtime}"
+precision = "fp32"
+accelerators = {accelerators}
+artifacts = [{{path = "{path}", sha256 = "{sha256}", bytes = {size}}}]
+"""
+
+
+def new_key(name: str = "") -> CryptoSigner:
+    """An Ed25519 key in memory."""
+    signer = CryptoSigner.generate_ed25519()
+    signer.public_key.unrecognized_fields[NAME_FIELD] = name or signer.public_key.keyid[:8]
+    return signer
+
+
+class FleetRepository:
+    """`public` is what devices read; everything is published and signed when a method returns."""
+
+    def __init__(self, folder: Path, *, now: datetime | None = None, settings: FleetSettings | None = None) -> None:
+        self.workspace = Workspace(folder, settings or FleetSettings())
+        self.public = self.workspace.public
+        self.now = now or datetime.now(UTC)
+        self.keys: dict[str, list[CryptoSigner]] = {ROOT: [new_key(f"root-{i}") for i in range(3)]}
+        for role in (TARGETS, SNAPSHOT, TIMESTAMP, DIRECTOR):
+            self.keys[role] = [new_key(role)]
+        self.keys[PROFILES] = self.keys[POLICY] = self.keys[TARGETS]
+        self.retired: list[CryptoSigner] = []
+        """Keys that were rotated away: what a thief of old keys has."""
+        self.assignment_versions: dict[str, int] = {}
+        self._begin()
+
+    # ---- what a publisher does
+
+    @property
+    def published(self) -> Published:
+        """The newest metadata."""
+        return self.workspace.published()
+
+    def root_bytes(self, version: int | None = None) -> bytes:
+        """A root as published, by default the newest: what bootstrap pins."""
+        root = self.published.root
+        assert root
+        return (self.public / metadata_file(ROOT, version or root.signed.version)).read_bytes()
+
+    def add_owner(self, owner: str, *, keys: int = 1, threshold: int = 1) -> None:
+        """Delegate to an owner; `keys["models-OWNER"]` are its keys."""
+        role = owner_role(owner)
+        self.keys[role] = [new_key(f"{owner}-{i}") for i in range(keys)]
+        self._publish(signing.delegate(self.drafting(), role, self._public(role), threshold))
+
+    def add_model(self, folder: Path, owner: str = "acme", *, floor: str | None = None) -> str:
+        """Publish a model's folder (…/<name>/<version> with a manifest.toml); its target path."""
+        model = releases.read_model(folder, self.workspace.settings)
+        return self._add(model, owner, floor)
+
+    def add_release(
+        self,
+        model: str,
+        version: str,
+        owner: str = "acme",
+        *,
+        variants: Mapping[str, bytes] | None = None,
+        accelerators: Sequence[str] = ("cpu",),
+        runtime: str = "reference",
+        floor: str | None = None,
+    ) -> str:
+        """Publish a release of these bytes by variant (they need not be a model); its target path."""
+        folder = self.workspace.folder / "made" / model / version
+        text = MANIFEST.format(model=model, version=version)
+        for name, content in (variants or {"only": f"{model} {version}".encode()}).items():
+            path = f"{name}/model.npz"
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+            text += VARIANT.format(
+                name=name,
+                runtime=runtime,
+                accelerators=json.dumps(list(accelerators)),
+                path=path,
+                sha256=hashlib.sha256(content).hexdigest(),
+                size=len(content),
+            )
+        (folder / "manifest.toml").write_text(text)
+        return self.add_model(folder, owner, floor=floor)
+
+    def add_file(self, path: str, content: bytes) -> str:
+        """Publish `profiles/NAME.toml` or `policy/NAME.json`."""
+        target = target_of(path, content)
+        self.workspace.stage(target, content)
+        role = path.split("/", maxsplit=1)[0]
+        self._publish([signing.add_targets(self.drafting(), role, [(target, content)])])
+        return path
+
+    def publish(self) -> None:
+        """A new timestamp, and a new snapshot where its time runs out; `now` may have been moved."""
+        self._publish([])
+
+    def renew(self, role: str) -> None:
+        """The same document of an offline role, signed again with a later expiry."""
+        self._publish([signing.renew(self.drafting(), role)])
+
+    def rotate(self, role: str, *, keys: int | None = None, threshold: int | None = None) -> None:
+        """New keys for a role; the old ones are in `retired`."""
+        old = self.keys[role]
+        self.keys[role] = [new_key(f"{role}-new-{i}") for i in range(keys or len(old))]
+        threshold = threshold or (2 if role == ROOT else 1)
+        drafts = signing.rotate(self.drafting(), role, self._public(role), threshold)
+        self.retired += old
+        self._publish(drafts)
+
+    def assign(
+        self, device: str, slots: Mapping[str, str | Target], files: Sequence[str] = (), **changes: Any
+    ) -> bytes:
+        """Assign target paths by slot and publish the document, which is returned; `changes` as `assignment` takes."""
+        return self.put_assignment(device, self.assignment(device, slots, files, **changes))
+
+    def assignment(
+        self,
+        device: str,
+        slots: Mapping[str, str | Target],
+        files: Sequence[str] = (),
+        *,
+        signers: Sequence[CryptoSigner] | None = None,
+        **changes: Any,
+    ) -> bytes:
+        """A signed assignment that is not published. `changes`: fields of `Assignment` that shall be otherwise.
+
+        A slot's value may be a path of a published target, or any `Target`.
+        """
+        published, version = self.published, self.assignment_versions.get(device, 0) + 1
+        named = {slot: t if isinstance(t, Target) else assigned(published, t) for slot, t in slots.items()}
+        made = next_assignment(
+            device,
+            named,
+            [assigned(published, path) for path in files],
+            version=version,
+            now=self.now,
+            settings=self.workspace.settings,
+        )
+        made = replace(made, **changes)
+        self.assignment_versions[device] = max(version, made.version)
+        return self.sign(assignment_metadata(made), signers or self.keys[DIRECTOR])
+
+    def put_assignment(self, device: str, content: bytes) -> bytes:
+        """Serve this as the device's assignment."""
+        path = self.public / assignment_file(device)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        return content
+
+    # ---- what an attacker does
+
+    @staticmethod
+    def sign(metadata: Metadata[Any], signers: Sequence[CryptoSigner]) -> bytes:
+        """Any document, signed by anybody."""
+        metadata.signatures.clear()
+        for signer in signers:
+            metadata.sign(signer, append=True)
+        return metadata.to_bytes()
+
+    def forge(self, role: str, metadata: Metadata[Any], signers: Sequence[CryptoSigner]) -> None:
+        """Replace a role's published metadata, of the same version or a later one, and let snapshot and timestamp,
+        whose keys are online, vouch for it. `signers` are whom the attacker owns."""
+        content = self.sign(metadata, signers)
+        published = self.published
+        assert published.snapshot
+        assert published.timestamp
+        (self.public / metadata_file(role, metadata.signed.version)).write_bytes(content)
+        snapshot, timestamp = published.snapshot, published.timestamp
+        snapshot.signed.version += 1
+        snapshot.signed.meta[f"{role}.json"].version = metadata.signed.version
+        name = metadata_file(SNAPSHOT, snapshot.signed.version)
+        (self.public / name).write_bytes(self.sign(snapshot, self.keys[SNAPSHOT]))
+        timestamp.signed.version += 1
+        timestamp.signed.snapshot_meta.version = snapshot.signed.version
+        (self.public / "metadata" / "timestamp.json").write_bytes(self.sign(timestamp, self.keys[TIMESTAMP]))
+
+    def forge_release(self, model: str, version: str, content: bytes, owner: str = "acme") -> tuple[Target, bytes]:
+        """A well-formed release of the attacker's bytes, its files on the server but signed by nobody: the target for
+        an assignment, and the release's document."""
+        manifest = MANIFEST.format(model=model, version=version).encode()
+        digest = hashlib.sha256(content).hexdigest()
+        only = SignedVariant("only", "reference", "fp32", ("cpu",), (Artifact("only/model.npz", digest, len(content)),))
+        file = Artifact("manifest.toml", hashlib.sha256(manifest).hexdigest(), len(manifest))
+        at = self.now.replace(microsecond=0)
+        release = SignedRelease(owner, model, version, version, at, file, None, (only,))
+        target, document = release_target(release)
+        for blob in (manifest, content):
+            self.put_blob(blob)
+        self.put_target(target, document)
+        return Target(target.path, target.length, target.hashes["sha256"]), document
+
+    def put_blob(self, content: bytes) -> str:
+        """Any bytes on the server; their digest."""
+        digest = hashlib.sha256(content).hexdigest()
+        path = self.public / blob_file(digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return digest
+
+    def put_target(self, target: TargetFile, content: bytes) -> None:
+        """Any target's content on the server."""
+        path = self.public / target_file(target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    # ---- how it is built
+
+    def drafting(self) -> signing.Drafting:
+        """All that the next draft depends on."""
+        return self.workspace.drafting(self.now)
+
+    def owner_targets(self, owner: str = "acme") -> Metadata[Targets]:
+        """A copy of what the owner's role has published, to be changed and forged."""
+        return self.published.roles[owner_role(owner)]
+
+    def _begin(self) -> None:
+        beginning = signing.Beginning(
+            self._public(ROOT), self._public(TARGETS), self._public(SNAPSHOT), self._public(DIRECTOR)
+        )
+        root, targets = signing.begin(self.drafting(), beginning)
+        self.workspace.save(map(self._signed, (root, targets)))
+        self.keys[TIMESTAMP] = self.keys[SNAPSHOT]
+        self._publish([])
+
+    def _public(self, role: str) -> list[Any]:
+        return [signer.public_key for signer in self.keys[role]]
+
+    def _add(self, model: Model, owner: str, floor: str | None) -> str:
+        role = owner_role(owner)
+        if role not in self.keys:
+            self.add_owner(owner)
+        drafting = self.drafting()
+        newest = drafting.newest(role)
+        targets = newest.signed if newest and isinstance(newest.signed, Targets) else None
+        standing = releases.model_floor(targets, owner, model.manifest.name)
+        chosen = releases.choose_floor(floor, standing, model.manifest.version)
+        release = build_release(model, owner, chosen, self.now)
+        target, content = release_target(release)
+        for artifact in releases.model_files(release):
+            self.workspace.stage_blob(model.folder / artifact.path, artifact)
+        self.workspace.stage(target, content)
+        self._publish([signing.add_targets(drafting, role, [(target, content)])])
+        return target.path
+
+    def _signed(self, draft: Draft) -> Draft:
+        for signer in {id(s): s for signers in (*self.keys.values(), self.retired) for s in signers}.values():
+            if signer.public_key.keyid in draft.keys:
+                draft = signing.signed_with(draft, signer)
+        return draft
+
+    def _publish(self, drafts: Sequence[Draft]) -> None:
+        self.workspace.save(map(self._signed, drafts))
+        online = [signer for signers in (*self.keys.values(), self.retired) for signer in signers]
+        waiting = list(self.workspace.drafts().values())
+        publication = plan_publication(self.published, waiting, online, self.now, self.workspace.settings)
+        self.workspace.publish(publication)
+
+
+__all__ = ["Assignment", "FleetRepository", "new_key"]

@@ -1,0 +1,52 @@
+"""python-tuf's own client, as anybody would use it, reading a repository's folder without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuf.api.exceptions import DownloadHTTPError
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+
+class FolderFetcher(FetcherInterface):
+    """URLs are paths below a folder; what is not there is a 404."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        path = self._folder / url.removeprefix("folder:///")
+        if not path.is_file():
+            raise DownloadHTTPError(f"no {path}", 404)
+        yield path.read_bytes()
+
+
+class StockClient:
+    """Keeps its metadata between calls, each of which refreshes it."""
+
+    def __init__(self, folder: Path, public: Path, root: bytes) -> None:
+        self._folder, self._public, self._root = folder, public, root
+        (folder / "metadata").mkdir(parents=True)
+        (folder / "targets").mkdir()
+
+    def refresh(self) -> Updater:
+        """Raises RepositoryError where the repository cannot be trusted."""
+        updater = Updater(
+            str(self._folder / "metadata"),
+            "folder:///metadata/",
+            str(self._folder / "targets"),
+            "folder:///targets/",
+            fetcher=FolderFetcher(self._public),
+            config=UpdaterConfig(prefix_targets_with_hash=True),
+            bootstrap=self._root,
+        )
+        updater.refresh()
+        return updater
+
+    def download(self, path: str) -> bytes:
+        """A target's content. Raises RepositoryError."""
+        updater = self.refresh()
+        found = updater.get_targetinfo(path)
+        assert found, f"{path} is not in the repository"
+        return Path(updater.download_target(found)).read_bytes()
