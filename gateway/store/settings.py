@@ -20,3 +20,24 @@ class StateSettings:
 
     verdicts_limit: int = 10_000  # rows kept; the oldest go first
     busy_timeout_ms: int = 5_000  # how long to wait for another process that shares the file
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """`[store]`: how much of the disk releases may take."""
+
+    quota_bytes: int = 8_589_934_592  # all blobs and what is being fetched, together
+    keep_free_bytes: int = 67_108_864  # left to others on the same disk, the journal among them
+    sync_every_bytes: int = 16_777_216  # a download that power interrupts loses at most this much
+    read_chunk_bytes: int = 1_048_576  # memory used to read a file for its digest
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """`[journal]`: the SQLite file that records floors and updates."""
+
+    busy_timeout_ms: int = 5_000  # how long to wait for another process that has the file
+    finished_limit: int = 100  # updates remembered after their end; the oldest go first
+    rejected_limit: int = 1_000  # rejected releases remembered; the oldest go first
+    floors_limit: int = 10_000  # names that may have a floor; more are refused
+    assignment_limit_bytes: int = 1_048_576  # an assignment document larger than this is not kept

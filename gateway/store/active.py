@@ -1,0 +1,135 @@
+"""`active.json`: the releases that this device has committed; the daemon serves from it with nothing but the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.activation import Activation, activation_document, read_activation
+from gateway.domain.assignment import Target
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.store import durable
+from gateway.store.blobs import DIGEST
+from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
+
+SCHEMA = 1
+ACTIVE_LIMIT_BYTES = 4_194_304
+"""Largest active.json that is read: a thousand slots and more."""
+SIZE_LIMIT_BYTES = 2**53
+"""Integers beyond are not the same in every JSON reader (RFC 8259, 6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """What is committed, by slot; `previous`: what was before, to go back to; `files`: profiles and policies."""
+
+    slots: Mapping[str, Activation] = field(default_factory=dict)
+    previous: Mapping[str, Activation] = field(default_factory=dict)
+    files: tuple[Target, ...] = ()
+
+    @property
+    def releases(self) -> frozenset[str]:
+        """Digests of all releases that must stay on the disk."""
+        return frozenset(activation.release for part in (self.slots, self.previous) for activation in part.values())
+
+
+def committed(active: Active, activation: Activation) -> Active:
+    """`activation` serves its slot; what served before is kept as the previous one. Twice is as once."""
+    slot = activation.slot
+    before, previous = active.slots.get(slot), dict(active.previous)
+    if before is not None and before.release != activation.release:
+        previous[slot] = before
+    return replace(active, slots={**active.slots, slot: activation}, previous=previous)
+
+
+def retired(active: Active, slot: str) -> Active:
+    """Nothing serves `slot`, and there is nothing to go back to. Twice is as once."""
+    return replace(active, slots=_without(active.slots, slot), previous=_without(active.previous, slot))
+
+
+def rolled_back(active: Active, slot: str) -> Active:
+    """The previous release serves `slot` again, and is the last one. Raises AbsentError where there is none."""
+    if slot not in active.previous:
+        raise AbsentError(f"the slot {slot} has no previous release to go back to; assign one instead")
+    return replace(
+        active, slots={**active.slots, slot: active.previous[slot]}, previous=_without(active.previous, slot)
+    )
+
+
+def read_active(file: Path) -> Active:
+    """What `write_active` wrote; nothing is committed where there is no file. Raises DamagedError, StoreError."""
+    try:
+        with told_as_store_error(file), file.open("rb") as stream:
+            content = stream.read(ACTIVE_LIMIT_BYTES + 1)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return Active()
+        raise
+    try:
+        return _parsed(content)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"cannot be read: {type(error).__name__} {error!s:.300}; move it away, the agent installs anew"
+        raise DamagedError(what, file=file) from None
+
+
+def write_active(file: Path, active: Active) -> None:
+    """Replace the file, whole and durable. Raises SpaceError, StoreError; then the old one stands."""
+    with told_as_store_error(file):
+        durable.write_file(file, active_bytes(active))
+
+
+def active_bytes(active: Active) -> bytes:
+    """The file's content: JSON, UTF-8, keys sorted, ended by a newline."""
+    document = {
+        "schema": SCHEMA,
+        "slots": {slot: activation_document(activation) for slot, activation in active.slots.items()},
+        "previous": {slot: activation_document(activation) for slot, activation in active.previous.items()},
+        "files": [{"path": f.path, "sha256": f.sha256, "bytes": f.size_bytes} for f in active.files],
+    }
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _parsed(content: bytes) -> Active:
+    if len(content) > ACTIVE_LIMIT_BYTES:
+        raise ValueError(f"it has more than {ACTIVE_LIMIT_BYTES} bytes")
+    document = json.loads(content)
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
+    return Active(
+        slots=_slots(document["slots"]),
+        previous=_slots(document["previous"]),
+        files=tuple(_file(entry) for entry in document["files"]),
+    )
+
+
+def _slots(documents: Mapping[str, Any]) -> dict[str, Activation]:
+    return {slot: _activation(slot, document) for slot, document in documents.items()}
+
+
+def _activation(slot: str, document: Mapping[str, Any]) -> Activation:
+    activation = read_activation(document)
+    if slot != activation.slot or not NAME_PATTERN.fullmatch(slot):
+        raise ValueError(f"{slot!r:.80} is no slot, or not that of {activation.slot!r:.80}")
+    for digest in (activation.release, *activation.evidence):
+        _digest(digest)
+    return activation
+
+
+def _file(document: Mapping[str, Any]) -> Target:
+    path, size = document["path"], document["bytes"]
+    if not isinstance(path, str) or type(size) is not int or not 0 <= size <= SIZE_LIMIT_BYTES:
+        raise ValueError(f"{document!r:.200} is no file of the repository")
+    return Target(path, size, _digest(document["sha256"]))
+
+
+def _digest(value: Any) -> str:
+    if not (isinstance(value, str) and DIGEST.fullmatch(value)):
+        raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
+    return value
+
+
+def _without(slots: Mapping[str, Activation], slot: str) -> dict[str, Activation]:
+    return {name: activation for name, activation in slots.items() if name != slot}

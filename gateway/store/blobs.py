@@ -1,0 +1,173 @@
+"""Files by the SHA-256 digest of their content: `<folder>/sha256/<digest>`, while being fetched `<digest>.part`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.store import durable
+from gateway.store.download import Download
+from gateway.store.errors import AbsentError, DamagedError, SpaceError, told_as_store_error
+from gateway.store.settings import BlobSettings
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+PART_SUFFIX = ".part"
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BLOCK_BYTES = 512
+"""Unit of st_blocks, whatever the file system (stat(2))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What `Blobs.collect` did: `freed_bytes` of disk, `removed` files, `strangers` left alone (names not its own)."""
+
+    removed: int
+    freed_bytes: int
+    strangers: int
+
+
+class Blobs:
+    """Readers need no right to write. Whoever writes, one process at a time, calls `prepare` first."""
+
+    def __init__(self, folder: Path, settings: BlobSettings | None = None) -> None:
+        self._folder = folder / "sha256"
+        self._settings = settings or BlobSettings()
+
+    def prepare(self) -> None:
+        """Create the folder; take away what a killed writer left. Raises StoreError."""
+        with told_as_store_error(self._folder):
+            durable.make_folder(self._folder)
+            durable.sweep(self._folder)
+
+    def path(self, digest: str) -> Path:
+        """Where a blob lies, or would. Raises ValueError for what is no digest."""
+        if not DIGEST.fullmatch(digest):
+            raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
+        return self._folder / digest
+
+    def has(self, digest: str, size_bytes: int) -> bool:
+        """Whether a file of that name and size is there; its content is not read (`verify` does)."""
+        try:
+            found = self.path(digest).lstat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
+
+    def verify(self, digest: str) -> bool:
+        """Whether the blob is there with the content that its name promises: reads all of it."""
+        try:
+            descriptor = self._open(digest)
+        except (OSError, DamagedError):
+            return False
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+    def read(self, digest: str, limit_bytes: int) -> bytes:
+        """A blob's content, checked. Raises AbsentError; DamagedError for other content, or more than `limit_bytes`."""
+        path = self.path(digest)
+        with told_as_store_error(path), os.fdopen(self._open_present(digest), "rb", buffering=0) as file:
+            content = b"".join(_pieces(file.fileno(), limit_bytes + 1))
+        if len(content) > limit_bytes:
+            raise DamagedError(f"has more than the {limit_bytes} bytes that are read", file=path)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise DamagedError("its content does not match its digest; remove it, it is fetched again", file=path)
+        return content
+
+    def put(self, content: bytes) -> str:
+        """Keep `content`; its digest. Raises SpaceError, StoreError."""
+        digest = hashlib.sha256(content).hexdigest()
+        if not self.verify(digest):
+            self._ask_for_room(self.path(digest), len(content))
+            with told_as_store_error(self.path(digest)):
+                durable.write_file(self.path(digest), content)
+        return digest
+
+    def writer(self, digest: str, size_bytes: int) -> Download:
+        """Begin or go on with a download, room for all of it set aside. Raises SpaceError, StoreError.
+
+        A context manager; leaving it unfinished keeps what is there for another time.
+        """
+        part = self.path(digest).with_name(digest + PART_SUFFIX)
+        self._ask_for_room(part, size_bytes - _disk_bytes(part))
+        return Download(part, self.path(digest), digest, size_bytes, self._settings)
+
+    def discard(self, digest: str) -> bool:
+        """Take a blob away, a damaged one for instance; False where there is none. Raises StoreError."""
+        with told_as_store_error(self.path(digest)):
+            return durable.remove_file(self.path(digest))
+
+    def usage_bytes(self) -> int:
+        """Disk that blobs and parts take, what is set aside for downloads included."""
+        return sum(_disk_bytes(path) for path, _, _ in self._entries())
+
+    def collect(self, referenced: AbstractSet[str], keep_parts: AbstractSet[str] = frozenset()) -> Collected:
+        """Take away blobs that are not `referenced` and parts that are not in `keep_parts`. Raises StoreError."""
+        freed = removed = strangers = 0
+        with told_as_store_error(self._folder):
+            for path, digest, is_part in list(self._entries()):
+                if not digest:
+                    strangers += 1
+                elif digest not in (keep_parts if is_part else referenced):
+                    freed += _disk_bytes(path) if path.lstat().st_nlink == 1 else 0
+                    path.unlink()
+                    removed += 1
+            if removed:
+                durable.sync_folder(self._folder)
+        return Collected(removed, freed, strangers)
+
+    def _entries(self) -> Iterator[tuple[Path, str, bool]]:
+        """Every entry of the folder: path, digest ("": not of this store's making), whether it is a part."""
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            digest = path.name.removesuffix(PART_SUFFIX)
+            ours = DIGEST.fullmatch(digest) and stat.S_ISREG(path.lstat().st_mode)
+            yield path, digest if ours else "", digest != path.name
+
+    def _ask_for_room(self, file: Path, wanted_bytes: int) -> None:
+        """Raises SpaceError where the quota, or what others need on this disk, forbids `wanted_bytes` more."""
+        if wanted_bytes <= 0:
+            return
+        used, quota = self.usage_bytes(), self._settings.quota_bytes
+        if used + wanted_bytes > quota:
+            problem = f"{wanted_bytes} bytes more than the {used} in use exceed the quota; raise quota_bytes ({quota})"
+            raise SpaceError(problem, file=file)
+        with told_as_store_error(self._folder):
+            disk = os.statvfs(self._folder)
+        free = disk.f_bavail * disk.f_frsize - self._settings.keep_free_bytes
+        if wanted_bytes > free:
+            problem = f"{wanted_bytes} bytes are wanted, {max(free, 0)} may be used on this disk; free some"
+            raise SpaceError(f"{problem}, or lower keep_free_bytes ({self._settings.keep_free_bytes})", file=file)
+
+    def _open_present(self, digest: str) -> int:
+        try:
+            return self._open(digest)
+        except FileNotFoundError:
+            raise AbsentError("is not in the store; it has to be fetched", file=self.path(digest)) from None
+
+    def _open(self, digest: str) -> int:
+        descriptor = os.open(self.path(digest), _OPEN)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise DamagedError("is no plain file; remove it", file=self.path(digest))
+
+
+def _disk_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+def _pieces(descriptor: int, limit_bytes: int) -> Iterator[bytes]:
+    """At most `limit_bytes` of a file, until its end."""
+    while limit_bytes and (piece := os.read(descriptor, min(limit_bytes, 1 << 20))):
+        limit_bytes -= len(piece)
+        yield piece

@@ -1,0 +1,150 @@
+"""A blob on its way into the store: room is set aside first, it can be resumed, its name comes last."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import stat
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gateway.store import durable
+from gateway.store.errors import DamagedError, StoreError, told_as_store_error
+from gateway.store.settings import BlobSettings
+
+_KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE (linux/falloc.h): the file's size goes on telling how much has arrived."""
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class Download:
+    """Made by `Blobs.writer`. What power or a kill interrupted is gone on with; its digest decides in the end."""
+
+    def __init__(self, part: Path, final: Path, digest: str, size_bytes: int, settings: BlobSettings) -> None:
+        self._part, self._final, self._digest = part, final, digest
+        self._settings = settings
+        self.size_bytes = size_bytes
+        self.offset = 0
+        """Bytes that are here: where the next chunk goes."""
+        self._synced = 0
+        self._hash = hashlib.sha256()
+        with told_as_store_error(part):
+            self._descriptor = _open_part(part)
+        try:
+            self._resume()
+        except (StoreError, OSError):
+            self._abandon()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def append(self, chunk: bytes) -> None:
+        """The next bytes. Raises DamagedError for more than was announced, SpaceError, StoreError."""
+        if self.offset + len(chunk) > self.size_bytes:
+            raise DamagedError(f"more arrives than the {self.size_bytes} bytes that were signed", file=self._part)
+        with told_as_store_error(self._part):
+            rest = memoryview(chunk)
+            while rest:
+                count = os.write(self._descriptor, rest)
+                self._hash.update(rest[:count])
+                self.offset += count
+                rest = rest[count:]
+            self._sync_now_and_then()
+
+    def restart(self) -> None:
+        """Begin again at offset 0, for a sender that cannot resume. Raises SpaceError, StoreError."""
+        with told_as_store_error(self._part):
+            os.ftruncate(self._descriptor, 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self.offset = self._synced = 0
+            self._hash = hashlib.sha256()
+            _set_aside(self._descriptor, self.size_bytes)
+
+    def finish(self) -> Path:
+        """The blob under its name, on the disk. Raises StoreError where bytes are missing (the part stays).
+
+        DamagedError where the digest is another: the part is taken away, to be fetched anew.
+        """
+        if self.offset != self.size_bytes:
+            raise StoreError(f"ends after {self.offset} of {self.size_bytes} bytes; go on fetching", file=self._part)
+        if self._hash.hexdigest() != self._digest:
+            self.discard()
+            raise DamagedError(f"what was sent has the digest {self._hash.hexdigest()}; it is dropped", file=self._part)
+        with told_as_store_error(self._part):
+            os.fsync(self._descriptor)
+            durable.rename(self._part, self._final)
+        self.close()
+        return self._final
+
+    def discard(self) -> None:
+        """Take the part away. Raises StoreError."""
+        self.close()
+        with told_as_store_error(self._part):
+            durable.remove_file(self._part)
+
+    def close(self) -> None:
+        """Keep what is there for another time. Calling it twice is harmless."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _resume(self) -> None:
+        with told_as_store_error(self._part):
+            found = os.fstat(self._descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedError("is no plain file; remove it", file=self._part)
+            if found.st_size > self.size_bytes:
+                os.ftruncate(self._descriptor, 0)
+            while chunk := os.read(self._descriptor, self._settings.read_chunk_bytes):
+                self._hash.update(chunk)
+                self.offset += len(chunk)
+            self._synced = self.offset
+            _set_aside(self._descriptor, self.size_bytes)
+
+    def _abandon(self) -> None:
+        """Nothing is left of a download that never began; one that has bytes already keeps them."""
+        self.close()
+        if self.offset == 0:
+            with contextlib.suppress(OSError):  # the disk that refuses room is the error to tell of
+                durable.remove_file(self._part)
+
+    def _sync_now_and_then(self) -> None:
+        if self.offset - self._synced >= self._settings.sync_every_bytes:
+            os.fdatasync(self._descriptor)
+            self._synced = self.offset
+
+
+def _open_part(part: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(part, flags, 0o600)
+    os.fchmod(descriptor, durable.FILE_MODE)
+    return descriptor
+
+
+def _set_aside(descriptor: int, size_bytes: int) -> None:
+    """Reserve room for the whole file. Where the file system cannot, the check of free space has to do."""
+    if size_bytes == 0 or _fallocate()(descriptor, _KEEP_SIZE, 0, size_bytes) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in _UNSUPPORTED:
+        raise OSError(code, os.strerror(code))
+
+
+@cache
+def _fallocate() -> Any:
+    """fallocate(2): the standard library has posix_fallocate alone, which makes the file look complete."""
+    library = ctypes.CDLL(None, use_errno=True)
+    function = getattr(library, "fallocate64", None) or library.fallocate  # 64-bit offsets on 32-bit boards too
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return function

@@ -1,0 +1,120 @@
+"""Releases as folders that a runtime can open: `<folder>/<release digest>/…`, hard links to blobs.
+
+Every file lies where the manifest says. A release's folder appears whole or not at all. A variant that joins later does
+so file by file; nothing names it before `materialise` has returned.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from gateway.domain.manifest import Artifact
+from gateway.domain.signed_release import SignedRelease
+from gateway.store import durable
+from gateway.store.blobs import DIGEST, Blobs
+from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
+
+
+def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: Blobs, folder: Path) -> Path:
+    """The folder of `release`, whose signed document has `digest`, with the files of `variants`, verified and durable.
+
+    Safe to repeat, also after power failed: what is there already is verified, what is damaged is put right from the
+    blobs. `folder` holds all releases. Raises AbsentError and DamagedError for a blob that has to be fetched (again),
+    SpaceError, StoreError.
+    """
+    files = release.files(variants)
+    for artifact in files:
+        _check(artifact, blobs)
+    home = _home(folder, digest)
+    with told_as_store_error(home):
+        durable.make_folder(folder)
+        if home.is_dir():
+            _fill(home, files, blobs)
+        else:
+            _build(home, files, blobs)
+    return home
+
+
+def remove(folder: Path, digest: str) -> bool:
+    """Take a release's folder away, at once and for good; False where there is none. Raises StoreError."""
+    home = _home(folder, digest)
+    with told_as_store_error(home):
+        return durable.remove_tree(home)
+
+
+def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
+    """Take away releases that are not `referenced` and what killed writers left; how many. Raises StoreError.
+
+    Names that are no digests are left alone.
+    """
+    with told_as_store_error(folder):
+        if not folder.is_dir():
+            return 0
+        count = durable.sweep(folder)
+        idle = [home.name for home in folder.iterdir() if DIGEST.fullmatch(home.name) and home.name not in referenced]
+        return count + sum(durable.remove_tree(folder / name) for name in idle)
+
+
+def _home(folder: Path, digest: str) -> Path:
+    if not DIGEST.fullmatch(digest):
+        raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
+    return folder / digest
+
+
+def _check(artifact: Artifact, blobs: Blobs) -> None:
+    path = blobs.path(artifact.sha256)
+    if not blobs.has(artifact.sha256, artifact.size_bytes):
+        raise AbsentError(f"{artifact.path} ({artifact.size_bytes} bytes) is not in the store; fetch it", file=path)
+    if not blobs.verify(artifact.sha256):
+        raise DamagedError(f"{artifact.path} is damaged on the disk; discard it and fetch it again", file=path)
+
+
+def _build(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
+    staged = durable.temporary(home.parent)
+    staged.mkdir()
+    staged.chmod(durable.FOLDER_MODE)
+    _fill(staged, files, blobs)
+    durable.rename(staged, home)
+
+
+def _fill(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
+    """Link every file, then wait for all names: also those that an interrupted run made and did not wait for."""
+    folders = {home}
+    for artifact in files:
+        place = home / artifact.path
+        _make_room_for(place, home)
+        if not _same_file(place, blobs.path(artifact.sha256)):
+            _link(blobs.path(artifact.sha256), place)
+        folders.update(parent for parent in place.parents if parent.is_relative_to(home))
+    for folder in sorted(folders, reverse=True):
+        durable.sync_folder(folder)
+
+
+def _make_room_for(place: Path, home: Path) -> None:
+    for parent in reversed(place.relative_to(home).parents[:-1]):
+        folder = home / parent
+        if not folder.is_dir():
+            folder.mkdir()
+            folder.chmod(durable.FOLDER_MODE)
+
+
+def _link(blob: Path, place: Path) -> None:
+    staged = durable.temporary(place.parent)
+    try:
+        os.link(blob, staged, follow_symlinks=False)
+    except PermissionError as error:
+        problem = f"cannot be linked: {error.strerror}; keep the store on a file system with hard links"
+        raise StoreError(problem, file=blob) from error
+    staged.replace(place)
+
+
+def _same_file(place: Path, blob: Path) -> bool:
+    try:
+        found, wanted = place.lstat(), blob.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
