@@ -1,0 +1,63 @@
+"""Why signed bytes are not believed: a reason code for machines, a sentence for people."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+
+class Reason(enum.Enum):
+    """What is wrong. The values are written to journals and reports: they never change."""
+
+    UNSIGNED = "unsigned"
+    """No role of the repository signed this target."""
+    SWAPPED = "swapped"
+    """Signed, but with another length or digest."""
+    OTHER_DEVICE = "other-device"
+    REPLAYED = "replayed"
+    """Older than what was accepted before."""
+    AMBIGUOUS = "ambiguous"
+    """Two documents of one version: somebody signs twice."""
+    BELOW_FLOOR = "below-floor"
+    WRONG_HARDWARE = "wrong-hardware"
+    EXPIRED = "expired"
+    WRONG_KEY = "wrong-key"
+    """The assignment lacks the director's signature."""
+    FORGED = "forged"
+    """Metadata without its role's threshold of signatures."""
+    SLOT_TWICE = "slot-twice"
+    WRONG_NONCE = "wrong-nonce"
+    WRONG_TIME = "wrong-time"
+    """An attested time beyond what the offline keys allow."""
+    BAD_PATH = "bad-path"
+    DAMAGED = "damaged"
+    """Not what the format says, or not what its digest says."""
+    TOO_LARGE = "too-large"
+
+
+_REMEDY: Mapping[Reason, str] = {
+    Reason.UNSIGNED: "let its owner sign it (edge-fleet sign) and publish, or take it out of the assignment",
+    Reason.SWAPPED: "publish again; if that does not mend it, somebody exchanged it: look into controller and mirror",
+    Reason.OTHER_DEVICE: "ask for this device's own assignment; check the device's name and the mirror's paths",
+    Reason.REPLAYED: "poll again; if it stays, the controller lost its state: let it go on above, or rotate the key",
+    Reason.AMBIGUOUS: "let the next version be signed; if it happens again, two share the director's key",
+    Reason.BELOW_FLOOR: "assign a version at or above the floor; only the owner can go below, by a new release",
+    Reason.WRONG_HARDWARE: "assign a release with a variant for this device (edge-gateway explain)",
+    Reason.EXPIRED: "poll again; if it stays, let it be signed anew, and check this device's clock",
+    Reason.WRONG_KEY: "if the director's key was rotated, publish targets; else the controller is not the true one",
+    Reason.FORGED: "publish it with all signatures (edge-fleet verify); if it stays, distrust who served it",
+    Reason.SLOT_TWICE: "assign one release to each slot",
+    Reason.WRONG_NONCE: "poll again; if it stays, something between caches replies that carry a nonce",
+    Reason.WRONG_TIME: "check the controller's clock; let the offline roles be signed anew if they have expired",
+    Reason.BAD_PATH: "publish under models/<owner>/<model>/<version>/release, profiles/<name> or policy/<name>",
+    Reason.DAMAGED: "fetch it again; if it stays, let it be written anew",
+    Reason.TOO_LARGE: "make it smaller, or raise the bound in [trust] on this device",
+}
+
+
+class Distrust(Exception):  # noqa: N818  the verdict's name, not an error of the program
+    """Signed bytes are refused: `reason` for machines; `where`, `what` happened and `remedy` for people."""
+
+    def __init__(self, reason: Reason, where: str, what: str) -> None:
+        self.reason, self.where, self.what, self.remedy = reason, where, what, _REMEDY[reason]
+        super().__init__(f"{where}: {what} ({reason.value}); {self.remedy}")

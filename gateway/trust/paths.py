@@ -1,0 +1,43 @@
+"""Paths of targets that are understood. TUF matches patterns by parts; what the parts may be is said here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.signed_release import target_path
+from gateway.trust.distrust import Distrust, Reason
+
+FILE_KINDS = ("profiles", "policy")
+"""First part of the targets that are single files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePath:
+    """The parts of `models/<owner>/<model>/<version>/release`."""
+
+    owner: str
+    model: str
+    version: str
+
+
+def release_path(path: str) -> ReleasePath:
+    """Take a release's path apart. Raises Distrust for any other path, such as one with `..` in it."""
+    parts = path.split("/")
+    if len(parts) == 5 and all(NAME_PATTERN.fullmatch(part) for part in parts):
+        found = ReleasePath(*parts[1:4])
+        if path == target_path(found.owner, found.model, found.version):
+            return found
+    raise Distrust(Reason.BAD_PATH, f"the target {path!r:.200}", "it is no release's path")
+
+
+def is_file(path: str) -> bool:
+    """Whether it is the path of a profile or policy."""
+    kind, _, name = path.partition("/")
+    return kind in FILE_KINDS and NAME_PATTERN.fullmatch(name) is not None
+
+
+def check_path(path: str) -> None:
+    """Raises Distrust for what is the path of no release, profile or policy."""
+    if not is_file(path):
+        release_path(path)

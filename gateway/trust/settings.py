@@ -1,0 +1,26 @@
+"""Bounds of what is believed and read of signed documents, each with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TrustSettings:
+    """`[trust]`: what a stolen key, or a server between, could otherwise stretch."""
+
+    metadata_limit_bytes: int = 4_194_304  # 4 MiB: largest signed document of the repository that is read
+    assignment_limit_bytes: int = 262_144  # largest assignment that is read
+    nesting_limit: int = 32  # how deep a signed document may nest
+    version_limit: int = 9_007_199_254_740_991  # 2^53 - 1: what every JSON reader and SQLite hold exactly
+    slots_limit: int = 256  # targets in one assignment
+    roots_limit: int = 1024  # roots between the pinned one and the one that vouches
+    evidence_limit: int = 8  # signed documents between a root and the target it vouches for
+    delegations_limit: int = 32  # roles that are asked for one target, as many as tuf.ngclient asks
+    lifetime_limit_d: float = 35.0  # longest time between issue and expiry of an assignment
+    offline_validity_d: float = 30.0  # how long past their expiry documents of online keys are taken from a medium
+    poll_low_s: int = 1  # shortest pause that an assignment may ask for
+    poll_high_s: int = 604_800  # 7 d: longest pause; beyond, a stolen director key could silence a device for years
+
+
+DEFAULTS = TrustSettings()

@@ -1,0 +1,33 @@
+"""Who validly signed a document for a role."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.trust.distrust import Distrust, Reason
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Key
+    from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
+
+    Signed = Metadata[Root] | Metadata[Targets] | Metadata[Snapshot] | Metadata[Timestamp]
+
+
+def signers(
+    delegator: Root | Targets, role: str, metadata: Signed, where: str, reason: Reason = Reason.FORGED
+) -> frozenset[str]:
+    """Ids of the role's keys that validly signed. Raises Distrust(`reason`) where they do not meet its threshold."""
+    try:
+        result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+    except ValueError:
+        raise Distrust(reason, where, f"nobody is named to sign for the role {role!r:.150}") from None
+    persons = {_public(key) for key in result.signed.values()}
+    if len(persons) < result.threshold:
+        counted = f"{len(persons)} of the {result.threshold} signatures that the role {role} needs"
+        raise Distrust(reason, where, f"it carries {counted}")
+    return frozenset(result.signed)
+
+
+def _public(key: Key) -> str:
+    """One key under two ids is one signer (the specification's threshold is of keys; tuf counts ids)."""
+    return "".join(str(key.keyval.get("public", key.keyid)).split())

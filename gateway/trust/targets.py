@@ -1,0 +1,140 @@
+"""Whose signature stands behind a target, and what its owner still allows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from gateway.domain.assignment import Assignment, Target
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.routing import version_order
+from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.trust.distrust import Distrust, Reason
+from gateway.trust.paths import check_path, is_file, release_path
+from gateway.trust.settings import DEFAULTS, TrustSettings
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import TargetFile, Targets
+
+ROOT, TARGETS = "root", "targets"
+Role = Callable[[str, str], "Targets | None"]
+"""(role, its delegator's name, "root" of the top one) to the role, verified against that delegator; None: not there."""
+Lookup = Callable[[str], "TargetFile | None"]
+"""A target's path to what the repository signs of it; None: nothing (see `find_target`)."""
+Floor = Callable[[str, str], str]
+"""(owner, model) to the oldest version still allowed; "": any (see `floor_of`)."""
+
+
+def check_targets(assignment: Assignment, lookup: Lookup, floor: Floor) -> None:
+    """Raises Distrust unless every target is in the repository as assigned, and every release at or above its floor."""
+    for target in (*assignment.slots.values(), *assignment.files):
+        check_target(target, lookup(target.path))
+        if not is_file(target.path):
+            _check_floor(target.path, floor)
+
+
+def check_target(target: Target, found: TargetFile | None) -> None:
+    """Raises Distrust unless the repository signs exactly this file."""
+    where = f"the target {target.path}"
+    if found is None:
+        raise Distrust(Reason.UNSIGNED, where, "nobody who may sign it has done so")
+    if found.length != target.size_bytes or found.hashes.get("sha256") != target.sha256:
+        signed = f"{found.hashes.get('sha256', 'no SHA-256')!s:.12} of {found.length} bytes"
+        raise Distrust(
+            Reason.SWAPPED, where, f"{target.sha256:.12} of {target.size_bytes} bytes is assigned, {signed} is signed"
+        )
+
+
+def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
+    """The greatest floor that `role`, the owner's, sets for a model in any of its releases, and the one `persisted`.
+
+    Raises Distrust where a floor is no version.
+    """
+    floors = [persisted] if persisted else []
+    for path, file in role.targets.items():
+        if path.startswith(f"models/{owner}/{model}/") and isinstance(file.custom, dict) and "floor" in file.custom:
+            floors.append(_floor(file.custom["floor"], path))
+    return max(floors, key=version_order, default="")
+
+
+def check_release(content: bytes, target: Target) -> SignedRelease:
+    """The release document that `target` is. Raises Distrust where it is another file, or speaks of another release."""
+    where = f"the release document {target.path}"
+    path = release_path(target.path)
+    check_content(content, target, where)
+    try:
+        release = read_release(content)
+    except ValueError as error:
+        raise Distrust(Reason.DAMAGED, where, str(error)) from error
+    if (release.owner, release.model, release.version) != (path.owner, path.model, path.version):
+        raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}")
+    return release
+
+
+def check_content(content: bytes, target: Target, where: str) -> None:
+    """Raises Distrust unless these bytes are the target's."""
+    if len(content) != target.size_bytes or hashlib.sha256(content).hexdigest() != target.sha256:
+        raise Distrust(Reason.SWAPPED, where, "its bytes are not those that were signed")
+
+
+def check_hardware(release: SignedRelease, eligible: Collection[str]) -> None:
+    """Raises Distrust unless one of the release's variants is among `eligible`, those that this device can run."""
+    offered = [variant.name for variant in release.variants]
+    if not set(offered) & set(eligible):
+        shown = ", ".join(offered) or "none at all"
+        raise Distrust(Reason.WRONG_HARDWARE, f"the release {release.target}", f"no variant fits, of {shown:.300}")
+
+
+def find_target(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[tuple[str, ...], TargetFile] | None:
+    """The roles from the top that lead to the one that signs `path`, and what that one says; None where none does.
+
+    The search is TUF's (5.6.7): in order of delegation, depth first, no further than a terminating one. The top-level
+    targets role delegates only: what it signs itself would need no owner, and does not count.
+    """
+    check_path(path)
+    waiting: list[tuple[str, ...]] = [(ROOT, TARGETS)]
+    seen: set[tuple[str, ...]] = set()
+    while waiting and len(seen) < settings.delegations_limit:
+        chain = waiting.pop()
+        found = None if chain[-2:] in seen else role(chain[-1], chain[-2])
+        seen.add(chain[-2:])
+        if found is None:
+            continue
+        if len(chain) > 2 and path in found.targets:
+            return chain[1:], found.targets[path]
+        names, ends = delegates(found, path)
+        waiting = [*([] if ends else waiting), *((*chain, name) for name in reversed(names))]
+    return None
+
+
+def evidence_roles(path: str, role: Role, settings: TrustSettings = DEFAULTS) -> tuple[str, ...]:
+    """The roles whose metadata, in this order, vouch for a target: `Activation.evidence`. Raises Distrust(UNSIGNED)."""
+    found = find_target(path, role, settings)
+    if found is None:
+        raise Distrust(Reason.UNSIGNED, f"the target {path}", "nobody who may sign it has done so")
+    return found[0]
+
+
+def delegates(targets: Targets, path: str) -> tuple[list[str], bool]:
+    """Names of the roles that may sign `path`, in order, up to the first terminating one; whether there is such."""
+    names = []
+    for name, terminating in targets.delegations.get_roles_for_target(path) if targets.delegations else ():
+        names.append(name)
+        if terminating:
+            return names, True
+    return names, False
+
+
+def _check_floor(path: str, floor: Floor) -> None:
+    release = release_path(path)
+    least = floor(release.owner, release.model)
+    if least and version_order(release.version) < version_order(least):
+        shown = f"its owner allows {least} and what is newer"
+        raise Distrust(Reason.BELOW_FLOOR, f"the target {path}", shown)
+
+
+def _floor(value: object, path: str) -> str:
+    if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
+        raise Distrust(Reason.DAMAGED, f"the target {path}", f"its floor is {value!r:.80}, not a version")
+    return value
