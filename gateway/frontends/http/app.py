@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -29,8 +29,18 @@ Call = Request[Any, Any, Any]
 _log = logging.getLogger(__name__)
 
 
-def application(handlers: Sequence[Any], ports: object, refuse: Refuse, *, title: str, description: str) -> Application:
+def application(
+    handlers: Sequence[Any],
+    ports: object,
+    refuse: Refuse,
+    *,
+    title: str,
+    description: str,
+    more: Mapping[type[Exception], Callable[[Any], Answer]] | None = None,
+) -> Application:
     """An ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
+
+    `more`: errors that only this frontend's handlers raise, and how they are answered.
 
     Its document stands at /schema/openapi.json alone: litestar's pages would load their scripts from other hosts.
     """
@@ -53,6 +63,7 @@ def application(handlers: Sequence[Any], ports: object, refuse: Refuse, *, title
             ClientGone: _gone,
             HTTPException: words.http_error,
             Exception: words.defect,
+            **{kind: _answering(answer) for kind, answer in (more or {}).items()},
         },
         logging_config=None,
         request_max_body_size=None,
@@ -87,6 +98,10 @@ class _Words:
         if response.status_code != HTTPStatus.NOT_FOUND:
             return response
         return _response(self._refuse.plain(404, "there is no such document; see /schema/openapi.json"))
+
+
+def _answering(answer: Callable[[Any], Answer]) -> Callable[[Call, Any], Response[bytes]]:
+    return lambda _, error: _response(answer(error))
 
 
 def _gone(_: Call, __: ClientGone) -> Response[bytes]:

@@ -1,0 +1,31 @@
+"""The ASGI application: endpoints behind door and audit. Import this only to build one (it loads litestar)."""
+
+from __future__ import annotations
+
+from gateway.domain.errors import VariantError
+from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.frontends.control.about import About
+from gateway.frontends.control.door import Audit, caller_of
+from gateway.frontends.control.problems import Problems
+from gateway.frontends.control.routes import HANDLERS, Ports
+from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.http.app import application
+from gateway.frontends.http.body import BodyReader
+from gateway.frontends.http.door import Application, Door
+
+
+def create_app(
+    serving: Serving, standings: Standings, statistics: Statistics, about: About, settings: ControlSettings
+) -> Application:
+    """The whole control API as one ASGI application."""
+    refuse = Problems(settings.retry_after_s)
+    app = application(
+        HANDLERS,
+        Ports(serving, standings, statistics, about, settings, BodyReader(settings)),
+        refuse,
+        title="edge-inference-gateway: control",
+        description="What serves, by which shares, and commands of the update agent, on a UNIX socket.",
+        more={VariantError: refuse.release},
+    )
+    door = Door(app, lambda scope: caller_of(scope, settings.users), refuse, max_requests=settings.max_requests)
+    return Audit(door)

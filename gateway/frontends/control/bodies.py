@@ -1,0 +1,238 @@
+"""Requests' bodies and answers' documents of the control API. It loads msgspec: import it only with the application."""
+
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, RequestBody, Schema
+
+from gateway.domain.activation import Activation, read_activation
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Loaded, Standing
+from gateway.domain.selection import Candidate
+from gateway.domain.statistics import LATENCY_BOUNDS_NS, ServableStatistics
+from gateway.domain.vitals import Vitals
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ActivationBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A signed release in a slot, and what proves that its owner signed it."""
+
+    slot: str
+    target: str
+    release: str
+    variants: list[str]
+    evidence: list[str]
+    root: int
+
+
+class RouteBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Shares in percent by version; `lease_s` 0: until something else is said."""
+
+    weights: dict[str, int]
+    shadow: str = ""
+    lease_s: float = 0.0
+
+
+class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which version, and how long it may finish its queue."""
+
+    version: str
+    drain_s: float
+
+
+class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Nothing to say."""
+
+
+class ModelDocument(msgspec.Struct):
+    """A model version: READY, LOADING, LOADED (it serves nobody yet), UNLOADING or UNAVAILABLE with the reason.
+
+    `weight`: its share of the requests that name no version, in percent.
+    """
+
+    model: str
+    version: str
+    variant: str
+    accelerator: str
+    state: str
+    signed: bool
+    weight: int
+    reason: str
+
+
+class StatusDocument(msgspec.Struct):
+    """The process and its model versions. `instance` is another after each start; `restart`: what waits for one."""
+
+    instance: str
+    version: str
+    pid: int
+    profile: str
+    rss_bytes: int
+    restart: str
+    models: list[ModelDocument]
+
+
+class VitalsDocument(msgspec.Struct):
+    """Heat, power, memory; null where the device does not tell."""
+
+    temperatures_c: dict[str, float]
+    power_watts: dict[str, float]
+    throttled: bool | None
+    memory_available_bytes: int | None
+
+
+class CountersDocument(msgspec.Struct):
+    """Of one version. `latency_counts` has one entry more than `latency_bounds_ns`, for what took longer."""
+
+    model: str
+    version: str
+    signed: bool
+    weight: int
+    requests: int
+    executions: int
+    failed_runs: int
+    latency_ns: int
+    latency_counts: list[int]
+    latency_bounds_ns: list[int]
+    infer_ns: int
+    compared: int
+    disagreed: int
+
+
+class StatisticsDocument(msgspec.Struct):
+    """Counters by version."""
+
+    models: list[CountersDocument]
+
+
+class CandidateDocument(msgspec.Struct):
+    """A variant on an accelerator; rank 1 is the ladder's best."""
+
+    variant: str
+    accelerator: str | None
+    rank: int | None
+    eligible: bool
+    reason: str
+
+
+class PlanDocument(msgspec.Struct):
+    """What this device could run of a release."""
+
+    profile: str
+    candidates: list[CandidateDocument]
+
+
+class MeasuredDocument(msgspec.Struct):
+    """One-row runs of the trial on this device."""
+
+    p50_us: float
+    p99_us: float
+    cpu_us: float
+    memory_bytes: int
+
+
+class LoadedDocument(msgspec.Struct):
+    """What the release would serve with."""
+
+    variant: str
+    accelerator: str
+    reason: str
+    measured: MeasuredDocument | None
+
+
+def decoded(content: bytes, kind: type[T]) -> T:
+    """A body as `kind`; an empty one is `{}`. RequestError INVALID that says where it is wrong."""
+    try:
+        return msgspec.json.decode(content.strip() or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(Fault.INVALID, f"the request body: {error}; see /schema/openapi.json") from None
+
+
+def activation_of(body: ActivationBody) -> Activation:
+    """Raises RequestError INVALID."""
+    try:
+        return read_activation(msgspec.structs.asdict(body))
+    except ValueError as error:
+        raise RequestError(Fault.INVALID, f"the request body: {error}") from None
+
+
+def model_document(standing: Standing) -> ModelDocument:
+    """One line of GET /v1/status."""
+    placement = standing.placement
+    return ModelDocument(
+        model=standing.model,
+        version=standing.version,
+        variant=placement.variant if placement else "",
+        accelerator=placement.accelerator if placement else "",
+        state=standing.state,
+        signed=placement.signed if placement else False,
+        weight=standing.weight,
+        reason=standing.reason,
+    )
+
+
+def vitals_document(vitals: Vitals) -> VitalsDocument:
+    """GET /v1/vitals."""
+    heat, power = dict(vitals.temperatures_c), dict(vitals.power_watts)
+    return VitalsDocument(heat, power, vitals.throttled, vitals.memory_available_bytes)
+
+
+def counters_document(statistics: ServableStatistics, *, signed: bool) -> CountersDocument:
+    """One line of GET /v1/statistics."""
+    return CountersDocument(
+        model=statistics.model,
+        version=statistics.version,
+        signed=signed,
+        weight=statistics.weight,
+        requests=statistics.success.count + statistics.fail.count,
+        executions=statistics.executions,
+        failed_runs=statistics.failed_runs,
+        latency_ns=statistics.latency.ns,
+        latency_counts=list(statistics.latency.counts),
+        latency_bounds_ns=list(LATENCY_BOUNDS_NS),
+        infer_ns=statistics.compute_infer.ns,
+        compared=statistics.shadow.compared,
+        disagreed=statistics.shadow.disagreed,
+    )
+
+
+def candidate_document(candidate: Candidate) -> CandidateDocument:
+    """One line of POST /v1/plan."""
+    return CandidateDocument(
+        candidate.variant.name, candidate.accelerator, candidate.rank, candidate.eligible, candidate.reason
+    )
+
+
+def loaded_document(loaded: Loaded) -> LoadedDocument:
+    """POST …/load."""
+    m = loaded.measured
+    measured = None if m is None else MeasuredDocument(m.p50_us, m.p99_us, m.cpu_us, m.memory_bytes)
+    return LoadedDocument(loaded.variant, loaded.accelerator, loaded.reason, measured)
+
+
+_TYPES = {"string": OpenAPIType.STRING, "integer": OpenAPIType.INTEGER, "number": OpenAPIType.NUMBER}
+
+
+def request_body(kind: type[msgspec.Struct]) -> RequestBody:
+    """What OpenAPI says of a body that the handler reads itself, within bounds."""
+    _, components = msgspec.json.schema_components([kind])
+    return RequestBody(
+        required=True, content={"application/json": OpenAPIMediaType(schema=_schema(components[kind.__name__]))}
+    )
+
+
+def _schema(plain: dict[str, Any]) -> Schema:
+    """JSON Schema as msgspec writes it for the structs above → litestar's."""
+    kind = plain["type"]
+    if kind == "array":
+        return Schema(type=OpenAPIType.ARRAY, items=_schema(plain["items"]))
+    if kind == "object":
+        values = plain.get("additionalProperties", False)
+        return Schema(
+            type=OpenAPIType.OBJECT,
+            required=plain.get("required"),
+            properties={name: _schema(inner) for name, inner in plain.get("properties", {}).items()} or None,
+            additional_properties=_schema(values) if isinstance(values, dict) else values,
+        )
+    return Schema(type=_TYPES[kind])

@@ -1,0 +1,76 @@
+"""Who may command: root, the gateway's own user and those that `[control] users` names; and a log line for each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.http.door import Application, Message, Receive, Scope, Send
+from gateway.frontends.peer import Peer
+
+ROOT = 0
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_log = logging.getLogger(__name__)
+
+
+def caller_of(scope: Scope, users: Sequence[str]) -> str:
+    """The peer's name, `uid:1000`. RequestError DENIED for a user that may not command."""
+    uid = _peer(scope).uid
+    if uid is not None and (uid in {ROOT, os.geteuid()} or any(uid == _uid(user) for user in users)):
+        return f"uid:{uid}"
+    who = "a peer that is no local process" if uid is None else f"user {_name(uid)}"
+    raise RequestError(Fault.DENIED, f"{who} may not command this gateway; add it to [control] users")
+
+
+class Audit:
+    """ASGI application in front of `app`: one log line for each command, and for whoever is turned away."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; what it came to is logged when its answer begins."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _write(scope, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, watched)
+
+
+def _write(scope: Scope, status: int) -> None:
+    denied = status == HTTPStatus.FORBIDDEN
+    if scope["method"] in READING and not denied:
+        return
+    peer = _peer(scope)
+    who = "nobody" if peer.uid is None else f"{_name(peer.uid)} (uid {peer.uid}, pid {peer.pid})"
+    level = logging.WARNING if denied else logging.INFO
+    _log.log(level, "command %s %s by %s: %d", scope["method"], scope["path"], who, status)
+
+
+def _peer(scope: Scope) -> Peer:
+    peer: Peer = scope.get("state", {}).get("peer", Peer())
+    return peer
+
+
+def _uid(user: str) -> int | None:
+    """Looked up each time: a package may add its user after this gateway has started."""
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

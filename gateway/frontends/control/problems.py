@@ -1,0 +1,71 @@
+"""Refusals as RFC 9457 has them: `application/problem+json` with `fault`, and a detail that says what to do."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import ClassVar
+
+from gateway.domain.errors import Fault, RequestError, VariantError
+from gateway.frontends.http.bounds import Headers, SlowBody
+from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
+
+FAULTS = {
+    HTTPStatus.NOT_FOUND: Fault.NOT_FOUND,
+    HTTPStatus.SERVICE_UNAVAILABLE: Fault.OVERLOADED,
+    HTTPStatus.INTERNAL_SERVER_ERROR: Fault.INTERNAL,
+}
+"""Fault by status where the answer was no RequestError; INVALID for every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Status code, fault, detail and headers of a refused request."""
+
+    status: int
+    fault: Fault
+    detail: str
+    headers: Headers = ()
+    media_type: ClassVar[str] = "application/problem+json"
+
+    @property
+    def body(self) -> bytes:
+        """The problem document. `type` is about:blank: the status says what kind it is (RFC 9457, 4.2.1)."""
+        document = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": error_text(self.detail),
+            "fault": self.fault.value,
+        }
+        return json.dumps(document, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """How the control API refuses; `retry_after_s` is the hint where the error has none of its own."""
+
+    retry_after_s: float
+
+    def error(self, error: RequestError | SlowBody) -> Problem:
+        """What the agent is told."""
+        if isinstance(error, SlowBody):
+            return Problem(HTTPStatus.REQUEST_TIMEOUT, Fault.EXPIRED, str(error), (("connection", "close"),))
+        headers: Headers = ()
+        if error.fault in WAITING_HELPS:
+            hint_s = self.retry_after_s if error.retry_after_s is None else error.retry_after_s
+            headers = (("retry-after", str(max(1, math.ceil(hint_s)))),)
+        return Problem(STATUS[error.fault].http, error.fault, error.message, headers)
+
+    def release(self, error: VariantError) -> Problem:
+        """A release that does not verify or cannot serve here: 409, however often it is asked for; 503 where the
+        moment was to blame."""
+        if error.transient:
+            return self.error(RequestError(Fault.UNAVAILABLE, str(error)))
+        return Problem(HTTPStatus.CONFLICT, Fault.INVALID, str(error))
+
+    def plain(self, status: int, message: str, headers: Headers = ()) -> Problem:
+        """Where no Fault was said."""
+        return Problem(status, FAULTS.get(HTTPStatus(status), Fault.INVALID), message, headers)

@@ -1,0 +1,182 @@
+"""The endpoints. Litestar reads the annotations when it builds the application: import this only to build one."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import msgspec
+from litestar import Request, get, post, put
+from litestar.openapi.spec import OpenAPIType, Operation, Parameter, Schema
+
+from gateway import __version__
+from gateway.domain.activation import Activation
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.domain.statistics import ServableStatistics
+from gateway.frontends.control import bodies
+from gateway.frontends.control.about import About, resident_bytes
+from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.http.body import BodyReader
+
+MODEL = "/v1/models/{slot:str}"
+
+Call = Request[Any, Any, Any]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the endpoints reach."""
+
+    serving: Serving
+    standings: Standings
+    statistics: Statistics
+    about: About
+    settings: ControlSettings
+    bodies: BodyReader
+
+
+def taking(kind: type[msgspec.Struct]) -> type[Operation]:
+    """An OpenAPI operation with a body of `kind`, which the handler reads itself, within bounds."""
+
+    @dataclass
+    class Taking(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = bodies.request_body(kind)
+
+    return Taking
+
+
+@dataclass
+class AskingModel(Operation):
+    """The query of GET /v1/statistics. Read by hand: litestar 2.15 and its newest release declare such differently."""
+
+    def __post_init__(self) -> None:
+        """Add what the handler reads from the query itself."""
+        schema = Schema(type=OpenAPIType.STRING)
+        self.parameters = [*(self.parameters or []), Parameter(name="model", param_in="query", schema=schema)]
+
+
+@get("/v1/status", summary="The process and what it serves")
+async def status(request: Call) -> bodies.StatusDocument:
+    """Which process this is, its profile and memory, and each model version with its state and share."""
+    ports = ports_of(request)
+    return bodies.StatusDocument(
+        instance=ports.about.instance,
+        version=__version__,
+        pid=os.getpid(),
+        profile=ports.about.profile,
+        rss_bytes=resident_bytes(),
+        restart=ports.about.restart(),
+        models=[bodies.model_document(standing) for standing in ports.standings.standings()],
+    )
+
+
+@get("/v1/inventory", summary="What the device has")
+async def inventory(request: Call) -> dict[str, Any]:
+    """As `edge-gateway probe --json` prints it."""
+    return dict(ports_of(request).about.inventory)
+
+
+@get("/v1/vitals", summary="Heat, power and memory")
+async def vitals(request: Call) -> bodies.VitalsDocument:
+    """Read now; null where the device does not tell."""
+    return bodies.vitals_document(await asyncio.to_thread(ports_of(request).about.vitals))
+
+
+@get("/v1/statistics", summary="Counters per model version", operation_class=AskingModel)
+async def statistics(request: Call) -> bodies.StatisticsDocument:
+    """Of all versions that are loaded, or of `model` alone; nothing of a model that nobody knows."""
+    ports = ports_of(request)
+    placed = {(one.model, one.version): one.placement for one in ports.standings.standings()}
+    lines = []
+    for counted in _counted(ports, request.query_params.get("model", "")):
+        placement = placed.get((counted.model, counted.version))
+        lines.append(bodies.counters_document(counted, signed=placement is not None and placement.signed))
+    return bodies.StatisticsDocument(lines)
+
+
+@post("/v1/plan", status_code=200, summary="What this device could run", operation_class=taking(bodies.ActivationBody))
+async def plan(request: Call) -> bodies.PlanDocument:
+    """Every variant of a signed release, best first, of which only the manifest need be here."""
+    activation = bodies.activation_of(await body_of(request, bodies.ActivationBody))
+    ports = ports_of(request)
+    candidates = await ports.serving.plan(activation)
+    return bodies.PlanDocument(ports.about.profile, [bodies.candidate_document(candidate) for candidate in candidates])
+
+
+@post(MODEL + "/load", status_code=200, summary="Load a release", operation_class=taking(bodies.ActivationBody))
+async def load(request: Call) -> bodies.LoadedDocument:
+    """Verify, try in a throw-away process and open; it serves nobody yet. 409 with the reason where it is refused."""
+    activation = bodies.activation_of(await body_of(request, bodies.ActivationBody))
+    _check_slot(request, activation)
+    return bodies.loaded_document(await ports_of(request).serving.load(activation))
+
+
+@put(MODEL + "/route", status_code=200, summary="Share requests", operation_class=taking(bodies.RouteBody))
+async def route(request: Call) -> dict[str, Any]:
+    """How requests that name no version are shared, at once or not at all, for as long as the lease."""
+    body, ports = await body_of(request, bodies.RouteBody), ports_of(request)
+    _check_bound("lease_s", body.lease_s, ports.settings.max_lease_s)
+    await ports.serving.route(_slot(request), body.weights, shadow=body.shadow, lease_s=body.lease_s)
+    return {}
+
+
+@post(MODEL + "/unload", status_code=200, summary="Unload a version", operation_class=taking(bodies.UnloadBody))
+async def unload(request: Call) -> dict[str, Any]:
+    """Let it finish its queue, then free it; harmless where it is gone."""
+    body, ports = await body_of(request, bodies.UnloadBody), ports_of(request)
+    _check_bound("drain_s", body.drain_s, ports.settings.max_drain_s)
+    await ports.serving.unload(_slot(request), body.version, body.drain_s)
+    return {}
+
+
+@post("/v1/commit", status_code=200, summary="Be in step", operation_class=taking(bodies.CommitBody))
+async def commit(request: Call) -> dict[str, Any]:
+    """Read again which releases are committed. What is loaded already keeps serving."""
+    await body_of(request, bodies.CommitBody)
+    await ports_of(request).serving.commit()
+    return {}
+
+
+HANDLERS = (status, inventory, vitals, statistics, plan, load, route, unload, commit)
+
+
+def ports_of(request: Call) -> Ports:
+    """What the application was built with."""
+    return cast("Ports", request.app.state.ports)
+
+
+async def body_of(request: Call, kind: type[T]) -> T:
+    """The JSON body. Raises as `BodyReader.read` does, and INVALID for other JSON."""
+    reader = ports_of(request).bodies
+    with reader.lease() as lease:
+        content = await reader.read(request.receive, dict(request.headers), lease)
+        return bodies.decoded(bytes(content), kind)
+
+
+def _counted(ports: Ports, model: str) -> Sequence[ServableStatistics]:
+    try:
+        return ports.statistics.statistics(model)
+    except RequestError as error:
+        if error.fault is Fault.NOT_FOUND:
+            return ()
+        raise
+
+
+def _slot(request: Call) -> str:
+    return str(request.path_params["slot"])
+
+
+def _check_slot(request: Call, activation: Activation) -> None:
+    if activation.slot != _slot(request):
+        raise RequestError(
+            Fault.INVALID, f"the path names slot '{_slot(request):.200}', the body '{activation.slot:.200}'; name one"
+        )
+
+
+def _check_bound(key: str, value_s: float, most_s: float) -> None:
+    if not 0 <= value_s <= most_s:
+        raise RequestError(Fault.INVALID, f"{key} must be 0 to {most_s:g} seconds, not {value_s!r:.40}")

@@ -1,0 +1,30 @@
+"""The control API on its UNIX socket; nothing of it is loaded before somebody connects."""
+
+from __future__ import annotations
+
+from gateway.domain.access import Security
+from gateway.domain.ports import Serving, Standings, Statistics
+from gateway.frontends.control.about import About
+from gateway.frontends.control.problems import Problems
+from gateway.frontends.control.settings import ControlSettings
+from gateway.frontends.http.door import Application
+from gateway.frontends.http.server import HttpServer
+
+
+class ControlFrontend(HttpServer):
+    """An HttpServer that builds the control API when it is first asked."""
+
+    def __init__(
+        self, serving: Serving, standings: Standings, statistics: Statistics, about: About, settings: ControlSettings
+    ) -> None:
+        def build() -> Application:
+            from gateway.frontends.control.app import create_app
+
+            return create_app(serving, standings, statistics, about, settings)
+
+        super().__init__(settings, Security(), "control", Problems(settings.retry_after_s), build)
+
+    async def serve(self) -> None:
+        """Wait for the first peer, then answer it and whoever comes after it. Cancel it before the stop."""
+        await self.somebody()
+        await self.answer()
