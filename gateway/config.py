@@ -20,6 +20,7 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import read_settings
 from gateway.engine.settings import EngineSettings, SelectionSettings
+from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -62,6 +63,33 @@ class ModelsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """`[fleet]`: signed releases that the update agent (edge-agent) keeps on this device."""
+
+    store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet
+    root: str = ""  # the root of trust that this device was given; "": root.json in the store
+    unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
+
+    def __post_init__(self) -> None:
+        """Refuse a fleet without a store. Raises ConfigurationError (table fleet)."""
+        if self.root and not self.store:
+            raise ConfigurationError("needs store beside it", table="fleet", key="root")
+        for key in ("store", "root"):
+            if (value := getattr(self, key)) and not Path(value).is_absolute():
+                raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
+
+    @property
+    def folder(self) -> Path | None:
+        """The store; None: this device is part of no fleet."""
+        return Path(self.store) if self.store else None
+
+    @property
+    def root_file(self) -> Path:
+        """The root of trust."""
+        return Path(self.root or Path(self.store) / "root.json")
+
+
+@dataclass(frozen=True, slots=True)
 class AuthSettings:
     """`[auth]`: who may call over gRPC and HTTP."""
 
@@ -86,6 +114,8 @@ class Config:
     http_listen: tuple[Address, ...] = ()
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     http: RestSettings = field(default_factory=RestSettings)

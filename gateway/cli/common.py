@@ -26,6 +26,7 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         if texts:
             changes[f"{name}_listen"] = read_addresses(texts, f"--{name}", "")
     models, mqtt, server = (getattr(arguments, name, None) for name in ("models", "mqtt", "grpc_server"))
+    control = getattr(arguments, "control", None)
 
     def apply(config: Config) -> Config:
         laid = dict(changes)
@@ -33,6 +34,8 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
             laid["models"] = dataclasses.replace(config.models, dir=models)
         if mqtt:
             laid["mqtt"] = dataclasses.replace(config.mqtt, url="" if mqtt == "off" else mqtt)
+        if control:
+            laid["control"] = dataclasses.replace(config.control, listen=control)
         if server:
             laid["grpc"] = dataclasses.replace(config.grpc, server=server)
         return dataclasses.replace(config, **laid)

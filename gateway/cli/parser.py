@@ -53,6 +53,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grpc", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8001)")
     parser.add_argument("--http", metavar="ADDR", action="append", help=f"{address} (default 127.0.0.1:8000)")
     parser.add_argument("--mqtt", type=named, metavar="URL", help="broker: mqtt://host:1883, mqtts://host:8883, or off")
+    parser.add_argument("--control", metavar="ADDR", help="the update agent's socket, unix:PATH or off (default off)")
     parser.add_argument("--grpc-server", choices=SERVERS, help="what speaks HTTP/2: the gateway's own, or grpcio")
 
 
