@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.domain.assignment import Target
+
 TARGET_PARTS = 5
 
 
@@ -29,6 +31,15 @@ class Activation:
     def version(self) -> str:
         """The release's version, as its path says it."""
         return self.target.split("/")[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A device profile or policy that lies in the store, and what proves that it is signed, as in `Activation`."""
+
+    target: Target
+    evidence: tuple[str, ...]
+    root: int
 
 
 def activation_document(activation: Activation) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.domain.activation import Activation, activation_document, read_activation
+from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.store import durable
@@ -28,7 +28,7 @@ class Active:
 
     slots: Mapping[str, Activation] = field(default_factory=dict)
     previous: Mapping[str, Activation] = field(default_factory=dict)
-    files: tuple[Target, ...] = ()
+    files: tuple[Installed, ...] = ()
 
     @property
     def releases(self) -> frozenset[str]:
@@ -87,7 +87,7 @@ def active_bytes(active: Active) -> bytes:
         "schema": SCHEMA,
         "slots": {slot: activation_document(activation) for slot, activation in active.slots.items()},
         "previous": {slot: activation_document(activation) for slot, activation in active.previous.items()},
-        "files": [{"path": f.path, "sha256": f.sha256, "bytes": f.size_bytes} for f in active.files],
+        "files": [_file_document(file) for file in active.files],
     }
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
@@ -118,11 +118,25 @@ def _activation(slot: str, document: Mapping[str, Any]) -> Activation:
     return activation
 
 
-def _file(document: Mapping[str, Any]) -> Target:
-    path, size = document["path"], document["bytes"]
+def _file_document(file: Installed) -> dict[str, Any]:
+    target = file.target
+    return {
+        "path": target.path,
+        "sha256": target.sha256,
+        "bytes": target.size_bytes,
+        "evidence": list(file.evidence),
+        "root": file.root,
+    }
+
+
+def _file(document: Mapping[str, Any]) -> Installed:
+    path, size, root = document["path"], document["bytes"], document["root"]
     if not isinstance(path, str) or type(size) is not int or not 0 <= size <= SIZE_LIMIT_BYTES:
         raise ValueError(f"{document!r:.200} is no file of the repository")
-    return Target(path, size, _digest(document["sha256"]))
+    if type(root) is not int or root < 1:
+        raise ValueError(f"root must be a version, not {root!r:.80}")
+    evidence = tuple(_digest(digest) for digest in document["evidence"])
+    return Installed(Target(path, size, _digest(document["sha256"])), evidence, root)
 
 
 def _digest(value: Any) -> str:

@@ -31,10 +31,6 @@ class AbsentError(StoreError):
     """What was asked for is not in the store."""
 
 
-class FallingError(StoreError):
-    """Something older than the device has already seen: a floor would fall."""
-
-
 @contextmanager
 def told_as_store_error(file: Path) -> Iterator[None]:
     """Whatever the operating system refuses becomes a StoreError, and SpaceError where room is lacking."""

@@ -19,13 +19,10 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.update import ENDS, Failure, Step, after
 from gateway.store import journal_rows as rows
-from gateway.store.errors import AbsentError, FallingError, StoreError
+from gateway.store.errors import AbsentError, StoreError
 from gateway.store.journal_file import JournalFile
 from gateway.store.journal_rows import Accepted, Floors, Rejection, Update
 from gateway.store.settings import JournalSettings
-
-ASSIGNMENT = "assignment"
-"""Name of the floor under the assignment's version."""
 
 
 class Journal:
@@ -88,18 +85,15 @@ class Journal:
 
     # ---- the assignment ---------------------------------------------------------------------------------------------
     def accept(self, assignment: Assignment, content: bytes, floors: Floors) -> None:
-        """Keep what was assigned, with the signed `content` it was read from, and lift `floors` and its own, together.
+        """Keep what was assigned, with the signed `content` it was read from, and lift `floors`, together.
 
-        Raises FallingError for an assignment older than the last one, ValueError for more content than is kept.
+        Among `floors` is that of assignments, by the keys that signed this one (`gateway.trust.floors`): it was judged by
+        them, and a leap made with a stolen key ends with the key. Raises ValueError for more content than is kept.
         """
         if len(content) > self._settings.assignment_limit_bytes:
             raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
         with self._file.transaction():
-            if assignment.version < self.floor(ASSIGNMENT):
-                problem = f"assignment {assignment.version} is older than {self.floor(ASSIGNMENT)}, which was accepted"
-                raise FallingError(problem, file=self._file.path)
-            numbers = {**floors.numbers, ASSIGNMENT: assignment.version}
-            self._raise(Floors(numbers, floors.versions, floors.time))
+            self._raise(floors)
             digest = hashlib.sha256(content).hexdigest()
             row = (1, digest, content, rows.assignment_text(assignment))
             self._file.do("INSERT OR REPLACE INTO assignment VALUES (?, ?, ?, ?)", row)
