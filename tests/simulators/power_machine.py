@@ -1,0 +1,163 @@
+"""The process in which scenarios run and lose power; `power.py` starts it and asks: a line of JSON, and one back.
+
+It has no threads, so that it may fork; what it mounts is its own and ends with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from tests.simulators import disk
+from tests.simulators.syscalls import Traced
+
+
+class Scenario(Protocol):
+    """A module. Each call runs in a process of its own, `folder` lies on the disk whose power is cut."""
+
+    def prepare(self, folder: Path) -> None:
+        """How things stand before."""
+
+    def run(self, folder: Path, claim: Callable[[str], None]) -> None:
+        """What power interrupts, and what is done again later. `claim`: tell the world, which will hold us to it."""
+
+    def inspect(self, folder: Path) -> Any:
+        """What a boot finds: values for JSON."""
+
+
+class Machine:
+    """`kind`: "ext4", "xfs", or "none": the process is killed at the cut, while the disk keeps all that was written."""
+
+    def __init__(self, scenario: Scenario, kind: str, folder: Path) -> None:
+        self._scenario, self._kind = scenario, kind
+        self._place, self._image, self._base = folder / "disk", folder / "now", folder / "base"
+        self._place.mkdir()
+        if kind == "none":
+            self._base.mkdir()
+            _apart(lambda: scenario.prepare(self._base))
+        else:
+            disk.own_mounts()
+            disk.make(self._base, kind)
+            with disk.mounted(self._base, kind, self._place):
+                _apart(lambda: scenario.prepare(self._place))
+
+    def rehearse(self) -> dict[str, Any]:
+        """Run it through: the names of all calls at which power may be cut, what was claimed, what a boot finds."""
+        self._reset()
+        with self._mounted():
+            calls, claims = self._interrupted(None)
+            return {"calls": calls, "claims": claims, "found": self._inspect()}
+
+    def cut(self, at: int, loss: str) -> dict[str, Any]:
+        """Cut power before call `at`; what had been claimed, what the next boot finds, and after doing it again."""
+        self._reset()
+        with self._mounted():
+            calls, claims = self._interrupted(at, loss)
+        with self._mounted():
+            found = self._inspect()
+            _apart(lambda: self._scenario.run(self._place, lambda _: None))
+            after = self._inspect()
+        fault = "" if self._kind == "none" else disk.fault(self._image, self._kind)
+        return {"calls": calls, "claims": claims, "found": found, "after": after, "fault": fault}
+
+    def _reset(self) -> None:
+        if self._kind == "none":
+            shutil.rmtree(self._place)
+            subprocess.run(
+                ["/usr/bin/env", "cp", "-a", str(self._base), str(self._place)], check=True
+            )  # hard links stay links
+        else:
+            copy = ["/usr/bin/env", "cp", "--sparse=always", "--reflink=auto"]
+            subprocess.run([*copy, str(self._base), str(self._image)], check=True)
+
+    @contextmanager
+    def _mounted(self) -> Iterator[None]:
+        if self._kind == "none":
+            yield
+        else:
+            with disk.mounted(self._image, self._kind, self._place):
+                yield
+
+    def _interrupted(self, at: int | None, loss: str = "all") -> tuple[list[str], list[str]]:
+        """Names of the calls that were made, and claims. At call `at` it ends; None: at its own end."""
+        reader, writer = os.pipe()
+        traced = Traced(lambda: self._scenario.run(self._place, lambda text: _tell(writer, text)))
+        os.close(writer)
+        calls: list[str] = []
+        for name in traced:
+            if len(calls) == at:
+                break
+            calls.append(name)
+        if at is not None and self._kind != "none":
+            disk.cut_power(self._place, loss, seed=at)
+        traced.kill()
+        if at is None and traced.status != 0:
+            raise RuntimeError(f"the scenario ended with {traced.status}; its error stands above")
+        with os.fdopen(reader, encoding="utf-8") as stream:
+            return calls, stream.read().splitlines()
+
+    def _inspect(self) -> Any:
+        return json.loads(_apart(lambda: json.dumps(self._scenario.inspect(self._place))))
+
+
+def _apart(work: Callable[[], str | None]) -> str:
+    """Run `work` in a process of its own: what it returned. RuntimeError where it failed."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _work_and_exit(work, writer)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        told = stream.read()
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
+        raise RuntimeError(told)
+    return told
+
+
+def _work_and_exit(work: Callable[[], str | None], writer: int) -> NoReturn:
+    code = 1
+    try:
+        _tell(writer, work() or "")
+        code = 0
+    except BaseException:  # noqa: BLE001  the child's boundary: the parent raises it
+        _tell(writer, traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def _tell(writer: int, text: str) -> None:
+    os.write(writer, f"{text}\n".encode())  # bigger than a pipe: the reader reads on
+
+
+def main() -> None:
+    """Arguments: the scenario's module, the kind of file system, a folder of its own."""
+    module, kind, folder = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what scenarios print is no answer
+    scenario: Any = importlib.import_module(module)
+    try:
+        machine = Machine(scenario, kind, Path(folder))
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+    except OSError as error:
+        print(json.dumps({"ready": False, "why": str(error)}), file=answers, flush=True)
+        return
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = machine.rehearse() if request["at"] is None else machine.cut(request["at"], request["loss"])
+        except Exception:  # noqa: BLE001  the process's boundary: the test fails with it
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
