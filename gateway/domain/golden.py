@@ -75,7 +75,7 @@ def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenRe
             reason = f"output {name!r} has shape {list(answer.shape)}, expected {list(expected.shape)}"
             return GoldenResult(False, 0.0, float("inf"), None, reason)
         agreement = min(agreement, _agreement(expected, answer))
-        mean_abs = max(mean_abs, _mean_abs(expected, answer))
+        mean_abs = max(mean_abs, mean_difference(expected, answer))
     passed = agreement >= tolerance.agreement and mean_abs <= tolerance.mean_abs
     words = (
         f"agreement {agreement:.4f} (at least {tolerance.agreement:g}), "
@@ -106,18 +106,22 @@ def _classes(array: Array) -> Array | None:
     return np.asarray(array.argmax(axis=-1))
 
 
-def _agreement(expected: Array, answer: Array) -> float:
-    if expected.size == 0:
-        return 1.0
+def agreeing(expected: Array, answer: Array) -> Array:
+    """Whether two outputs of one shape agree: by the best class of each row or, without classes, value by value."""
     classes = _classes(expected)
     if classes is not None:
-        return float(np.mean(classes == _classes(answer)))
+        return np.asarray(classes == _classes(answer))
     if expected.dtype.kind == "f":
-        return float(np.mean(np.isclose(answer, expected, rtol=1e-2, atol=1e-2, equal_nan=True)))
-    return float(np.mean(answer == expected))
+        return np.asarray(np.isclose(answer, expected, rtol=1e-2, atol=1e-2, equal_nan=True))
+    return np.asarray(answer == expected)
 
 
-def _mean_abs(expected: Array, answer: Array) -> float:
+def _agreement(expected: Array, answer: Array) -> float:
+    return float(np.mean(agreeing(expected, answer))) if expected.size else 1.0
+
+
+def mean_difference(expected: Array, answer: Array) -> float:
+    """Mean absolute difference; 0 for what is no number, infinite where only one of two numbers is finite."""
     if expected.size == 0 or expected.dtype.kind not in "fiu":
         return 0.0
     difference = np.abs(answer.astype(np.float64) - expected.astype(np.float64))

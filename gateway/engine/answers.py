@@ -115,6 +115,7 @@ class Answers:
         return Tensor(Datatype.BYTES, named)
 
     def _fail(self, ran: Ran) -> None:
+        self._statistics.failed_runs += 1
         self._tell(ran.failure)
         self.refuse(ran.plan.batch, self._failed())
 

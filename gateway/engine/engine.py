@@ -15,6 +15,7 @@ from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.servable import Servable
+from gateway.engine.split import Split
 from gateway.engine.turn import Turn
 
 
@@ -64,16 +65,18 @@ class Engine:
         return True
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
-        """Statistics.statistics: `queued` is what waits now."""
+        """Statistics.statistics: `queued` is what waits now; staged versions are counted like others."""
         if model and version:
-            chosen = [self._registry.find(model, version)]
-        else:
-            if model:
-                self._registry.known(model)
-            chosen = [servable for servable in self._registry.servables() if model in {"", servable.manifest.name}]
-        for servable in chosen:
-            servable.statistics.queued = servable.pending
-        return [servable.statistics for servable in chosen]
+            self._registry.find(model, version)
+        elif model:
+            self._registry.known(model)
+        chosen = []
+        for servable, weight in self._registry.loaded():
+            manifest, counted = servable.manifest, servable.statistics
+            if model in {"", manifest.name} and version in {"", manifest.version}:
+                counted.queued, counted.weight = servable.pending, weight
+                chosen.append(counted)
+        return chosen
 
     def quiet_ns(self, now_ns: int) -> int:
         """How long no request has been under way; 0 while one is."""
@@ -83,7 +86,9 @@ class Engine:
         return now_ns - max((servable.used_ns for servable in servables), default=0)
 
     @staticmethod
-    def _submit_within(quotas: Quotas, servable: Servable, request: InferRequest, sink: Sink, token: Any) -> Pending:
+    def _submit_within(
+        quotas: Quotas, servable: Servable | Split, request: InferRequest, sink: Sink, token: Any
+    ) -> Pending:
         try:
             account = quotas.enter(request.caller, time.monotonic_ns())
         except RequestError:

@@ -53,6 +53,14 @@ class Shares:
         self._begin(share)
         return True
 
+    def begin_if_idle(self, share: Share) -> bool:
+        """Begin a run that is nobody's hurry; False unless no other runs or waits."""
+        if self.waiting or self.free < self.threads:
+            return False
+        self.waiting.append(share)
+        self._begin(share)
+        return True
+
     def _grant(self) -> list[Share]:
         """The least served first; nobody overtakes it, so that a run that needs many threads gets its turn."""
         granted: list[Share] = []
@@ -95,6 +103,13 @@ class Limiter:
                     self._shares.insist(share)
             share.granted.clear()
         share.asked = False
+
+    def enter_if_idle(self, share: Share) -> bool:
+        """As `enter`, without waiting; False unless the device's threads are idle."""
+        if not share.threads:
+            return True
+        with self._lock:
+            return self._shares.begin_if_idle(share)
 
     def leave(self, share: Share, ran_ns: int, *, again: bool) -> None:
         """The run is over. With `again`, the next `enter` follows at once and was asked for here."""

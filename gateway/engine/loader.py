@@ -38,8 +38,9 @@ class Verdicts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session that passed its gate, and the candidate it belongs to."""
+    """A session that passed its gate, the candidate it belongs to, and the release that both come from."""
 
+    release: Release
     manifest: ModelManifest
     candidate: Candidate
     session: Session
@@ -106,7 +107,7 @@ class Loader:
         nice = self.site.profile.budget.worker_nice if budget.accelerator == CPU else 0
         opening = asyncio.ensure_future(asyncio.to_thread(stepped_back, nice, call))
         try:
-            return Opened(manifest, candidate, await asyncio.shield(opening))
+            return Opened(release, manifest, candidate, await asyncio.shield(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(_close_unwanted)
             raise

@@ -1,46 +1,117 @@
-"""What is served, what is loading, what is refused and why: by model name and version. Lives on the loop, no lock."""
+"""What is served, what is staged, loading, refused and why: by model name and version. Lives on the loop, no lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.ports import IndexEntry
+from gateway.domain.ports import IndexEntry, Standing
 from gateway.domain.routing import newest_version, version_order
+from gateway.domain.sharing import WHOLE, Turns, percentages
 from gateway.engine.servable import Servable
+from gateway.engine.split import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How requests that name no version are shared for now, and who is asked beside them ("": nobody)."""
+
+    turns: Turns
+    shadow: str = ""
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """What every version gets; those with nothing are left out."""
+        return self.turns.weights
+
+    def only(self, version: str) -> bool:
+        """Whether `version` gets everything and nobody is compared with it."""
+        return not self.shadow and list(self.weights) == [version]
 
 
 @dataclass(slots=True)
 class Entry:
-    """One model's versions: `serving` answer requests, `loading` will, `refused` say why they do not.
+    """One model's versions: `serving` answer requests, `staged` are loaded and answer only what a `route` gives them,
+    `loading` will serve, `refused` say why they do not. `committed` is the version that the fleet committed ("": none).
 
-    `routes` is `serving` as requests name it: with "" for the newest.
+    `routes` is what requests may name: with "" for what the route says, else the committed version, else the newest.
     """
 
     serving: dict[str, Servable] = field(default_factory=dict)
-    routes: dict[str, Servable] = field(default_factory=dict)
+    staged: dict[str, Servable] = field(default_factory=dict)
+    routes: dict[str, Servable | Split] = field(default_factory=dict)
     loading: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    committed: str = ""
+    route: Route | None = None
 
-    def serve(self, version: str, servable: Servable) -> None:
-        """Let a servable answer for its version from now on."""
+    @property
+    def default(self) -> str | None:
+        """The version that answers where no route says otherwise."""
+        return self.committed if self.committed in self.serving else newest_version(self.serving)
+
+    @property
+    def loaded(self) -> dict[str, Servable]:
+        """Every loaded version once; what serves stands before what is staged under the same version."""
+        return {**self.staged, **self.serving}
+
+    @property
+    def reachable(self) -> set[str]:
+        """Versions that a request may name."""
+        return self.routes.keys() - {""}
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """Percent of the requests that name no version, by version."""
+        if self.route is not None:
+            return percentages(self.route.weights)
+        return {} if self.default is None else {self.default: WHOLE}
+
+    def serve(self, version: str, servable: Servable, *, committed: bool = False) -> None:
+        """Let a servable answer for its version from now on, and for the model where it is `committed`."""
         self.serving[version] = servable
-        self._route()
+        if committed:
+            self.committed = version
+        self.settle()
+
+    def stage(self, version: str, servable: Servable) -> Servable | None:
+        """Keep a servable loaded; returns the one that it takes the place of."""
+        old = self.staged.get(version)
+        self.staged[version] = servable
+        self.settle()
+        return old
 
     def withdraw(self, version: str) -> Servable | None:
-        """Let a version answer no more; returns what did."""
+        """Let a version serve no more; returns what did."""
         servable = self.serving.pop(version, None)
-        self._route()
+        self.settle()
         return servable
 
-    def _route(self) -> None:
-        newest = newest_version(self.serving)
-        self.routes = dict(self.serving) if newest is None else {**self.serving, "": self.serving[newest]}
+    def unstage(self, version: str) -> Servable | None:
+        """Let a staged version go; returns it."""
+        servable = self.staged.pop(version, None)
+        self.settle()
+        return servable
+
+    def settle(self) -> None:
+        """Bring `routes` in step with what is loaded; a route loses what is not."""
+        loaded = self.loaded
+        self.route = _healed(self.route, loaded)
+        routes: dict[str, Servable | Split] = dict(self.serving)
+        if (default := self.default) is not None:
+            routes[""] = self.serving[default]
+        if self.route is not None:
+            sharing = {version: loaded[version] for version in self.route.weights}
+            routes |= sharing
+            shadow = loaded.get(self.route.shadow)
+            plain = shadow is None and len(sharing) == 1
+            routes[""] = next(iter(sharing.values())) if plain else Split(sharing, self.route.turns, shadow)
+        self.routes = routes
 
 
 class Registry:
-    """Looked up once per request; changed only by the repository."""
+    """Looked up once per request; changed only by the repository and by who holds its routes."""
 
     def __init__(self, retry_after_s: float) -> None:
         self._entries: dict[str, Entry] = {}
@@ -57,18 +128,33 @@ class Registry:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
-    def find(self, model: str, version: str = "") -> Servable:
+    def find(self, model: str, version: str = "") -> Servable | Split:
         """What answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
         except KeyError:
             raise self._absent(model, version, self.known(model)) from None
 
+    def serving(self, model: str, version: str) -> Servable | None:
+        """What serves a version, or nothing."""
+        entry = self._entries.get(model)
+        return None if entry is None else entry.serving.get(version)
+
     def servables(self) -> Iterator[Servable]:
-        """All that serve, sorted by model and version."""
+        """All that are loaded, staged ones first."""
+        for entry in self._entries.values():
+            yield from (*entry.staged.values(), *entry.serving.values())
+
+    def loaded(self) -> Iterator[tuple[Servable, int]]:
+        """Each loaded version once, with its weight, sorted by model and version."""
         for name in sorted(self._entries):
-            serving = self._entries[name].serving
-            yield from (serving[version] for version in sorted(serving, key=version_order))
+            entry = self._entries[name]
+            loaded, weights = entry.loaded, entry.weights
+            yield from ((loaded[version], weights.get(version, 0)) for version in sorted(loaded, key=version_order))
+
+    def settled(self) -> set[tuple[str, str]]:
+        """Model and version of all that serves, loads or is refused."""
+        return {(name, v) for name, e in self._entries.items() for v in (*e.serving, *e.loading, *e.refused)}
 
     def forget(self, model: str, version: str) -> None:
         """Drop what is remembered of a version that is gone from disk."""
@@ -76,35 +162,68 @@ class Registry:
         self.tidy(model)
 
     def tidy(self, model: str) -> None:
-        """Drop a model of which nothing serves, loads or is refused."""
+        """Drop a model of which nothing serves, loads, is staged or refused."""
         entry = self.entry(model)
-        if not (entry.serving or entry.loading or entry.refused):
+        if not (entry.serving or entry.staged or entry.loading or entry.refused):
             del self._entries[model]
 
     def index(self) -> list[IndexEntry]:
-        """Every version once: what serves before what loads before what is refused."""
+        """Every version that callers may name once: what serves before what loads before what is refused."""
         return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
+
+    def standings(self) -> list[Standing]:
+        """Every version once, staged ones as well."""
+        return [line for name in sorted(self._entries) for line in _standings(name, self._entries[name])]
 
     def _absent(self, model: str, version: str, entry: Entry) -> RequestError:
         if version and version not in entry.loading and version not in entry.refused:
             return RequestError(
                 Fault.NOT_FOUND, f"Request for unknown model: '{model}' version {version:.200} is not found"
             )
+        if entry.staged and not (entry.loading or entry.refused):
+            return RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         reasons = [reason for name, reason in entry.refused.items() if version in {"", name}]
         what = "; ".join(reasons) or ("it is loading" if entry.loading else "it is being unloaded")
         named = f"'{model}' version {version}" if version else f"'{model}'"
         return RequestError(Fault.UNAVAILABLE, f"model {named} is not ready: {what}", retry_after_s=self._retry_after_s)
 
 
+def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None:
+    """The route without versions that are gone: their share goes to the others. None where nobody is left."""
+    if route is None:
+        return None
+    weights = {version: weight for version, weight in route.weights.items() if version in loaded}
+    shadow = route.shadow if route.shadow in loaded else ""
+    if not weights or (len(weights) == len(route.weights) and shadow == route.shadow):
+        return route if weights else None
+    turns = route.turns if len(weights) == len(route.weights) else Turns(weights)
+    return Route(turns, "" if list(weights) == [shadow] else shadow)
+
+
 def _lines(name: str, entry: Entry) -> list[IndexEntry]:
-    versions = sorted({*entry.serving, *entry.loading, *entry.refused}, key=version_order)
+    versions = sorted({*entry.reachable, *entry.loading, *entry.refused}, key=version_order)
     return [_line(name, version, entry) for version in versions]
 
 
 def _line(name: str, version: str, entry: Entry) -> IndexEntry:
     refused = entry.refused.get(version, "")
-    if version in entry.serving:
+    if version in entry.reachable:
         return IndexEntry(name, version, "READY", refused and f"a newer file is refused: {refused}")
     if version in entry.loading:
         return IndexEntry(name, version, "LOADING")
     return IndexEntry(name, version, "UNAVAILABLE", refused)
+
+
+def _standings(name: str, entry: Entry) -> Iterator[Standing]:
+    loaded, weights = entry.loaded, entry.weights
+    for version in sorted({*loaded, *entry.loading, *entry.refused}, key=version_order):
+        line, servable = _line(name, version, entry), loaded.get(version)
+        hidden = servable is not None and version not in entry.reachable
+        yield Standing(
+            name,
+            version,
+            "LOADED" if hidden else line.state,
+            line.reason,
+            weights.get(version, 0),
+            servable.placement if servable else None,
+        )

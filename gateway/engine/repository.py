@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
-from gateway.domain.events import ModelRefused, Publish, VariantChosen
-from gateway.domain.inventory import CPU
+from gateway.domain.events import ModelRefused, Publish
 from gateway.domain.lifecycle import State
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.ports import IndexEntry
+from gateway.domain.ports import IndexEntry, Loaded, Standing
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, argument, choose, untried
-from gateway.domain.statistics import Placement
-from gateway.engine.cost import Cost, judge
+from gateway.domain.selection import Candidate, choose, untried
+from gateway.engine.comparing import Comparing
 from gateway.engine.engine import Engine
-from gateway.engine.limiter import Limiter
+from gateway.engine.fitting import Fitting, footing
+from gateway.engine.leases import Leases
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.registry import Registry
 from gateway.engine.servable import House, Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
-from gateway.engine.worker import Footing
+from gateway.engine.staging import Staging, chosen
 
 ScanModel = Callable[[str], Sequence[Release]]
 TrialKey = tuple[str, str, str | None]
@@ -34,7 +32,8 @@ TrialKey = tuple[str, str, str | None]
 
 
 class ModelRepository:
-    """Implements Repository. One change at a time: loads, unloads and swaps wait for each other."""
+    """Implements Repository and Standings. One change at a time: loads, unloads and swaps wait for each other; what is
+    staged waits for nobody, and is nobody's but its stager's until a release of the same digest is to be served."""
 
     def __init__(
         self,
@@ -53,7 +52,11 @@ class ModelRepository:
         self._releases: dict[tuple[str, str], Release] = {}
         self._changing = asyncio.Lock()
         self._decoders = ThreadPoolExecutor(settings.image_threads, thread_name_prefix="decode")
-        self._house = House(settings, engine.turn, _footing(loader, settings), self._decoders, publish)
+        self._comparing = Comparing(settings.comparisons)
+        self._house = House(settings, engine.turn, footing(loader, settings), self._decoders, self._comparing, publish)
+        self._fitting = Fitting(loader, self._house)
+        self._leases = Leases(registry, settings.lease_limit_s, publish)
+        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
 
     def index(self) -> Sequence[IndexEntry]:
         """Repository.index."""
@@ -61,7 +64,33 @@ class ModelRepository:
 
     def versions(self, model: str) -> Sequence[str]:
         """Repository.versions."""
-        return sorted(self._registry.known(model).serving, key=version_order)
+        return sorted(self._registry.known(model).reachable, key=version_order)
+
+    def standings(self) -> Sequence[Standing]:
+        """Standings.standings."""
+        return self._registry.standings()
+
+    async def stage(self, release: Release) -> Loaded:
+        """Load a release as `synchronise` would, trials and all, and keep it: it answers no request before `route` or
+        `synchronise` says so, and stays whatever `synchronise` serves. What is staged or served already, by digest, is
+        told again; another release takes the place of what was staged as the same version.
+
+        Raises VariantError or ConfigurationError with every reason where it cannot serve, RequestError OVERLOADED
+        where too many are staged.
+        """
+        kept = self._releases.get((release.name, release.version))
+        serving = self._registry.serving(release.name, release.version)
+        if serving is not None and kept is not None and kept.digest == release.digest:
+            return self._staging.told(serving)
+        return await self._staging.stage(release)
+
+    def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
+        """Serving.route. Raises RequestError INVALID, or NOT_FOUND where a version is not loaded."""
+        self._leases.route(model, weights, shadow, lease_s)
+
+    async def unstage(self, model: str, version: str, drain_s: float) -> None:
+        """Serving.unload. Raises RequestError DENIED for a version that is served, not staged."""
+        await self._staging.unstage(model, version, drain_s)
 
     async def load(self, model: str) -> None:
         """Repository.load: UNAVAILABLE with the reason where a version found on disk does not pass."""
@@ -80,10 +109,11 @@ class ModelRepository:
         self._check_control("unload")
         entry = self._registry.known(model)
         async with self._changing:
+            self._leases.end(model, "unloaded")
             for version in list(entry.serving):
                 self._releases.pop((model, version), None)
                 entry.refused[version] = "unloaded"
-                await self._retire(entry.withdraw(version))
+                await self._retire(self._withdraw(model, version))
 
     async def synchronise(self, releases: Sequence[Release], only: str = "") -> None:
         """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
@@ -93,9 +123,9 @@ class ModelRepository:
                 for release in releases:
                     loads.create_task(self._bring_up_through(gate, release))
             wanted = {(release.name, release.version) for release in releases}
-            unread = {release.name for release in releases if not release.version}  # what it holds is not known
+            kept = {release.name for release in releases if self._keeps_others(release)}
             for name, version in self._known() - wanted:
-                if name not in unread and only in {"", name}:
+                if name not in kept and only in {"", name}:
                     await self._remove(name, version)
 
     async def refine(self) -> None:
@@ -116,6 +146,9 @@ class ModelRepository:
     async def close(self) -> None:
         """Drain and free everything, in parallel."""
         async with self._changing:
+            self._staging.close()
+            self._leases.close()
+            self._comparing.close()
             servables = list(self._registry.servables())
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
             self._decoders.shutdown(wait=False, cancel_futures=True)
@@ -125,7 +158,14 @@ class ModelRepository:
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
 
     def _known(self) -> set[tuple[str, str]]:
-        return set(self._releases) | {(line.name, line.version) for line in self._registry.index()}
+        return set(self._releases) | self._registry.settled()
+
+    def _keeps_others(self, release: Release) -> bool:
+        """Whether what a model served so far stays: where what its folder holds is not known, or what the fleet
+        committed could not be brought up."""
+        if not release.version:
+            return True
+        return release.signed and self._registry.serving(release.name, release.version) is None
 
     async def _bring_up_through(self, gate: asyncio.Semaphore, release: Release) -> None:
         """A few at once, so that one whose trial hangs until its deadline holds up nobody."""
@@ -138,72 +178,47 @@ class ModelRepository:
         kept = self._releases.get(key)
         if kept is not None and kept.digest == release.digest and release.version in entry.serving:
             entry.refused.pop(release.version, None)
+            self._serve(release, entry.serving[release.version])
             return
         entry.loading.add(release.version)
         try:
-            opened = await self._loader.first(release)
+            servable = self._staging.take(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
             entry.refused[release.version] = str(error)
             self._publish(ModelRefused(release.name, release.version, str(error)))
         else:
             self._releases[key] = release
             entry.refused.pop(release.version, None)
-            await self._swap(opened)
+            await self._retire(self._serve(release, servable))
         finally:
             entry.loading.discard(release.version)
             self._registry.tidy(release.name)
 
-    async def _swap(self, opened: Opened) -> None:
+    async def _opened(self, release: Release) -> Servable:
+        return self._made(await self._loader.first(release))
+
+    def _made(self, opened: Opened) -> Servable:
         manifest = opened.manifest
-        entry = self._registry.entry(manifest.name)
-        old = entry.serving.get(manifest.version)
-        servable = self._servable(opened, old)
+        servable = self._fitting.servable(opened, self._registry.serving(manifest.name, manifest.version))
         servable.move(State.AVAILABLE)
-        entry.serve(manifest.version, servable)
-        candidate = opened.candidate
-        self._publish(
-            VariantChosen(
-                manifest.name,
-                manifest.version,
-                candidate.variant.name,
-                candidate.accelerator or "",
-                servable.placement.reason,
-            )
-        )
-        await self._retire(old)
+        return servable
 
-    def _servable(self, opened: Opened, old: Servable | None) -> Servable:
-        manifest, candidate = opened.manifest, opened.candidate
-        variant = candidate.variant
-        placement = Placement(
-            variant=variant.name,
-            runtime=variant.runtime,
-            precision=variant.precision,
-            accelerator=candidate.accelerator or "",
-            reason=argument(self._loader.candidates(manifest), candidate, self._loader.objective),
-            max_batch_rows=self._settings.max_batch_rows if manifest.batched else 0,
-        )
-        return Servable(
-            manifest,
-            placement,
-            opened.session,
-            cost=self._cost(candidate, manifest),
-            threads=_threads(candidate),
-            house=self._house,
-            statistics=old.statistics if old and old.manifest == manifest else None,
-        )
+    def _serve(self, release: Release, servable: Servable) -> Servable | None:
+        """Let a servable answer for its version; returns the one that it takes the place of."""
+        entry = self._registry.entry(release.name)
+        before, old = entry.route, entry.serving.get(release.version)
+        entry.serve(release.version, servable, committed=release.signed)
+        self._leases.settle(release.name, before, f"version {release.version} is served")
+        if old is servable:
+            return None
+        self._publish(chosen(servable))
+        return old
 
-    def _cost(self, candidate: Candidate, manifest: ModelManifest) -> Cost:
-        """A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that."""
-        settings = self._settings
-        return judge(
-            candidate.verdict.measured if candidate.verdict else None,
-            candidate.accelerator or CPU,
-            batched=manifest.batched,
-            inline_limit_us=0 if settings.queue_of(manifest.name).delay_us else settings.inline_limit_us,
-            batch_rows=settings.batch_rows,
-            batch_gain=settings.batch_gain,
-        )
+    def _withdraw(self, model: str, version: str) -> Servable | None:
+        entry = self._registry.entry(model)
+        before, servable = entry.route, entry.withdraw(version)
+        self._leases.settle(model, before, f"version {version} is gone")
+        return servable
 
     async def _retire(self, servable: Servable | None) -> None:
         if servable is not None:
@@ -211,7 +226,7 @@ class ModelRepository:
 
     async def _remove(self, model: str, version: str) -> None:
         self._releases.pop((model, version), None)
-        await self._retire(self._registry.entry(model).withdraw(version))
+        await self._retire(self._withdraw(model, version))
         self._registry.forget(model, version)
 
     def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
@@ -228,7 +243,7 @@ class ModelRepository:
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
     async def _choose_again(self, release: Release, tried: set[TrialKey]) -> None:
-        serving = self._registry.find(release.name, release.version)
+        serving = self._registry.entry(release.name).serving[release.version]
         manifest = serving.manifest
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
@@ -236,25 +251,15 @@ class ModelRepository:
         if best is None or left or _serves(serving, best):
             return
         try:
-            await self._swap(await self._loader.open(release, best, manifest))
+            servable = self._made(await self._loader.open(release, best, manifest))
         except VariantError as error:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
+        else:
+            await self._retire(self._serve(release, servable))
 
 
 def _trial_key(release: Release, candidate: Candidate) -> TrialKey:
     return release.digest, candidate.variant.name, candidate.accelerator
-
-
-def _footing(loader: Loader, settings: EngineSettings) -> Footing:
-    budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
-    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), budget.worker_nice)
-
-
-def _threads(candidate: Candidate) -> int:
-    """Of the processor, taken by a run; none where an accelerator does the work."""
-    if candidate.accelerator not in {None, CPU}:
-        return 0
-    return candidate.verdict.threads if candidate.verdict else 1
 
 
 def _serves(servable: Servable, candidate: Candidate) -> bool:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import PriorityRefused, Publish, RunFailed, ServableChanged
-from gateway.domain.infer import InferRequest
+from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.lifecycle import State, advance
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.engine.admission import Admission
+from gateway.domain.tensor import Tensor
+from gateway.engine.admission import Admission, Form
 from gateway.engine.answers import Answers, expired
+from gateway.engine.comparing import Comparing
 from gateway.engine.cost import Cost
 from gateway.engine.decoding import Decoded, Decoding
 from gateway.engine.limiter import Share
@@ -41,6 +43,7 @@ class House:
     turn: Turn
     footing: Footing
     decoders: Executor
+    comparing: Comparing
     publish: Publish
 
 
@@ -58,7 +61,7 @@ class Servable:
         house: House,
         statistics: ServableStatistics | None = None,
     ) -> None:
-        self.manifest, self.placement = manifest, placement
+        self.manifest, self.placement, self.comparing = manifest, placement, house.comparing
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = State.START
         self.used_ns = time.monotonic_ns()
@@ -75,7 +78,7 @@ class Servable:
             self._runner,
             self._queue,
             cost,
-            Calls(self._worker_ran, self._queue_returned, self._tell, self._priority_refused),
+            Calls(self._worker_ran, self._beside_ended, self._queue_returned, self._tell, self._priority_refused),
             footing=house.footing,
             share=Share(threads),
             delay_us=waits.delay_us,
@@ -122,6 +125,21 @@ class Servable:
             self.statistics.fail.add(time.monotonic_ns() - now_ns)
             raise
         return ticket
+
+    def ask_beside(self, inputs: Mapping[str, Tensor], form: Form | None, ended: Callable[[Ran | None], None]) -> bool:
+        """Run what no caller waits for, on the worker, if nothing else is under way here or waits for the device's
+        threads; False where something is. No counter knows of it, but for a run that fails. `ended` hears how it went,
+        on the loop; None: it never ran, because others came first.
+
+        `form` None: the inputs were not admitted yet. Raises RequestError INVALID where they cannot be.
+        """
+        if self._closed or self.busy:
+            return False
+        request = InferRequest(self.manifest.name, dict(inputs))
+        ticket = Ticket(
+            request, form or self._admission.form(request), inputs, _NOBODY, ended, self, time.monotonic_ns()
+        )
+        return self._worker.offer_beside(ticket)
 
     def run_inline(self) -> bool:
         """One run on the loop, at the end of one of its turns; whether there is more to run."""
@@ -251,6 +269,13 @@ class Servable:
         self._delivered += 1
         self._ran(ran)
 
+    def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
+        self._delivered += 1
+        if ran is not None and ran.failure:
+            self.statistics.failed_runs += 1
+            self._tell(ran.failure)
+        ticket.token(ran)
+
     def _ran(self, ran: Ran) -> None:
         """Answer a run, and learn from it what its like costs."""
         batch = ran.plan.batch
@@ -274,3 +299,19 @@ class Servable:
 
     def _priority_refused(self, reason: str) -> None:
         self._publish(PriorityRefused(self.manifest.name, self.manifest.version, reason))
+
+
+class _Nobody:
+    """The sink of what is run beside the queue: nobody waits for it."""
+
+    def answer(self, token: Any, response: InferResponse) -> None:
+        """Sink.answer."""
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        """Sink.refuse."""
+
+    def flush(self) -> None:
+        """Sink.flush."""
+
+
+_NOBODY = _Nobody()

@@ -86,6 +86,9 @@ class EngineSettings:
     retry_after_s: float = 1.0  # what an OVERLOADED or UNAVAILABLE caller is told to wait
     ready_within_s: float = 10.0  # a start announces itself ready after this long, whatever models still load
     drain_s: float = 10.0  # how long a version that is replaced or unloaded may finish its queue
+    staged_versions: int = 8  # versions loaded for updates that are not committed yet
+    lease_limit_s: float = 3600.0  # longest time that a route may last without being renewed
+    comparisons: int = 4  # answers of two versions waiting to be compared; each keeps the outputs of both
     image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
     image_pixels: int = 40_000_000  # images of one request that decode to more in all are refused before that
     image_threads: int = 1  # images decoded at once
@@ -108,7 +111,7 @@ class EngineSettings:
 
 AT_LEAST_ONE = (
     *("max_batch_rows", "batch_rows", "queue_requests", "turn_us", "forms", "quota_callers"),
-    *("image_bytes", "image_pixels", "image_threads"),
+    *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
 )
 
 

@@ -23,10 +23,11 @@ from gateway.engine.ticket import Ticket
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a worker tells the loop: a run is over, the queue is the loop's again, the session failed to close, the
-    kernel refused the thread its lower priority."""
+    """What a worker tells the loop: a run is over, one beside the queue is (None: it never ran), the queue is the
+    loop's again, the session failed to close, the kernel refused the thread its lower priority."""
 
     ran: Callable[[Ran], None]
+    beside_ended: Callable[[Ticket, Ran | None], None]
     returned: Callable[[], None]
     close_failed: Callable[[str], None]
     priority_refused: Callable[[str], None]
@@ -54,10 +55,11 @@ class Worker:
         self._closing = False
         self._finished = asyncio.Event()
         self._thread: threading.Thread | None = None
+        self._beside: Ticket | None = None
         self.owns = False
         """Whether the queue is the worker's. Set by the loop, cleared by the thread, both under the lock."""
         self.begun = 0
-        """Runs begun; `Calls.ran` is called once for each."""
+        """Runs begun or to be made beside the queue; `Calls.ran` or `Calls.beside_ended` is called once for each."""
 
     def take_over(self) -> None:
         """The queue, and with it the session, is the worker's from now on."""
@@ -70,6 +72,16 @@ class Worker:
             displaced = self._queue.offer(ticket)
             self._wake()
         return displaced
+
+    def offer_beside(self, ticket: Ticket) -> bool:
+        """Run a ticket that is in no queue, once nothing else waits; False where one waits for that already."""
+        with self._changed:
+            if self._beside is not None or self._closing:
+                return False
+            self._beside = ticket
+            self.begun += 1
+            self._wake()
+        return True
 
     def remove(self, ticket: Ticket) -> bool:
         """As `Queue.remove`, while the worker owns the queue."""
@@ -85,6 +97,7 @@ class Worker:
         """From now on the thread ends when the queue is empty."""
         with self._changed:
             self._closing = True
+            self._drop_beside()
             self._wake()
 
     def abandon(self) -> list[Ticket]:
@@ -107,18 +120,43 @@ class Worker:
         limiter, share = self._footing.limiter, self._share
         more = False
         while more or self._due():
+            if (beside := self._take_beside()) is not None:
+                self._run_beside(beside)
+                continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
             ran = self._run(self._take(began_ns))
             self._post(self._calls.ran, ran)
             with self._changed:
-                more = self._ready()
+                more = self._queue.length > 0 and self._ready()
             limiter.leave(share, time.monotonic_ns() - began_ns, again=more)
         try:
             self._runner.close()
         except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
             self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
+
+    def _take_beside(self) -> Ticket | None:
+        """What runs beside the queue, if the queue is empty."""
+        with self._changed:
+            if self._beside is None or self._queue.length:
+                return None
+            taken, self._beside = self._beside, None
+            return taken
+
+    def _run_beside(self, ticket: Ticket) -> None:
+        limiter, share, ran = self._footing.limiter, self._share, None
+        if limiter.enter_if_idle(share):
+            began_ns = time.monotonic_ns()
+            ran = self._run(Plan([ticket], ticket.form.rows, []))
+            limiter.leave(share, time.monotonic_ns() - began_ns, again=False)
+        self._post(self._calls.beside_ended, ticket, ran)
+
+    def _drop_beside(self) -> None:
+        """Nothing is run beside a queue that the worker gives away, or before it ends. Called under the lock."""
+        if self._beside is not None:
+            self._post(self._calls.beside_ended, self._beside, None)
+            self._beside = None
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
@@ -132,6 +170,7 @@ class Worker:
                     return False
                 if self.owns and self._is_the_loops():
                     self.owns = False
+                    self._drop_beside()
                     self._post(self._calls.returned)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
@@ -139,7 +178,9 @@ class Worker:
 
     def _ready(self) -> bool:
         """Whether the next run is the worker's, now."""
-        return self.owns and self._queue.length > 0 and not self._is_the_loops() and self._held_back_ns() <= 0
+        if not self._queue.length:
+            return self._beside is not None
+        return self.owns and not self._is_the_loops() and self._held_back_ns() <= 0
 
     def _is_the_loops(self) -> bool:
         """Whether the queue goes back to the loop, because what comes next is short enough for it."""

@@ -1,0 +1,94 @@
+"""How requests that name no version are shared among versions, and how far the answers of two versions agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.golden import agreeing, mean_difference
+from gateway.domain.routing import version_order
+from gateway.domain.tensor import Tensors
+
+WHOLE = 100
+"""Weights are percent."""
+
+
+def check_weights(model: str, weights: Mapping[str, int]) -> None:
+    """Raises RequestError INVALID unless every version has 0 to 100 percent, and all together 100."""
+    for version, weight in weights.items():
+        if type(weight) is not int or not 0 <= weight <= WHOLE:
+            raise _invalid(
+                model, f"version {version:.200} has the weight {weight!r:.40}; write a whole number of percent"
+            )
+    if sum(weights.values()) != WHOLE:
+        raise _invalid(model, f"the weights add up to {sum(weights.values())}; make them {WHOLE}")
+
+
+def main_version(weights: Mapping[str, int]) -> str:
+    """The version with most weight, the newest of equals: what stands for all where one must."""
+    return max(weights, key=lambda version: (weights[version], version_order(version)))
+
+
+def percentages(weights: Mapping[str, int]) -> dict[str, int]:
+    """Weights that need not add up to 100 any more, in whole percent."""
+    total = sum(weights.values())
+    return {version: round(WHOLE * weight / total) for version, weight in weights.items()}
+
+
+class Turns:
+    """Which version is next. Deterministic, spread evenly, and exact: any `sum(weights)` requests in a row are shared
+    as the weights say (smooth weighted round-robin, as nginx has it)."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        """At least one weight is above 0."""
+        self.weights = MappingProxyType({version: weight for version, weight in weights.items() if weight})
+        self._order, self._place = _order(self.weights), -1
+
+    def next(self) -> str:
+        """The version whose turn it is."""
+        place = self._place = (self._place + 1) % len(self._order)
+        return self._order[place]
+
+
+def _order(weights: Mapping[str, int]) -> tuple[str, ...]:
+    total, credit = sum(weights.values()), dict.fromkeys(weights, 0)
+    order = []
+    for _ in range(total):
+        for version, weight in weights.items():
+            credit[version] += weight
+        chosen = max(credit, key=credit.__getitem__)
+        credit[chosen] -= total
+        order.append(chosen)
+    return tuple(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows of one request that two versions answered, how many of them `disagreed`, and the largest mean absolute
+    difference of any output (infinite where one has NaN or infinity and the other has not)."""
+
+    rows: int
+    disagreed: int
+    mean_abs: float
+
+
+def compare(answers: Tensors, others: Tensors, rows: int) -> Comparison:
+    """Hold `others` against `answers`, which have a row for each of `rows` (1: they are one row). A row disagrees where
+    in any output the best class differs or, without classes, any value beyond what golden sets are allowed."""
+    disagree, mean_abs = np.zeros(rows, bool), 0.0
+    for name, answer in answers.items():
+        other = others[name]
+        if answer.shape != other.shape:
+            return Comparison(rows, rows, float("inf"))
+        agree = agreeing(answer, other)
+        disagree |= ~agree.reshape(rows, -1).all(axis=1) if agree.size else False
+        mean_abs = max(mean_abs, mean_difference(answer, other))
+    return Comparison(rows, int(disagree.sum()), mean_abs)
+
+
+def _invalid(model: str, problem: str) -> RequestError:
+    return RequestError(Fault.INVALID, f"model '{model:.200}': {problem}")

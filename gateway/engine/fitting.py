@@ -1,0 +1,76 @@
+"""From an open session to a servable: its placement in words, what its runs cost, and the threads that they take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gateway.domain.inventory import CPU
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.selection import Candidate, argument
+from gateway.domain.statistics import Placement
+from gateway.engine.cost import Cost, judge
+from gateway.engine.limiter import Limiter
+from gateway.engine.loader import Loader, Opened
+from gateway.engine.servable import House, Servable
+from gateway.engine.settings import EngineSettings
+from gateway.engine.worker import Footing
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Makes servables for one device."""
+
+    loader: Loader
+    house: House
+
+    def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
+        """A servable of an opened release; it goes on counting where `old`, of the same manifest, stopped."""
+        manifest = opened.manifest
+        return Servable(
+            manifest,
+            self._placement(opened),
+            opened.session,
+            cost=self._cost(opened.candidate, manifest),
+            threads=_threads(opened.candidate),
+            house=self.house,
+            statistics=old.statistics if old and old.manifest == manifest else None,
+        )
+
+    def _placement(self, opened: Opened) -> Placement:
+        manifest, candidate = opened.manifest, opened.candidate
+        variant = candidate.variant
+        return Placement(
+            variant=variant.name,
+            runtime=variant.runtime,
+            precision=variant.precision,
+            accelerator=candidate.accelerator or "",
+            reason=argument(self.loader.candidates(manifest), candidate, self.loader.objective),
+            max_batch_rows=self.house.settings.max_batch_rows if manifest.batched else 0,
+            signed=opened.release.signed,
+        )
+
+    def _cost(self, candidate: Candidate, manifest: ModelManifest) -> Cost:
+        """A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that."""
+        settings = self.house.settings
+        return judge(
+            candidate.verdict.measured if candidate.verdict else None,
+            candidate.accelerator or CPU,
+            batched=manifest.batched,
+            inline_limit_us=0 if settings.queue_of(manifest.name).delay_us else settings.inline_limit_us,
+            batch_rows=settings.batch_rows,
+            batch_gain=settings.batch_gain,
+        )
+
+
+def footing(loader: Loader, settings: EngineSettings) -> Footing:
+    """What the workers of the loader's device stand on."""
+    budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
+    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), budget.worker_nice)
+
+
+def _threads(candidate: Candidate) -> int:
+    """Of the processor, taken by a run; none where an accelerator does the work."""
+    if candidate.accelerator not in {None, CPU}:
+        return 0
+    return candidate.verdict.threads if candidate.verdict else 1

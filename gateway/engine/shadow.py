@@ -1,0 +1,134 @@
+"""What others answered is also asked of one version, and compared, at nobody's cost.
+
+A caller has its answer before the shadow hears of the request. The shadow runs it on its worker's thread, only while
+nothing else is under way there and the device's threads are idle; everything else is left out, and counted by reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from gateway.domain.errors import RequestError
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.ports import Sink
+from gateway.domain.sharing import Comparison
+from gateway.domain.tensor import Array, Tensor, Tensors
+from gateway.engine.quotas import Account
+from gateway.engine.run import Ran
+from gateway.engine.servable import Servable
+from gateway.engine.ticket import Ticket
+
+
+class Shadow:
+    """Compares `servable` with those that answer. One request at a time; further ones meanwhile are left out."""
+
+    def __init__(self, servable: Servable) -> None:
+        self.servable = servable
+        self._counted = servable.statistics.shadow
+        self._loop = asyncio.get_running_loop()
+        self._asking = False
+
+    def submit(
+        self, servable: Servable, request: InferRequest, sink: Sink, token: Any, account: Account | None
+    ) -> Ticket:
+        """Submit a request to another version, and watch for its answer. Raises as `Servable.submit` does."""
+        tap = _Tap(self, servable, sink)
+        tap.ticket = servable.submit(request, tap, token, account)
+        return tap.ticket
+
+    def answered(self, by: Servable, ticket: Ticket, response: InferResponse) -> None:
+        """Hear of an answer that its caller has. Does nothing that takes time: others of its run wait for theirs."""
+        if self._asking:
+            self._counted.skip("busy")
+        else:
+            self._asking = True
+            self._loop.call_soon(self._ask, by, ticket, response)
+
+    def _ask(self, by: Servable, ticket: Ticket, response: InferResponse) -> None:
+        alike = by.manifest.inputs == self.servable.manifest.inputs
+        if reason := _unfit(ticket, alike=alike):
+            self._skip(reason)
+            return
+        answers = {name: tensor.array for name, tensor in response.outputs.items()}
+        ended = partial(self._ran, answers=answers, rows=ticket.form.rows)
+        try:
+            if not self.servable.ask_beside(ticket.inputs, ticket.form if alike else None, ended):
+                self._skip("busy")
+        except RequestError:
+            self._skip("refused")
+
+    def _ran(self, ran: Ran | None, answers: Tensors, rows: int) -> None:
+        if ran is None or ran.failure:
+            self._skip("busy" if ran is None else "failed")
+        elif not self.servable.comparing.begin(answers, ran.outputs, rows, self._compared):
+            self._skip("pending")
+        else:
+            self._asking = False
+
+    def _compared(self, found: Comparison | None) -> None:
+        if found is None:
+            self._counted.skip("unlike")
+        else:
+            self._counted.count(found.rows, found.disagreed, found.mean_abs)
+
+    def _skip(self, reason: str) -> None:
+        self._asking = False
+        self._counted.skip(reason)
+
+
+class _Tap:
+    """A sink that hands everything on to the caller's own, which comes first. It equals it, so that a run in which
+    both have answers flushes once."""
+
+    __slots__ = ("_by", "_shadow", "_sink", "ticket")
+
+    def __init__(self, shadow: Shadow, by: Servable, sink: Sink) -> None:
+        self._shadow, self._by, self._sink = shadow, by, sink
+        self.ticket: Ticket | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self._sink is (other._sink if isinstance(other, _Tap) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._sink)
+
+    def answer(self, token: Any, response: InferResponse) -> None:
+        """Sink.answer."""
+        self._sink.answer(token, response)
+        if self.ticket is not None:
+            self._shadow.answered(self._by, self.ticket, response)
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        """Sink.refuse."""
+        self._sink.refuse(token, error)
+
+    def flush(self) -> None:
+        """Sink.flush."""
+        self._sink.flush()
+
+
+def _unfit(ticket: Ticket, *, alike: bool) -> str:
+    """Why a request cannot be asked again ("": it can). Images are not decoded twice: what one version decoded serves
+    the other where both take the `alike` inputs."""
+    if not ticket.form.plain:
+        return "classification"
+    if ticket.inputs is not ticket.request.inputs:
+        return "" if alike else "encoded"
+    return "shared_memory" if _shared(ticket.inputs) else ""
+
+
+def _shared(inputs: Mapping[str, Tensor]) -> bool:
+    """Whether an input lies in its caller's memory: after the answer it may hold anything."""
+    return any(isinstance(_owner(tensor.array), mmap.mmap) for tensor in inputs.values())
+
+
+def _owner(array: Array) -> object:
+    """Whose memory an array is a view of, where that is not numpy's."""
+    base = array.base
+    while base is not None and hasattr(base, "base"):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base

@@ -1,0 +1,34 @@
+"""Several versions behind one model's name, while requests are shared among them; made only for as long as that is so.
+
+It stands where a servable stands in the routes, so that models that are not shared pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.domain.infer import InferRequest
+from gateway.domain.ports import Pending, Sink
+from gateway.domain.sharing import Turns, main_version
+from gateway.engine.quotas import Account
+from gateway.engine.servable import Servable
+from gateway.engine.shadow import Shadow
+
+
+class Split:
+    """`servables` by version take the `turns`; `shadow`, where there is one, is asked what another answered. What is
+    told of the model (manifest, placement) is the version's with most weight."""
+
+    def __init__(self, servables: Mapping[str, Servable], turns: Turns, shadow: Servable | None) -> None:
+        main = servables[main_version(turns.weights)]
+        self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
+        self._servables, self._turns = servables, turns
+        self._shadow = None if shadow is None else Shadow(shadow)
+
+    def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
+        """Submission.submit: hand the request to the version whose turn it is."""
+        servable, shadow = self._servables[self._turns.next()], self._shadow
+        if shadow is None or shadow.servable is servable:
+            return servable.submit(request, sink, token, account)
+        return shadow.submit(servable, request, sink, token, account)

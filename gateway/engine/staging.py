@@ -1,0 +1,116 @@
+"""Releases that are loaded before they are served: tried, opened, kept apart, taken over or let go."""
+
+from __future__ import annotations
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.domain.events import ModelRefused, Publish, VariantChosen
+from gateway.domain.lifecycle import State
+from gateway.domain.ports import Loaded
+from gateway.domain.release import Release
+from gateway.domain.selection import Candidate
+from gateway.engine.fitting import Fitting
+from gateway.engine.leases import Leases
+from gateway.engine.loader import Opened
+from gateway.engine.registry import Registry
+from gateway.engine.servable import Servable
+from gateway.engine.settings import EngineSettings
+
+
+class Staging:
+    """What is staged, by model and version. Trials run side by side with everything else."""
+
+    def __init__(
+        self, registry: Registry, fitting: Fitting, leases: Leases, settings: EngineSettings, publish: Publish
+    ) -> None:
+        self._registry, self._fitting, self._leases = registry, fitting, leases
+        self._settings, self._publish = settings, publish
+        self._releases: dict[tuple[str, str], Release] = {}
+        self._closed = False
+
+    async def stage(self, release: Release) -> Loaded:
+        """As `ModelRepository.stage`. Cancelled, it leaves no session behind."""
+        key = (release.name, release.version)
+        kept = self._releases.get(key)
+        if kept is not None and kept.digest == release.digest:
+            return self.told(self._registry.entry(release.name).staged[release.version])
+        self._check_room(key)
+        try:
+            opened = await self._fitting.loader.first(release)
+        except (VariantError, ConfigurationError) as error:
+            self._publish(ModelRefused(release.name, release.version, str(error)))
+            raise
+        servable, old = self._keep(opened)
+        if old is not None:
+            await old.close(self._settings.drain_s)
+        return self._loaded(servable, opened.candidate)
+
+    async def unstage(self, model: str, version: str, drain_s: float) -> None:
+        """As `ModelRepository.unstage`."""
+        servable = self._let_go(model, version)
+        if servable is not None:
+            await servable.close(drain_s)
+        elif self._registry.serving(model, version) is not None:
+            what = f"model '{model}' version {version} is what is committed or given by hand; commit another one first"
+            raise RequestError(Fault.DENIED, what)
+
+    def take(self, release: Release) -> Servable | None:
+        """What was staged of this very release, to be served from now on; None where there is nothing."""
+        kept = self._releases.get((release.name, release.version))
+        if kept is None or kept.digest != release.digest:
+            return None
+        del self._releases[release.name, release.version]
+        return self._registry.entry(release.name).staged.pop(release.version)
+
+    def told(self, servable: Servable) -> Loaded:
+        """What became of a release before."""
+        placement = servable.placement
+        candidates = self._fitting.loader.candidates(servable.manifest)
+        own = (
+            c for c in candidates if (c.variant.name, c.accelerator or "") == (placement.variant, placement.accelerator)
+        )
+        return self._loaded(servable, next(own, None))
+
+    def close(self) -> None:
+        """Keep nothing any more that is still being tried or opened."""
+        self._closed = True
+
+    def _check_room(self, key: tuple[str, str]) -> None:
+        if key not in self._releases and len(self._releases) >= self._settings.staged_versions:
+            what = f"{len(self._releases)} versions are loaded for updates, the most there may be; unload one of them"
+            raise RequestError(Fault.OVERLOADED, what, retry_after_s=self._settings.retry_after_s)
+
+    def _keep(self, opened: Opened) -> tuple[Servable, Servable | None]:
+        """Returns what is staged now, and what it takes the place of. Never waits, so that nothing is left behind."""
+        release = opened.release
+        if self._closed:
+            opened.session.close()
+            raise VariantError("the gateway stops", transient=True)
+        servable = self._fitting.servable(opened)
+        servable.move(State.AVAILABLE)
+        entry = self._registry.entry(release.name)
+        old = entry.stage(release.version, servable)
+        self._releases[release.name, release.version] = release
+        self._publish(chosen(servable))
+        return servable, old
+
+    def _let_go(self, model: str, version: str) -> Servable | None:
+        if self._releases.pop((model, version), None) is None:
+            return None
+        entry = self._registry.entry(model)
+        before, servable = entry.route, entry.unstage(version)
+        self._leases.settle(model, before, f"version {version} is unloaded")
+        self._registry.tidy(model)
+        return servable
+
+    @staticmethod
+    def _loaded(servable: Servable, candidate: Candidate | None) -> Loaded:
+        placement = servable.placement
+        verdict = candidate.verdict if candidate else None
+        measured = verdict.measured if verdict else None
+        return Loaded(placement.variant, placement.accelerator, placement.reason, measured)
+
+
+def chosen(servable: Servable) -> VariantChosen:
+    """Which variant serves a version, and why."""
+    manifest, placement = servable.manifest, servable.placement
+    return VariantChosen(manifest.name, manifest.version, placement.variant, placement.accelerator, placement.reason)
