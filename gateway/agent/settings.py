@@ -25,7 +25,6 @@ class FetchSettings:
     retry_after_limit_s: float = 3_600.0  # a server that asks for a longer pause than this is not believed
     redirects: int = 5  # followed in a row; never from https to http
     piece_bytes: int = 65_536  # read from a connection at a time
-    document_limit_bytes: int = 8_388_608  # largest document held in memory, whatever length its metadata states
     ca_file: str | None = None  # trust these certificates (PEM) instead of the system's
     certificate_file: str | None = None  # the device's own certificate (PEM), shown to servers that ask
     key_file: str | None = None  # its key, where it is not in the same file
@@ -36,12 +35,32 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySettings:
-    """`[repository]`: how much signed metadata is read, and how old it may be where there is no network."""
+    """`[repository]`: how much signed metadata is read."""
 
     root_limit_bytes: int = 512_000  # one version of root
     timestamp_limit_bytes: int = 16_384  # timestamp
     snapshot_limit_bytes: int = 2_000_000  # snapshot, where timestamp states no length
-    targets_limit_bytes: int = 5_000_000  # targets and each delegated role, where snapshot states no length
+    targets_limit_bytes: int = 4_194_304  # targets and each delegated role, where snapshot states no length
     root_rotations: int = 256  # new versions of root taken in one refresh
     delegations: int = 32  # roles looked into for one target
-    offline_validity_d: float = 30.0  # timestamp, snapshot and assignment from a folder: days past their expiry
+    document_limit_bytes: int = 4_194_304  # largest target held in memory, whatever length its metadata states
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """`[agent]`: how often it asks, and what it waits for."""
+
+    poll_s: float = 900.0  # between two questions, unless the fleet says otherwise
+    retry_s: float = 60.0  # after a question that failed, doubling up to poll_s
+    jitter_percent: float = 20.0  # of either, up or down at random: a fleet must not ask all at once
+    drain_s: float = 30.0  # how long requests of a version that goes may finish
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """`[control]`: the daemon's control socket."""
+
+    socket: str = "/run/edge-gateway/control.sock"  # where the daemon listens for its agent
+    timeout_s: float = 10.0  # for an answer
+    load_timeout_s: float = 600.0  # for the answer to a load, which tries the variant in a throw-away process
+    answer_limit_bytes: int = 16_777_216  # 16 MiB: largest answer that is read

@@ -41,8 +41,8 @@ class Receiver(Protocol):
     @property
     def offset(self) -> int: ...
 
-    def write(self, piece: bytes) -> None:
-        """Append. What this raises ends the download."""
+    def append(self, chunk: bytes) -> None:
+        """The next bytes. What this raises ends the download."""
 
 
 class Source(Protocol):

@@ -145,7 +145,7 @@ class WebSource:
             if receiver.offset + len(kept) > size_bytes:
                 raise _unusable(url, answer, f"{size_bytes} bytes, more came")
             if kept:
-                receiver.write(kept)
+                receiver.append(kept)
             self._rest_a_while(len(piece))
             if receiver.offset == size_bytes:
                 return

@@ -1,0 +1,100 @@
+"""A repository in a folder: a USB stick, a mounted share. Only plain files inside it are read, never through links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gateway.agent.settings import FetchSettings
+from gateway.agent.source import NOT_FOUND, Document, FetchError, Receiver, Source
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK: opening a pipe that nobody writes to would wait for ever."""
+
+
+def open_source(where: str, settings: FetchSettings) -> Source:
+    """`where` is an http(s) or file URL, or the path of a folder. Raises ConfigurationError for bad certificates."""
+    parts = urllib.parse.urlsplit(where)
+    if parts.scheme in {"http", "https"}:
+        from gateway.agent.web import WebSource
+
+        return WebSource(where, settings)
+    return FolderSource(Path(urllib.parse.unquote(parts.path) if parts.scheme == "file" else where), settings)
+
+
+class FolderSource:
+    """`folder` itself may be reached through links (mount points are); below it none is followed."""
+
+    def __init__(self, folder: Path, settings: FetchSettings | None = None) -> None:
+        self._folder = folder
+        self._settings = settings or FetchSettings()
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
+        """A whole file of at most `limit_bytes`; `etag` and `query` mean nothing here. Raises FetchError."""
+        with self._opened(path) as (descriptor, size_bytes):
+            if size_bytes > limit_bytes:
+                raise self._unusable(path, f"it has {size_bytes} bytes, at most {limit_bytes} are read")
+            content = bytearray()
+            while piece := os.read(descriptor, min(self._settings.piece_bytes, limit_bytes + 1 - len(content))):
+                content += piece
+            if len(content) > limit_bytes:
+                raise self._unusable(path, f"it grew beyond {limit_bytes} bytes while it was read")
+            return Document(bytes(content))
+
+    def copy(self, path: str, receiver: Receiver, size_bytes: int) -> None:
+        """Bring `receiver` to exactly `size_bytes`. Raises FetchError."""
+        with self._opened(path) as (descriptor, found_bytes):
+            if found_bytes != size_bytes:
+                raise self._unusable(path, f"it has {found_bytes} bytes where {size_bytes} were signed")
+            os.lseek(descriptor, receiver.offset, os.SEEK_SET)
+            while wanted := min(self._settings.piece_bytes, size_bytes - receiver.offset):
+                piece = os.read(descriptor, wanted)
+                if not piece:
+                    raise self._unusable(path, f"it ended after {receiver.offset} of {size_bytes} bytes")
+                receiver.append(piece)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[tuple[int, int]]:
+        """Descriptor and size of a plain file."""
+        try:
+            descriptor = self._open(path.split("/"), path)
+        except FileNotFoundError as error:
+            raise FetchError(f"{self._folder} has no {path}", status=NOT_FOUND, final=True) from error
+        except OSError as error:
+            raise self._unusable(path, error.strerror or str(error)) from error
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise self._unusable(path, "it is no plain file")
+            yield descriptor, found.st_size
+        except OSError as error:  # the medium fails or is gone
+            raise FetchError(f"{path} in {self._folder} could not be read: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    def _open(self, parts: list[str], path: str) -> int:
+        if any(part in {"", ".", ".."} or "\0" in part for part in parts):
+            raise self._unusable(path, "it is no path inside a repository")
+        with contextlib.ExitStack() as opened:
+            at = os.open(self._folder, _FOLDER & ~os.O_NOFOLLOW)
+            opened.callback(os.close, at)
+            for part in parts[:-1]:
+                at = os.open(part, _FOLDER, dir_fd=at)
+                opened.callback(os.close, at)
+            return os.open(parts[-1], _FILE, dir_fd=at)
+
+    def _unusable(self, path: str, problem: str) -> FetchError:
+        message = (
+            f"{path[:300]!r} in {self._folder} cannot be used: {problem}; copy the repository anew, as plain files"
+        )
+        return FetchError(message, final=True)

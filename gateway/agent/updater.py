@@ -1,0 +1,217 @@
+"""The device's TUF client: tuf.ngclient's workflow, with what a device that may lose power at any moment needs besides.
+
+`tuf.ngclient` decides what is trusted. Added here is what the stock client lacks (7.0.1, measured): writes that survive
+a power cut; a reference time that is handed in; floors that outlive a lost timestamp or snapshot; downloads in memory,
+bounded in time; the raw bytes of what was verified, for the daemon to verify again.
+https://theupdateframework.github.io/specification/latest/#detailed-client-workflow
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+from tuf.api import exceptions
+from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+from gateway.agent.settings import RepositorySettings
+from gateway.agent.source import FetchError, Source
+from gateway.store import durable
+from gateway.trust.distrust import Distrust, Reason
+from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
+from gateway.trust.signatures import signers
+
+ONLINE_ROLES = frozenset({Timestamp.type, Snapshot.type})
+"""Signed by keys that a server holds; all others are signed offline, for longer."""
+
+
+class SourceFetcher(FetcherInterface):
+    """tuf's port to the network. Nothing touches $TMPDIR: a document is held in memory, up to its limit."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        raise NotImplementedError("a length is always known here: download_bytes")
+
+    def download_bytes(self, url: str, max_length: int) -> bytes:
+        """Raises DownloadHTTPError for what is not there (403 and 404 end the chain of roots), FetchError else."""
+        try:
+            return self._source.read(url, max_length).content or b""
+        except FetchError as error:
+            if error.status in {403, 404}:
+                raise exceptions.DownloadHTTPError(str(error), error.status) from error
+            raise
+
+    @contextmanager
+    def download_file(self, url: str, max_length: int) -> Iterator[IO[bytes]]:
+        """The same, as a file."""
+        yield BytesIO(self.download_bytes(url, max_length))
+
+
+class DurableUpdater(Updater):
+    """One refresh at one reference time. `folder` is where metadata is kept; one process at a time.
+
+    `now` is what counts as the present; documents of online keys may be `grace` past their expiry (0 where there is a
+    network), offline-signed ones never. `floors` are the journal's: no role may be older than they say, whatever became
+    of the files. Raises what tuf raises, FetchError, Distrust where a floor would fall, OSError where the disk fails.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        pinned_root: bytes,
+        now: datetime,
+        *,
+        grace: timedelta = timedelta(0),
+        floors: Mapping[str, int] | None = None,
+        settings: RepositorySettings | None = None,
+        metadata_path: str = "metadata/",
+        targets_path: str = "targets/",
+    ) -> None:
+        self._folder, self._now, self.floors = folder, now, dict(floors or {})
+        self._raw: dict[str, bytes] = {}
+        self._parents: dict[str, str] = {}
+        self._chain_followed = False
+        durable.make_folder(folder / "root_history")
+        for place in (folder, folder / "root_history"):
+            durable.sweep(place)
+        super().__init__(
+            str(folder),
+            metadata_path,
+            target_base_url=targets_path,
+            fetcher=SourceFetcher(source),
+            config=_updater_config(settings or RepositorySettings()),
+            bootstrap=pinned_root,
+        )
+        self._trusted_set.reference_time = now - grace
+
+    @property
+    def root(self) -> Root:
+        """The newest root that the pinned one leads to."""
+        return self._trusted_set.root
+
+    @property
+    def targets(self) -> Targets:
+        """The top-level targets role, verified; after `refresh`."""
+        return self._trusted_set.targets
+
+    def find(self, path: str) -> tuple[TargetFile, tuple[bytes, ...]] | None:
+        """What the first role responsible for `path` signs, and the metadata that proves it, from targets down."""
+        self._parents.clear()
+        target = self.get_targetinfo(path)
+        if target is None:
+            return None
+        chain = [next(reversed(self._parents))]  # the walk ends with the role in which it found the target
+        while chain[0] != Targets.type:
+            chain.insert(0, self._parents[chain[0]])
+        return target, tuple(self._raw[role] for role in chain)
+
+    def read_target(self, target: TargetFile, limit_bytes: int) -> bytes:
+        """A target's content, checked against its metadata. Raises Distrust for one of more than `limit_bytes`."""
+        if target.length > limit_bytes:
+            problem = f"its metadata says {target.length} bytes, at most {limit_bytes} are read"
+            raise Distrust(Reason.TOO_LARGE, target.path, problem)
+        folder, slash, name = target.path.rpartition("/")
+        prefix = f"{next(iter(target.hashes.values()))}." if self.root.consistent_snapshot else ""  # TUF 5.7.3
+        content = self._fetcher.download_bytes(f"{self._target_base_url}{folder}{slash}{prefix}{name}", target.length)
+        target.verify_length_and_hashes(content)
+        return content
+
+    def risen_floors(self) -> dict[str, int]:
+        """Floors that what was verified has raised: to be kept in one transaction with what follows from it."""
+        risen: dict[str, int] = {}
+        for role, signed in self._loaded().items():
+            if role_floor(role, self._keys(role), self.floors) < signed.version:
+                risen |= raised_floors(role, signed.version, self._signers(role), self.floors)
+        return risen
+
+    def _loaded(self) -> dict[str, Signed]:
+        return {role: self._trusted_set[role] for role in (Root.type, *self._raw) if role in self._trusted_set}
+
+    def _keys(self, role: str) -> RoleKeys:
+        """Whose word it is that a version is the present one (gateway/trust/floors.py)."""
+        return keys_of(self.root, role if role in ONLINE_ROLES | {Root.type} else Snapshot.type)
+
+    def _signers(self, role: str) -> frozenset[str]:
+        voucher = role if role in ONLINE_ROLES | {Root.type} else Snapshot.type
+        raw = self._raw.get(voucher) or self._root_file(self.root.version).read_bytes()
+        return signers(self.root, voucher, Metadata.from_bytes(raw), voucher)
+
+    def _check(self, role: str) -> None:
+        """Beyond tuf's own checks; asked before anything is kept, and again of what was kept before."""
+        signed = self._trusted_set[role]
+        check_role_floor(role, signed.version, self._keys(role), self.floors)
+        if role not in ONLINE_ROLES and signed.is_expired(self._now):
+            raise exceptions.ExpiredMetadataError(f"{role} version {signed.version} expired at {signed.expires}")
+
+    def _load_root(self) -> None:
+        self._chain_followed = True
+        super()._load_root()
+        self._check(Root.type)  # 5.3.10: the freeze check comes after root was kept
+
+    def _load_timestamp(self) -> None:
+        super()._load_timestamp()
+        self._check(Timestamp.type)
+
+    def _load_snapshot(self) -> None:
+        super()._load_snapshot()
+        self._check(Snapshot.type)
+
+    def _load_targets(self, role: str, parent_role: str) -> Targets:
+        self._parents.pop(role, None)
+        self._parents[role] = parent_role
+        targets = super()._load_targets(role, parent_role)
+        self._check(role)
+        return targets
+
+    def _load_local_metadata(self, rolename: str) -> bytes:
+        data = super()._load_local_metadata(rolename)
+        self._raw[rolename] = data
+        return data
+
+    def _persist_metadata(self, rolename: str, data: bytes) -> None:
+        """Called with what tuf has just verified, before which nothing of it is on the disk."""
+        self._check(rolename)
+        self._raw[rolename] = data
+        super()._persist_metadata(rolename, data)
+
+    def _persist_file(self, filename: str, data: bytes) -> None:
+        file = Path(filename)
+        if not file.is_file() or file.read_bytes() != data:  # the pinned root is handed in at every poll
+            durable.write_file(file, data)
+
+    def _update_root_symlink(self) -> None:
+        """root.json → root_history/N.root.json; never back to the pinned root, with which every refresh begins."""
+        link = self._folder / "root.json"
+        current = f"root_history/{self.root.version}.root.json"
+        if os.path.lexists(link) and (not self._chain_followed or _link(link) == current):
+            return
+        staged = durable.temporary(self._folder)
+        staged.symlink_to(current)
+        durable.rename(staged, link)
+
+    def _root_file(self, version: int) -> Path:
+        return self._folder / "root_history" / f"{version}.root.json"
+
+
+def _updater_config(settings: RepositorySettings) -> UpdaterConfig:
+    return UpdaterConfig(
+        max_root_rotations=settings.root_rotations,
+        max_delegations=settings.delegations,
+        root_max_length=settings.root_limit_bytes,
+        timestamp_max_length=settings.timestamp_limit_bytes,
+        snapshot_max_length=settings.snapshot_limit_bytes,
+        targets_max_length=settings.targets_limit_bytes,
+    )
+
+
+def _link(link: Path) -> str:
+    return str(link.readlink()) if link.is_symlink() else ""

@@ -1,0 +1,93 @@
+"""A repository, its server, and the client as the executable that outside suites run."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuf.api.metadata import Metadata
+
+from tests.conformance.publisher import Publisher
+
+PROGRAM = Path(__file__).with_name("tuf-client")
+
+
+class Client:
+    """One device: what its client trusts lies in `trusted`, what it downloaded in `downloads`."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.trusted, self.downloads = folder / "metadata", folder / "downloads"
+        self._folder, self._url = folder, url
+        self.trusted.mkdir()
+        self.downloads.mkdir()
+        self.said = ""
+
+    def init(self, root: bytes) -> bool:
+        """Whether `init` went well."""
+        file = self._folder / "initial_root.json"
+        file.write_bytes(root)
+        return self._run("init", str(file))
+
+    def refresh(self, *, at: datetime | None = None) -> bool:
+        """Whether `refresh` went well."""
+        return self._run("--metadata-url", f"{self._url}metadata", "refresh", at=at)
+
+    def download(self, target: str, *, at: datetime | None = None) -> bool:
+        """Whether `download` went well."""
+        where = ["--metadata-url", f"{self._url}metadata", "--target-base-url", f"{self._url}targets"]
+        return self._run(*where, "--target-name", target, "--target-dir", str(self.downloads), "download", at=at)
+
+    def content(self, role: str) -> bytes:
+        """The bytes that are trusted for a top-level role (or one with a plain name)."""
+        return (self.trusted / f"{role}.json").read_bytes()
+
+    def versions(self) -> dict[str, int]:
+        """Of every role that is trusted."""
+        files = self.trusted.glob("*.json")
+        found: dict[str, Any] = {file.stem: Metadata.from_bytes(file.read_bytes()) for file in files}
+        return {role: metadata.signed.version for role, metadata in found.items()}
+
+    def downloaded(self) -> list[bytes]:
+        """Contents of all files that were downloaded."""
+        return sorted(file.read_bytes() for file in self.downloads.rglob("*") if file.is_file())
+
+    def _run(self, *arguments: str, at: datetime | None = None) -> bool:
+        clock = ["faketime", f"{at:%Y-%m-%d %H:%M:%S}"] if at else []
+        command = [*clock, str(PROGRAM), "--metadata-dir", str(self.trusted), *arguments]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+            cwd=self._folder,
+            env={"TZ": "UTC", "PATH": "/usr/bin:/bin"},
+        )
+        self.said = done.stderr
+        assert done.returncode in {0, 1}, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode == 0
+
+
+@pytest.fixture
+def publisher() -> Publisher:
+    return Publisher()
+
+
+@pytest.fixture
+def client(publisher: Publisher, tmp_path: Path) -> Iterator[Client]:
+    """Not initialised yet."""
+    with publisher.served() as url:
+        yield Client(tmp_path, url)
+
+
+@pytest.fixture
+def device(client: Client, publisher: Publisher) -> Client:
+    """Initialised with the first root; nothing was asked for yet."""
+    assert client.init(publisher.files["metadata/1.root.json"]), client.said
+    assert publisher.requests == []
+    return client
