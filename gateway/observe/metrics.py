@@ -72,6 +72,7 @@ class Metrics:
         yield from _traffic(counted)
         yield from _time(counted)
         yield from self._models(counted)
+        yield from _updates(counted)
         yield from _device(self._vitals)
         yield from self._itself()
         yield from _samples(sample for source in self._sources for sample in source())
@@ -84,6 +85,7 @@ class Metrics:
         ready = _gauge("model_ready", "Whether the model version answers: 1 or 0.", MODEL_LABELS)
         labels = (*MODEL_LABELS, "variant", "runtime", "precision", "accelerator")
         variant = _gauge("variant_info", "The variant in use; always 1.", labels)
+        signed = _gauge("model_signed", "Whether the version's owner signed it: 1, or 0 given by hand.", MODEL_LABELS)
         for servable in counted:
             of = [servable.model, servable.version]
             ready.add_metric(of, float(self._inference.ready(*of)))
@@ -91,7 +93,8 @@ class Metrics:
             if placement is not None:
                 where = [placement.variant, placement.runtime, placement.precision, placement.accelerator]
                 variant.add_metric([*of, *where], 1)
-        return ready, variant
+                signed.add_metric(of, float(placement.signed))
+        return ready, variant, signed
 
     def _placement(self, servable: ServableStatistics) -> Placement | None:
         """None while nothing serves the version: its counters are still shown."""
@@ -134,6 +137,25 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
         ignored.add_metric(of, servable.ignored_parameters)
         queued.add_metric(of, servable.queued)
     return requests, rows, executions, lanes, drops, ignored, queued
+
+
+def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
+    """What decides whether a new version takes over."""
+    failed = _counter("failed_runs", "Runs that raised: the version's fault, not its callers'.", MODEL_LABELS)
+    weight = _gauge("weight_percent", "Share of the requests that name no version.", MODEL_LABELS)
+    rows = _counter("shadow_rows", "Rows asked for comparison: agreed or disagreed.", (*MODEL_LABELS, "outcome"))
+    difference = _counter("shadow_difference", "Mean absolute difference of those rows, summed.", MODEL_LABELS)
+    skipped = _counter("shadow_skips", "Requests that were not compared, by reason.", (*MODEL_LABELS, "reason"))
+    for servable in counted:
+        of, shadow = [servable.model, servable.version], servable.shadow
+        failed.add_metric(of, servable.failed_runs)
+        weight.add_metric(of, servable.weight)
+        rows.add_metric([*of, "agreed"], shadow.compared - shadow.disagreed)
+        rows.add_metric([*of, "disagreed"], shadow.disagreed)
+        difference.add_metric(of, shadow.difference)
+        for reason, count in sorted(shadow.not_compared.items()):
+            skipped.add_metric([*of, reason], count)
+    return failed, weight, rows, difference, skipped
 
 
 def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:

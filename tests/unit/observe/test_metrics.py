@@ -37,6 +37,9 @@ class Counted(SimulatedInference):
         self.counted.compute_infer.add(ns=250_000_000)
         self.counted.drop("queue_full")
         self.counted.lanes = {"inline": 19, "worker": 1}
+        self.counted.failed_runs, self.counted.weight = 3, 95
+        self.counted.shadow.count(rows=8, disagreed=1, mean_abs=0.25)
+        self.counted.shadow.skip("busy")
         for ns in (1, LATENCY_BOUNDS_NS[0], LATENCY_BOUNDS_NS[0] + 1, 60_000_000_000):
             self.counted.latency.add([0], ns)
 
@@ -85,6 +88,13 @@ def metrics_of(engine: SimulatedInference, *samples: Sample) -> Metrics:
             1,
         ),
         ("lane_executions_total", {"lane": "inline"}, 19),
+        ("model_signed", {}, 0),
+        ("failed_runs_total", {}, 3),
+        ("weight_percent", {}, 95),
+        ("shadow_rows_total", {"outcome": "agreed"}, 7),
+        ("shadow_rows_total", {"outcome": "disagreed"}, 1),
+        ("shadow_difference_total", {}, 2),
+        ("shadow_skips_total", {"reason": "busy"}, 1),
         ("request_latency_seconds_bucket", {"le": "0.0001"}, 2),
         ("request_latency_seconds_bucket", {"le": "10.0"}, 3),
         ("request_latency_seconds_bucket", {"le": "+Inf"}, 4),
