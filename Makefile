@@ -17,8 +17,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || { echo "Python 3.11 to 3.14 is needed; name one: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed: sudo apt-get install python3-venv"; exit 2; }
 	@echo "$(CURDIR)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/edge-gateway.pth"
-	@printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' 'from gateway.cli import main' 'sys.exit(main())' > $(BIN)/edge-gateway
-	@chmod +x $(BIN)/edge-gateway
+	@for program in edge-gateway:gateway.cli edge-agent:gateway.agent.cli edge-fleet:fleet.cli; do \
+		printf '%s\n' '#!$(CURDIR)/$(BIN)/python' 'import sys' "from $${program#*:} import main" 'sys.exit(main())' > $(BIN)/$${program%%:*}; \
+		chmod +x $(BIN)/$${program%%:*}; \
+	done
 
 $(VENV)/.runtime: requirements/runtime.txt | $(VENV)/bin/python
 	@if [ ! -e $(VENV)/.test ]; then echo "installing the runtime (about 200 MB, once)"; $(PIP) -r $<; fi

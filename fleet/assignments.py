@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -66,6 +67,22 @@ def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
     metadata = assignment_metadata(assignment)
     metadata.sign(signer)
     return metadata.to_bytes()
+
+
+def renewed_assignment(metadata: Metadata[Targets], now: datetime, settings: FleetSettings) -> Metadata[Targets]:
+    """The same assignment, one version later and valid from now, not yet signed."""
+    signed = copy.deepcopy(metadata.signed)
+    signed.version += 1
+    signed.expires = now + timedelta(hours=settings.assignment_expiry_h)
+    signed.unrecognized_fields["issued"] = now.strftime(TIME_FORMAT)
+    signed.unrecognized_fields.pop("nonce", None)
+    return Metadata(signed)
+
+
+def slots_of(metadata: Metadata[Targets]) -> Mapping[str, str]:
+    """Paths of the releases that an assignment names, by slot."""
+    targets = metadata.signed.targets.values()
+    return {str(t.custom["slot"]): t.path for t in targets if isinstance(t.custom, dict) and "slot" in t.custom}
 
 
 def _target(target: Target, custom: Mapping[str, str] | None) -> TargetFile:

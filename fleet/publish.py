@@ -17,7 +17,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 
 from fleet.drafts import Draft
 from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
-from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
+from fleet.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 
@@ -72,10 +72,10 @@ def check_signatures(state: Published, root: Root) -> None:
 def _check_threshold(delegator: Root | Targets, role: str, metadata: Metadata[Any]) -> None:
     missing = quorum(delegator, role).missing(metadata)
     if missing:
-        raise ConfigurationError(
-            f"{role} {metadata.signed.version} lacks {missing} signature(s) of its keys; "
-            "edge-fleet sign it with another key, or edge-fleet rotate it where keys are lost"
-        )
+        remedy = f"renew {role} (edge-fleet renew), have it signed, and publish both together"
+        if role in ONLINE:
+            remedy = "name its keys with --key, or keep them in the folder keys"
+        raise ConfigurationError(f"{role} {metadata.signed.version} lacks {missing} signature(s) of its keys; {remedy}")
 
 
 def _check_drafts(published: Published, drafts: Sequence[Draft], now: datetime) -> None:

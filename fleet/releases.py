@@ -1,11 +1,11 @@
 """Releases: from a model's folder to the document that its owner signs, and the floor it raises.
 
-The document and the decisions are pure; `read_model` and `model_files` read the folder.
+Decisions on values; only `read_model` reads the folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import Any
 from tuf.api.metadata import TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
+from fleet.drafts import Draft
+from fleet.roles import owner_role
 from fleet.settings import FleetSettings
+from fleet.signing import Drafting, add_targets
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact, ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.routing import newest_version, version_order
-from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
+from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes, target_path
 
 MANIFEST = "manifest.toml"
 
@@ -80,15 +83,17 @@ def target_of(path: str, content: bytes, custom: Mapping[str, Any] | None = None
     return target
 
 
-def model_floor(targets: Targets | None, owner: str, model: str) -> str | None:
-    """The oldest version that the owner still allows: the greatest floor of the model's targets; None of none."""
-    return newest_version(_floors(targets, f"models/{owner}/{model}/"))
+def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str = "") -> str | None:
+    """The oldest version that the owner still allows: the greatest floor of the model's targets; None of none.
 
-
-def _floors(targets: Targets | None, prefix: str) -> Iterable[str]:
-    for path, target in (targets.targets if targets else {}).items():
-        if path.startswith(prefix) and isinstance(target.custom, dict) and "floor" in target.custom:
-            yield str(target.custom["floor"])
+    The target `beside` does not count.
+    """
+    prefix = f"models/{owner}/{model}/"
+    return newest_version(
+        str(target.custom["floor"])
+        for path, target in (targets.targets if targets else {}).items()
+        if path.startswith(prefix) and path != beside and isinstance(target.custom, dict) and "floor" in target.custom
+    )
 
 
 def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
@@ -107,11 +112,29 @@ def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:
     return floor
 
 
-def check_new(targets: Targets | None, target: TargetFile) -> None:
-    """Raises ConfigurationError where another release was published under the same version."""
-    standing = targets.targets.get(target.path) if targets else None
-    if standing and standing.hashes != target.hashes:
-        raise ConfigurationError(f"{target.path} is published already, with other content; raise the version")
+@dataclass(frozen=True, slots=True)
+class PlannedRelease:
+    """A release on its way: its document, the target that names it, and the owner's draft that holds the target."""
+
+    release: SignedRelease
+    target: TargetFile
+    content: bytes
+    draft: Draft
+
+
+def plan_release(drafting: Drafting, model: Model, owner: str, floor: str | None) -> PlannedRelease:
+    """A model as its owner's next release. Raises ConfigurationError where it is published already, where the owner is
+    not known, and for a floor by which devices could not go."""
+    role, name, version = owner_role(owner), model.manifest.name, model.manifest.version
+    path = target_path(owner, name, version)
+    if drafting.published.target(path):
+        raise ConfigurationError(f"{path} is published already and never changes; raise the version in its {MANIFEST}")
+    newest = drafting.newest(role)
+    targets = newest.signed if newest and isinstance(newest.signed, Targets) else None
+    chosen = choose_floor(floor, model_floor(targets, owner, name, beside=path), version)
+    release = build_release(model, owner, chosen, drafting.now)
+    target, content = release_target(release)
+    return PlannedRelease(release, target, content, add_targets(drafting, role, [(target, content)]))
 
 
 def _artifact(folder: Path, name: str) -> Artifact:

@@ -103,6 +103,12 @@ def read_metadata(folder: Path, name: str, kind: type[Signed], limit_bytes: int)
     return metadata
 
 
+def read_assignments(folder: Path, limit_bytes: int) -> dict[str, Metadata[Targets]]:
+    """Every assignment of the repository in `folder`, by device, not verified. Raises ConfigurationError."""
+    files = sorted((folder / ASSIGNMENTS).glob("[!.]*.json"))
+    return {file.stem: read_metadata(folder, f"{ASSIGNMENTS}/{file.name}", Targets, limit_bytes) for file in files}
+
+
 def _versions(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
     for name, meta in snapshot.meta.items():
         yield name.removesuffix(".json"), meta.version

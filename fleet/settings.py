@@ -13,6 +13,7 @@ TIMESTAMP_LIMIT_D = 14.0
 class FleetSettings:
     """Expiries count from the moment a document is made; one that an offline key signs is made when it is drafted."""
 
+    url: str = ""  # where devices find `public`; what `bootstrap` writes down for them
     root_expiry_d: float = 365.0  # the roles and their keys
     targets_expiry_d: float = 180.0  # who the owners are
     owner_expiry_d: float = 180.0  # an owner's releases; profiles and policies likewise

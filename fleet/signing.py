@@ -12,14 +12,16 @@ from securesystemslib.signer import Signer
 from tuf.api.metadata import Key, Metadata, Root, TargetFile, Targets
 
 from fleet.drafts import Document, Draft
-from fleet.repository import Published
+from fleet.repository import ASSIGNMENTS, Published
 from fleet.roles import (
     DIRECTOR,
     ONLINE,
     POLICY,
     PROFILES,
     ROOT,
+    SNAPSHOT,
     TARGETS,
+    TIMESTAMP,
     Quorum,
     quorum,
     with_delegation,
@@ -43,11 +45,19 @@ class Drafting:
         draft = self.drafts.get(role)
         return draft.metadata if draft else self.published.document(role)
 
+    def threshold(self, role: str) -> int | None:
+        """Of how many keys a role's documents need signatures now; None of a role that is new."""
+        root, targets = self.newest(ROOT), self.newest(TARGETS)
+        delegated = targets.signed.delegations if targets and isinstance(targets.signed, Targets) else None
+        top = root.signed.roles if root and isinstance(root.signed, Root) else {}
+        found = top.get(role) or (delegated.roles or {} if delegated else {}).get(role)
+        return found.threshold if found else None
+
     def draft(self, role: str, signed: Root | Targets, documents: Mapping[str, bytes] | None = None) -> Draft:
         """`signed` with its version and expiry set, as the role's draft; signatures of an earlier draft are void."""
         previous, waiting = self.published.document(role), self.drafts.get(role)
         signed.version = previous.signed.version + 1 if previous else 1
-        signed.expires = self.now + timedelta(days=_expiry_d(role, self.settings))
+        signed.expires = self.now + timedelta(days=expiry_d(role, self.settings))
         metadata = cast("Document", Metadata(signed))
         shown = {**(waiting.documents if waiting else {}), **(documents or {})}
         return Draft(role, metadata, self.quorums(role, signed), previous, shown)
@@ -165,5 +175,14 @@ def _root_quorums(signed: Root, published: Metadata[Root] | None) -> tuple[Quoru
     )
 
 
-def _expiry_d(role: str, settings: FleetSettings) -> float:
-    return {ROOT: settings.root_expiry_d, TARGETS: settings.targets_expiry_d}.get(role, settings.owner_expiry_d)
+def expiry_d(what: str, settings: FleetSettings) -> float:
+    """How many days a role's document, or an assignment, is made to hold."""
+    if what.startswith(f"{ASSIGNMENTS}/"):
+        return settings.assignment_expiry_h / 24
+    days = {
+        ROOT: settings.root_expiry_d,
+        TARGETS: settings.targets_expiry_d,
+        SNAPSHOT: settings.snapshot_expiry_d,
+        TIMESTAMP: settings.timestamp_expiry_d,
+    }
+    return days.get(what, settings.owner_expiry_d)

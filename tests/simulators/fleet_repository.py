@@ -21,7 +21,7 @@ from fleet import releases, signing
 from fleet.assignments import assigned, assignment_metadata, next_assignment
 from fleet.drafts import Draft
 from fleet.publish import plan_publication
-from fleet.releases import Model, build_release, release_target, target_of
+from fleet.releases import Model, plan_release, release_target, target_of
 from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
 from fleet.roles import DIRECTOR, NAME_FIELD, POLICY, PROFILES, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, owner_role
 from fleet.settings import FleetSettings
@@ -274,18 +274,12 @@ class FleetRepository:
         role = owner_role(owner)
         if role not in self.keys:
             self.add_owner(owner)
-        drafting = self.drafting()
-        newest = drafting.newest(role)
-        targets = newest.signed if newest and isinstance(newest.signed, Targets) else None
-        standing = releases.model_floor(targets, owner, model.manifest.name)
-        chosen = releases.choose_floor(floor, standing, model.manifest.version)
-        release = build_release(model, owner, chosen, self.now)
-        target, content = release_target(release)
-        for artifact in releases.model_files(release):
+        planned = plan_release(self.drafting(), model, owner, floor)
+        for artifact in releases.model_files(planned.release):
             self.workspace.stage_blob(model.folder / artifact.path, artifact)
-        self.workspace.stage(target, content)
-        self._publish([signing.add_targets(drafting, role, [(target, content)])])
-        return target.path
+        self.workspace.stage(planned.target, planned.content)
+        self._publish([planned.draft])
+        return planned.target.path
 
     def _signed(self, draft: Draft) -> Draft:
         for signer in {id(s): s for signers in (*self.keys.values(), self.retired) for s in signers}.values():

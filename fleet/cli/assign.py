@@ -1,0 +1,115 @@
+"""`edge-fleet assign`: what a device runs, in fleets that a file server serves and no controller steers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from securesystemslib.signer import Signer
+from tuf.api.metadata import Metadata, Targets
+
+from fleet.assignments import assigned, assignment_metadata, next_assignment, renewed_assignment, slots_of
+from fleet.cli.common import now, own_signers, workspace
+from fleet.disk import write_durably
+from fleet.repository import Published, assignment_file, read_assignments
+from fleet.roles import DIRECTOR, quorum
+from fleet.workspace import Workspace
+from gateway.domain.assignment import Target
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.signed_release import TIME_FORMAT, target_path
+from gateway.terminal.tables import print_json
+
+EVERY = "all"
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Assign to one device, or renew what is assigned to one or all."""
+    work = workspace(arguments)
+    published = work.published()
+    standing = read_assignments(work.public, work.settings.document_limit_bytes)
+    made = _renewed(work, arguments, standing) if arguments.renew else _assigned(work, arguments, published, standing)
+    signers = _director(work, arguments, published)
+    for device, metadata in made.items():
+        for signer in signers:
+            metadata.sign(signer, append=True)
+        write_durably(work.public / assignment_file(device), metadata.to_bytes())
+    _say(made, as_json=arguments.json)
+    return 0
+
+
+def _assigned(
+    work: Workspace, arguments: argparse.Namespace, published: Published, standing: Mapping[str, Metadata[Targets]]
+) -> dict[str, Metadata[Targets]]:
+    device = arguments.device
+    if not NAME_PATTERN.fullmatch(device) or device == EVERY:
+        raise ConfigurationError(f"{device!r:.150} is no device's id; letters, digits, '.', '_' and '-' make one")
+    if not (arguments.slots or arguments.file or arguments.nothing):
+        raise ConfigurationError(f"nothing is named for {device}; --nothing makes it retire all that it has")
+    before = standing.get(device)
+    assignment = next_assignment(
+        device,
+        read_slots(published, arguments.slots),
+        [assigned(published, path) for path in arguments.file],
+        version=before.signed.version + 1 if before else 1,
+        now=now(),
+        settings=work.settings,
+    )
+    return {device: assignment_metadata(assignment)}
+
+
+def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:
+    """`SLOT=OWNER/MODEL/VERSION`, each. Raises ConfigurationError."""
+    slots: dict[str, Target] = {}
+    for text in texts:
+        slot, _, release = text.partition("=")
+        parts = release.split("/")
+        if len(parts) != 3 or not all(NAME_PATTERN.fullmatch(part) for part in (slot, *parts)):
+            raise ConfigurationError(f"{text!r:.200} is not SLOT=OWNER/MODEL/VERSION")
+        if slot in slots:
+            raise ConfigurationError(f"the slot {slot} is named twice; a slot holds one release")
+        slots[slot] = assigned(published, target_path(*parts))
+    return slots
+
+
+def _renewed(
+    work: Workspace, arguments: argparse.Namespace, standing: Mapping[str, Metadata[Targets]]
+) -> dict[str, Metadata[Targets]]:
+    if arguments.slots or arguments.file or arguments.nothing:
+        raise ConfigurationError("--renew signs again what is assigned; name neither slots nor files with it")
+    chosen = (
+        dict(standing) if arguments.device == EVERY else {k: v for k, v in standing.items() if k == arguments.device}
+    )
+    if not chosen:
+        raise ConfigurationError(f"nothing is assigned to {arguments.device!r:.150} yet")
+    return {device: renewed_assignment(metadata, now(), work.settings) for device, metadata in chosen.items()}
+
+
+def _director(work: Workspace, arguments: argparse.Namespace, published: Published) -> list[Signer]:
+    if published.targets is None:
+        raise ConfigurationError("nothing is published here; edge-fleet publish comes first")
+    wanted = quorum(published.targets.signed, DIRECTOR)
+    signers = own_signers(work, arguments, {key.keyid for key in wanted.keys})
+    if len(signers) < wanted.threshold:
+        raise ConfigurationError(
+            f"{wanted.threshold} key(s) of the director must sign and {len(signers)} are here; "
+            "name them with --key, or keep them in the folder keys"
+        )
+    return signers
+
+
+def _say(made: Mapping[str, Metadata[Targets]], *, as_json: bool) -> None:
+    documents = [
+        {
+            "device": device,
+            "version": metadata.signed.version,
+            "expires": metadata.signed.expires.strftime(TIME_FORMAT),
+            "slots": dict(slots_of(metadata)),
+        }
+        for device, metadata in made.items()
+    ]
+    if as_json:
+        print_json({"assigned": documents})
+        return
+    for document in documents:
+        print(f"{document['device']}: version {document['version']}, valid until {document['expires']}")

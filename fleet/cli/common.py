@@ -1,0 +1,139 @@
+"""What verbs share: the publisher's folder, keys and their secrets, what is printed of drafts."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from securesystemslib.signer import Key, Signer
+
+from fleet.disk import read_bounded
+from fleet.drafts import Draft
+from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, load_signer, read_public
+from fleet.roles import signer_name
+from fleet.settings import FleetSettings
+from fleet.wording import progress_lines
+from fleet.workspace import Workspace
+from gateway.domain.document import read_document
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import read_settings
+from gateway.terminal.tables import print_json
+
+SETTINGS_FILE = "fleet.toml"
+PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
+
+
+def workspace(arguments: argparse.Namespace) -> Workspace:
+    """The folder of --dir with its fleet.toml. Raises ConfigurationError."""
+    folder = Path(arguments.dir)
+    file = folder / SETTINGS_FILE
+    if not file.exists():
+        return Workspace(folder)
+    content = read_bounded(file, FleetSettings().document_limit_bytes)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
+    return Workspace(folder, read_settings(FleetSettings, read_document(text, str(file))))
+
+
+def now() -> datetime:
+    """The system's clock, in UTC."""
+    return datetime.now(UTC)
+
+
+def asker(arguments: argparse.Namespace) -> Callable[[str], str]:
+    """Where passphrases and PINs come from: --passphrase-file, the environment, else the terminal."""
+
+    def ask(what: str) -> str:
+        if arguments.passphrase_file:
+            lines = read_bounded(Path(arguments.passphrase_file), KEY_LIMIT_BYTES).decode(errors="replace").splitlines()
+            return lines[0] if lines else ""
+        if PASSPHRASE_VARIABLE in os.environ:
+            return os.environ[PASSPHRASE_VARIABLE]
+        if not sys.stdin.isatty():
+            raise ConfigurationError(
+                f"the {what} is needed and there is no terminal to ask on; "
+                f"use --passphrase-file FILE or {PASSPHRASE_VARIABLE}"
+            )
+        return getpass.getpass(f"{what}: ")
+
+    return ask
+
+
+def public_keys(files: Iterable[str]) -> list[Key]:
+    """The keys of `.pub` files. Raises ConfigurationError."""
+    return [read_public(Path(file)).key for file in files]
+
+
+def own_signers(work: Workspace, arguments: argparse.Namespace, wanted: Collection[str]) -> list[Signer]:
+    """Of --key, else of the folder `keys`, those that may sign here; others are not even opened.
+
+    Raises ConfigurationError, UnreachableError.
+    """
+    files = [Path(file) for file in arguments.key or sorted(map(str, work.keys.glob(f"*{PUBLIC_SUFFIX}")))]
+    publics = [file if file.suffix == PUBLIC_SUFFIX else file.with_suffix(PUBLIC_SUFFIX) for file in files]
+    fitting = [
+        file
+        for file, public in zip(files, publics, strict=True)
+        if not public.exists() or read_public(public).key.keyid in wanted
+    ]
+    signers = [load_signer(file, asker(arguments)) for file in fitting]
+    return [signer for signer in signers if signer.public_key.keyid in wanted]
+
+
+def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
+    """A draft that waits, for programs."""
+    return {
+        "role": draft.role,
+        "version": draft.metadata.signed.version,
+        "file": str(work.draft_file(draft.role)),
+        "missing": draft.missing,
+        "quorums": [
+            {
+                "purpose": wanted.purpose,
+                "threshold": wanted.threshold,
+                "optional": wanted.optional,
+                "keys": [signer_name(key) for key in wanted.keys],
+                "signed": [signer_name(key) for key in wanted.signed_by(draft.metadata)],
+            }
+            for wanted in draft.quorums
+        ],
+    }
+
+
+def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool) -> int:
+    """Write drafts and say what comes next; 0."""
+    voided = [role for role, waiting in work.drafts().items() if waiting.metadata.signatures]
+    files = work.save(drafts)
+    if as_json:
+        print_json({"drafts": [draft_json(work, draft) for draft in drafts]})
+        return 0
+    for draft, file in zip(drafts, files, strict=True):
+        print(f"drafted {draft.role}, version {draft.metadata.signed.version}: {file}")
+        for line in progress_lines(draft):
+            print(f"  {line}")
+        if draft.role in voided:
+            print("  signatures of the draft that waited before are void")
+    print("next: edge-fleet sign DRAFT --key KEY where each key is, then edge-fleet publish")
+    return 0
+
+
+@contextmanager
+def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int], object]]:
+    """A bar on standard error that fills by bytes; silent when that is no terminal. Yields what advances it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda piece: bar.advance(task, piece)

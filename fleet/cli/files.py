@@ -1,0 +1,47 @@
+"""`edge-fleet profile add` and `edge-fleet policy add`: files that devices take as they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fleet.cli.common import now, save_drafts, workspace
+from fleet.disk import read_bounded
+from fleet.releases import target_of
+from fleet.roles import POLICY, PROFILES
+from fleet.signing import add_targets
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.profile import read_profile
+
+SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Draft the role with this file in place of an older one of its name."""
+    work, file, kind = workspace(arguments), Path(arguments.file), arguments.kind
+    suffix = SUFFIXES[kind]
+    if file.suffix != suffix or not NAME_PATTERN.fullmatch(file.name):
+        problem = f"must be called NAME{suffix}, of letters, digits, '.', '_' and '-'"
+        raise ConfigurationError(problem, file=str(file))
+    content = read_bounded(file, work.settings.document_limit_bytes)
+    check_content(kind, content, str(file))
+    target = target_of(f"{kind}/{file.name}", content)
+    draft = add_targets(work.drafting(now()), kind, [(target, content)])
+    work.stage(target, content)
+    return save_drafts(work, [draft], as_json=arguments.json)
+
+
+def check_content(kind: str, content: bytes, file: str) -> None:
+    """Raises ConfigurationError where a device could not read it."""
+    try:
+        text = content.decode()
+        if kind == PROFILES:
+            read_profile(text, file)
+        elif not isinstance(json.loads(text), dict):
+            raise ConfigurationError("is no JSON object; a policy is one", file=file)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"is no JSON: {error!s:.200}", file=file) from None

@@ -1,0 +1,90 @@
+"""`edge-fleet model add`: a model's folder, checked by `edge-gateway models check`, becomes a release's draft."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fleet.cli.common import byte_progress, now, save_drafts, workspace
+from fleet.releases import Model, PlannedRelease, model_files, plan_release, read_model
+from fleet.settings import FleetSettings
+from fleet.workspace import Workspace
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.terminal.tables import mark, print_json, print_table
+
+PROGRAM = "edge-gateway"
+SAID_LIMIT_CHARS = 500
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """1 where the check has a finding."""
+    work, folder = workspace(arguments), Path(arguments.folder)
+    model = read_model(folder, work.settings)
+    planned = plan_release(work.drafting(now()), model, arguments.owner, arguments.floor)
+    verdict = check(_program(arguments.edge_gateway), folder, work.settings)
+    if not verdict["ok"]:
+        return _refuse(verdict, as_json=arguments.json)
+    _stage(work, model, planned)
+    return save_drafts(work, [planned.draft], as_json=arguments.json)
+
+
+def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:
+    """What `edge-gateway models check` says of the folder: digests, golden sets. Raises UnreachableError."""
+    with tempfile.TemporaryDirectory(prefix="edge-fleet-") as state:
+        command = [program, "models", "check", str(folder), "--json", "--state", state]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=settings.check_timeout_s, check=False)
+            verdict = json.loads(done.stdout)
+            return {**verdict, "ok": bool(verdict["ok"]) and done.returncode == 0}
+        except subprocess.TimeoutExpired:
+            problem = f"took longer than {settings.check_timeout_s:g} s; raise check_timeout_s in fleet.toml"
+            raise UnreachableError(problem, file=" ".join(command)) from None
+        except (ValueError, KeyError, TypeError):
+            said = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
+            raise UnreachableError(f"did not answer: {said or 'nothing'}", file=" ".join(command)) from None
+        except OSError as error:
+            problem = f"cannot be run: {error.strerror}; name the program with --edge-gateway PATH"
+            raise UnreachableError(problem, file=program) from None
+
+
+def _program(named: str | None) -> str:
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = named or (str(beside) if beside.exists() else shutil.which(PROGRAM))
+    if not found:
+        raise UnreachableError(f"there is no {PROGRAM} here, which checks models; name it with --{PROGRAM} PATH")
+    return found
+
+
+def _refuse(verdict: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        print_json(verdict)
+        return 1
+    rows: list[tuple[str, ...]] = []
+    for release in verdict["releases"]:
+        name, version = release["name"], release["version"]
+        if release["problem"]:
+            rows.append((name, version, "", mark(False), release["problem"]))
+        for variant in release["variants"]:
+            passes = variant["eligible"] if variant["tried"] else None
+            rows.append((name, version, variant["name"], mark(passes), variant["reason"]))
+    print_table(("model", "version", "variant", "passes", "why"), rows)
+    print(f"edge-fleet: not added: {PROGRAM} models check has findings", file=sys.stderr)
+    return 1
+
+
+def _stage(work: Workspace, model: Model, planned: PlannedRelease) -> None:
+    files = model_files(planned.release)
+    for file in files:
+        if file.size_bytes > work.settings.release_file_limit_bytes:
+            problem = f"is larger than release_file_limit_bytes, {work.settings.release_file_limit_bytes}"
+            raise ConfigurationError(problem, file=str(model.folder / file.path))
+    with byte_progress("copying", sum(file.size_bytes for file in files)) as advance:
+        for file in files:
+            work.stage_blob(model.folder / file.path, file, advance)
+    work.stage(planned.target, planned.content)

@@ -1,0 +1,294 @@
+"""The verbs of `edge-fleet`: options and examples (contracts.md, "Commands")."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+
+from gateway import __version__
+from gateway.terminal.program import Program, Verb, json_option, named
+
+FOLDER_VARIABLE = "EDGE_FLEET_DIR"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one verb; its exit code."""
+    return PROGRAM.main(arguments)
+
+
+def _dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=named,
+        metavar="DIR",
+        default=os.environ.get(FOLDER_VARIABLE) or ".",
+        help=f"the publisher's folder: public, drafts, staged, keys, fleet.toml (default: ${FOLDER_VARIABLE}, else .)",
+    )
+    json_option(parser)
+
+
+def _secrets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--passphrase-file",
+        type=named,
+        metavar="FILE",
+        help="its first line is the passphrase or PIN (default: $EDGE_FLEET_PASSPHRASE, else asked for)",
+    )
+
+
+def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--key", type=named, metavar="KEY", action="append", help=f"{what}; repeatable (default: those in DIR/keys)"
+    )
+    _secrets(parser)
+
+
+def _quorum(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="who may sign: .pub files")
+    parser.add_argument("--threshold", type=int, metavar="N", help="how many must sign (default: as before, else 1)")
+
+
+def _keys(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("new", "show"), help="new: make a key NAME; show: what .pub files hold")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="the new key's name, or .pub files (default: all here)"
+    )
+    parser.add_argument("--out", type=named, metavar="DIR", default=".", help="where keys are (default: here)")
+    parser.add_argument("--hsm", type=named, metavar="URI", help="a key that a PKCS#11 token holds: hsm:2?label=TOKEN")
+    parser.add_argument(
+        "--no-passphrase", action="store_true", help="do not encrypt (mode 0600 is all that protects it)"
+    )
+    _secrets(parser)
+    json_option(parser)
+
+
+def _repo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("init",), help="init: draft the first root and targets")
+    parser.add_argument("--root", type=named, metavar="PUB", nargs="+", required=True, help="keys of root, offline")
+    parser.add_argument("--root-threshold", type=int, metavar="N", default=2, help="how many of them sign (default 2)")
+    parser.add_argument(
+        "--targets",
+        type=named,
+        metavar="PUB",
+        nargs="+",
+        required=True,
+        help="keys of targets, profiles, policy; offline",
+    )
+    parser.add_argument(
+        "--targets-threshold", type=int, metavar="N", default=1, help="how many of them sign (default 1)"
+    )
+    parser.add_argument("--online", type=named, metavar="PUB", nargs="+", required=True, help="snapshot and timestamp")
+    parser.add_argument(
+        "--director",
+        type=named,
+        metavar="PUB",
+        nargs="+",
+        help="keys that sign assignments (default: those of --online)",
+    )
+    _dir(parser)
+
+
+def _delegate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("owner", metavar="OWNER", help="the owner's name; the role is models-OWNER")
+    _quorum(parser)
+    _dir(parser)
+
+
+def _rotate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", metavar="ROLE", help="root, targets, snapshot, timestamp, director, models-OWNER, …")
+    _quorum(parser)
+    _dir(parser)
+
+
+def _renew(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", metavar="ROLE", nargs="+", help="root, targets, models-OWNER, profiles, policy")
+    _dir(parser)
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("add",), help="add: check DIR and draft its release")
+    parser.add_argument("folder", metavar="DIR", help="a version's folder: …/NAME/VERSION with its manifest.toml")
+    parser.add_argument("--owner", type=named, metavar="O", required=True, help="who signs it")
+    parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
+    parser.add_argument(
+        "--edge-gateway",
+        type=named,
+        metavar="PATH",
+        help="the program that checks (default: beside this one, else in PATH)",
+    )
+    _dir(parser)
+
+
+def _file(kind: str) -> Callable[[argparse.ArgumentParser], None]:
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("action", choices=("add",), help=f"add: check FILE and draft the role {kind}")
+        parser.add_argument("file", metavar="FILE", help="the file; its name stays")
+        parser.set_defaults(kind=kind)
+        _dir(parser)
+
+    return options
+
+
+def _sign(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("draft", type=named, nargs="+", metavar="DRAFT", help="files from the publisher's drafts")
+    parser.add_argument(
+        "--key", type=named, metavar="KEY", action="append", required=True, help="NAME.pem, or a token's NAME.pub"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _secrets(parser)
+    json_option(parser)
+
+
+def _publish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "draft", type=named, nargs="*", metavar="DRAFT", help="signed drafts that came back from elsewhere"
+    )
+    _own_keys(parser, "key of snapshot and timestamp")
+    _dir(parser)
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="a repository as published (default: public)")
+    _dir(parser)
+
+
+def _assign(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="the device's id")
+    parser.add_argument(
+        "slots", nargs="*", metavar="SLOT=OWNER/MODEL/VERSION", help="release by slot, the model's name there"
+    )
+    parser.add_argument(
+        "--file", type=named, metavar="PATH", action="append", default=[], help="profiles/X.toml or policy/X.json"
+    )
+    parser.add_argument(
+        "--renew", action="store_true", help="what is assigned already, signed again; DEVICE may be 'all'"
+    )
+    parser.add_argument("--nothing", action="store_true", help="assign nothing: the device retires what it has")
+    _own_keys(parser, "key of the director")
+    _dir(parser)
+
+
+def _bootstrap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="the device's id")
+    parser.add_argument(
+        "--out", type=named, metavar="DIR", required=True, help="where to write root.json and device.json"
+    )
+    parser.add_argument(
+        "--url", type=named, metavar="URL", help="where devices find public (default: url in fleet.toml)"
+    )
+    _dir(parser)
+
+
+VERBS = (
+    Verb(
+        "keys",
+        "keys",
+        "make a key, or register one that a token holds; show public keys",
+        "  edge-fleet keys new alice                    # alice.pem (secret), alice.pub\n"
+        "  edge-fleet keys new online --out keys --no-passphrase\n"
+        "  PYKCS11LIB=/usr/lib/libykcs11.so edge-fleet keys new bob --hsm hsm:2\n"
+        "  edge-fleet keys show",
+        _keys,
+    ),
+    Verb(
+        "repo",
+        "repo",
+        "begin a repository: draft its root (2 of 3 by default) and its targets",
+        "  edge-fleet repo init --root alice.pub bob.pub carol.pub --targets alice.pub bob.pub \\\n"
+        "                       --online keys/online.pub --director keys/director.pub",
+        _repo,
+    ),
+    Verb(
+        "delegate",
+        "delegate",
+        "let an owner sign releases: models/OWNER/*/*/* by these keys",
+        "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub --threshold 2",
+        _delegate,
+    ),
+    Verb(
+        "model",
+        "model",
+        "check a model's folder (digests, golden sets) and draft its release for the owner",
+        "  edge-fleet model add models/meter-reader/2 --owner acme\n"
+        "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2",
+        _model,
+    ),
+    Verb(
+        "profile",
+        "files",
+        "check a device profile and draft it",
+        "  edge-fleet profile add device_profiles/jetson-orin-nano.toml",
+        _file("profiles"),
+    ),
+    Verb("policy", "files", "check a policy and draft it", "  edge-fleet policy add hours.json", _file("policy")),
+    Verb(
+        "sign",
+        "sign",
+        "show drafts in words and sign them; needs nothing but the drafts and the key",
+        "  edge-fleet sign drafts/models-acme.json --key acme.pem\n"
+        "  edge-fleet sign drafts/*.json --key alice.pem --key bob.pub --yes",
+        _sign,
+    ),
+    Verb(
+        "publish",
+        "publish",
+        "publish what is signed, with a new snapshot and timestamp; daily, or as often as the timestamp expires",
+        "  edge-fleet publish\n"
+        "  edge-fleet publish /media/usb/models-acme.json --key keys/online.pem --passphrase-file /run/secrets/online",
+        _publish,
+    ),
+    Verb(
+        "rotate",
+        "rotate",
+        "replace the keys of a role; the next root is signed by the old keys and the new ones",
+        "  edge-fleet rotate root --key alice.pub bob.pub dora.pub --threshold 2\n"
+        "  edge-fleet rotate timestamp --key keys/online-2.pub",
+        _rotate,
+    ),
+    Verb(
+        "renew",
+        "rotate",
+        "draft an offline role as it is, with a new expiry",
+        "  edge-fleet renew targets models-acme",
+        _renew,
+    ),
+    Verb(
+        "verify",
+        "verify",
+        "check a whole repository as published: signatures, thresholds, digests, expiries, files",
+        "  edge-fleet verify\n  edge-fleet verify /var/www/fleet --json",
+        _verify,
+    ),
+    Verb(
+        "assign",
+        "assign",
+        "say what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
+        "  edge-fleet assign camera-7 meter-reader=acme/meter-reader/2 --file profiles/lab.toml\n"
+        "  edge-fleet assign all --renew                # daily: assignments hold 24 hours",
+        _assign,
+    ),
+    Verb(
+        "bootstrap",
+        "bootstrap",
+        "write what edge-agent bootstrap reads: the root to trust and the addresses",
+        "  edge-fleet bootstrap camera-7 --out camera-7 --url https://fleet.example.org",
+        _bootstrap,
+    ),
+    Verb(
+        "status",
+        "status",
+        "show roles, keys, expiries, drafts, releases and assignments",
+        "  edge-fleet status\n  edge-fleet status --json | jq .drafts",
+        _dir,
+    ),
+)
+
+PROGRAM = Program(
+    "edge-fleet",
+    __version__,
+    "Publishes signed releases for devices to fetch: keys, drafts that key holders sign,\n"
+    "a repository that any web server, CDN or USB stick can carry.",
+    "fleet.cli",
+    VERBS,
+)

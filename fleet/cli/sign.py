@@ -1,0 +1,63 @@
+"""`edge-fleet sign`: on the key holder's machine, with nothing but the drafts and the key."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from securesystemslib.signer import Signer
+
+from fleet.cli.common import asker
+from fleet.disk import read_bounded, write_durably
+from fleet.drafts import Draft, draft_bytes, read_draft
+from fleet.keys import load_signer
+from fleet.roles import Quorum
+from fleet.settings import FleetSettings
+from fleet.signing import signed_with
+from fleet.wording import describe
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Show each draft in words, ask, sign with every key that has a say in it; 1 where somebody said no."""
+    if arguments.json and not arguments.yes:
+        raise ConfigurationError("--json shows nothing in words; add --yes once you have seen what is signed")
+    limit = FleetSettings().document_limit_bytes
+    drafts = {Path(name): read_draft(read_bounded(Path(name), limit), name) for name in arguments.draft}
+    signers = [load_signer(Path(key), asker(arguments)) for key in arguments.key]
+    for file, draft in drafts.items():
+        if not any(signer.public_key.keyid in draft.keys for signer in signers):
+            raise ConfigurationError(f"none of these keys has a say in {draft.role}", file=str(file))
+    done = [_sign(file, draft, signers, arguments) for file, draft in drafts.items()]
+    if arguments.json:
+        documents = [
+            {"role": d.role, "file": str(f), "missing": d.missing} for f, d in zip(drafts, done, strict=True) if d
+        ]
+        print_json({"signed": documents})
+    return 0 if all(done) else 1
+
+
+def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
+    """None where the holder declined."""
+    for signer in signers:
+        key = draft.keys.get(signer.public_key.keyid)
+        if key is None or Quorum((key,), 1).signed_by(draft.metadata):
+            continue
+        if not arguments.json:
+            print("\n".join(describe(draft, key.keyid)))
+        if not arguments.yes and not _agreed(file):
+            return None
+        draft = signed_with(draft, signer)
+    write_durably(file, draft_bytes(draft))
+    if not arguments.json:
+        rest = f"{draft.missing} more signature(s) needed" if draft.missing else "complete: edge-fleet publish"
+        print(f"signed {file}: {rest}")
+    return draft
+
+
+def _agreed(file: Path) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigurationError("there is no terminal to ask on; --yes signs without asking", file=str(file))
+    return input("sign this? [y/N] ").strip().lower() in {"y", "yes"}

@@ -1,0 +1,127 @@
+"""`edge-fleet status`: roles with keys and expiries, drafts that wait, releases, assignments."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tuf.api.metadata import Metadata, Targets
+
+from fleet.assignments import slots_of
+from fleet.cli.common import draft_json, now, workspace
+from fleet.cli.verify import expiry_json
+from fleet.drafts import Draft
+from fleet.publish import is_published
+from fleet.repository import ASSIGNMENTS, Published, read_assignments
+from fleet.roles import Quorum, delegated_roles, quorum
+from fleet.settings import FleetSettings
+from fleet.signing import expiry_d
+from fleet.verify import Expiry, expiries, expiry_of
+from fleet.wording import names
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.routing import version_order
+from gateway.terminal.tables import print_json, print_table
+
+RELEASES = "models/"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Everything that `status` shows."""
+
+    published: Published
+    drafts: tuple[Draft, ...]
+    assignments: dict[str, Metadata[Targets]]
+    at: datetime
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print it; 0 whatever it is (`verify` judges)."""
+    work = workspace(arguments)
+    published = work.published()
+    drafts = tuple(draft for draft in work.drafts().values() if not is_published(draft, published))
+    if published.root is None and not drafts:
+        raise ConfigurationError("holds no repository; edge-fleet repo init begins one", file=str(work.folder))
+    assignments = read_assignments(work.public, work.settings.document_limit_bytes)
+    standing = Standing(published, drafts, assignments, now())
+    if arguments.json:
+        documents = [draft_json(work, draft) for draft in drafts]
+        print_json({**_json(standing), "drafts": documents})
+    else:
+        _print(standing, work.settings)
+    return 0
+
+
+def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
+    """Every role with its keys, from root down."""
+    if published.root:
+        yield from ((role, quorum(published.root.signed, role)) for role in published.root.signed.roles)
+    if published.targets:
+        signed = published.targets.signed
+        yield from ((role, quorum(signed, role)) for role in delegated_roles(signed))
+
+
+def releases(published: Published) -> list[tuple[str, str]]:
+    """Path and signed floor of every release, by model and version."""
+    targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
+    found = [(t.path, str((t.custom or {}).get("floor", ""))) for t in targets if t.path.startswith(RELEASES)]
+    return sorted(found, key=lambda entry: (entry[0].split("/")[1:3], version_order(entry[0].split("/")[3])))
+
+
+def _json(standing: Standing) -> dict[str, Any]:
+    times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
+    return {
+        "roles": [
+            {
+                "role": role,
+                "keys": names(wanted),
+                **({k: v for k, v in expiry_json(times[role]).items() if k != "what"} if role in times else {}),
+            }
+            for role, wanted in roles(standing.published)
+        ],
+        "releases": [{"target": path, "floor": floor} for path, floor in releases(standing.published)],
+        "assignments": [
+            {**expiry_json(expiry_of(device, metadata, standing.at)), "slots": dict(slots_of(metadata))}
+            for device, metadata in standing.assignments.items()
+        ],
+    }
+
+
+def _print(standing: Standing, settings: FleetSettings) -> None:
+    times = {expiry.what: expiry for expiry in expiries(standing.published, standing.at)}
+    rows = [(role, names(wanted), *_time(times.get(role), settings)) for role, wanted in roles(standing.published)]
+    if rows:
+        print_table(("role", "keys", "version", "until (UTC)", "left"), rows)
+    for draft in standing.drafts:
+        missing = f"{draft.missing} signature(s) missing" if draft.missing else "complete: edge-fleet publish"
+        print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
+    if found := releases(standing.published):
+        print()
+        parts = [(path.split("/")[1:4], floor) for path, floor in found]
+        print_table(("owner", "model", "version", "floor"), [(*names_of, floor) for names_of, floor in parts])
+    if standing.assignments:
+        print()
+        print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, settings)))
+
+
+def _devices(standing: Standing, settings: FleetSettings) -> Iterator[tuple[str, ...]]:
+    for device, metadata in standing.assignments.items():
+        slots = ", ".join(
+            f"{slot}={path.split('/')[2]} {path.split('/')[3]}" for slot, path in slots_of(metadata).items()
+        )
+        expiry = expiry_of(f"{ASSIGNMENTS}/{device}", metadata, standing.at)
+        yield (device, slots or "nothing", *_time(expiry, settings))
+
+
+def _time(expiry: Expiry | None, settings: FleetSettings) -> tuple[str, str, str]:
+    if expiry is None:
+        return "", "", ""
+    left = f"{expiry.days:.1f} d" if expiry.days >= 1 else f"{expiry.days * 24:.1f} h"
+    if expiry.days <= 0:
+        left = "EXPIRED"
+    elif expiry.days < expiry_d(expiry.what, settings) * settings.expiry_notice_share:
+        left += ", soon"
+    return str(expiry.version), f"{expiry.expires:%Y-%m-%d %H:%M}", left

@@ -1,0 +1,58 @@
+"""`edge-fleet verify`: a whole repository as published, checked file by file; 1 where there are findings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fleet.cli.common import byte_progress, now, workspace
+from fleet.verify import Expiry, Report, stated_bytes, verify
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.signed_release import TIME_FORMAT
+from gateway.terminal.tables import mark, print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print what holds how long, and what is wrong."""
+    work = workspace(arguments)
+    folder = Path(arguments.folder) if arguments.folder else work.public
+    if not folder.is_dir():
+        raise ConfigurationError("is no folder; name a repository as published", file=str(folder))
+    with byte_progress("hashing", stated_bytes(folder, work.settings)) as advance:
+        report = verify(folder, now(), work.settings, advance)
+    if arguments.json:
+        print_json(report_json(report))
+    else:
+        _print(report)
+    return 1 if report.findings else 0
+
+
+def report_json(report: Report) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "ok": not report.findings,
+        "findings": [{"where": f.where, "problem": f.problem, "remedy": f.remedy} for f in report.findings],
+        "expiries": [expiry_json(expiry) for expiry in report.expiries],
+        "files": report.files,
+        "bytes": report.size_bytes,
+    }
+
+
+def expiry_json(expiry: Expiry) -> dict[str, object]:
+    """One document's time, for programs."""
+    expires = expiry.expires.strftime(TIME_FORMAT)
+    return {"what": expiry.what, "version": expiry.version, "expires": expires, "days_left": round(expiry.days, 2)}
+
+
+def _print(report: Report) -> None:
+    rows = [
+        (e.what, str(e.version), mark(e.days > 0), f"{e.expires:%Y-%m-%d %H:%M}", f"{e.days:.1f}")
+        for e in report.expiries
+    ]
+    print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
+    print(f"\n{report.files} target(s) and blob(s) hashed, {report.size_bytes} bytes")
+    if report.findings:
+        print()
+        print_table(("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings])
+    else:
+        print("every signature, threshold, version, digest and expiry is as it should be")

@@ -1,0 +1,206 @@
+"""Keys of people and publishers: files (encrypted PKCS#8, Ed25519) or tokens behind PKCS#11; their public parts travel.
+
+`NAME.pem` is secret and stays where it was made. `NAME.pub` (JSON) goes to the publisher; for a token's key it also
+holds the `hsm:` URI of securesystemslib by which the holder signs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from securesystemslib.exceptions import UnsupportedLibraryError
+from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
+
+from fleet.disk import read_bounded, write_durably
+from fleet.roles import NAME_FIELD
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+SCHEMA = 1
+KEY_LIMIT_BYTES = 65_536
+PASSPHRASE_MINIMUM_CHARS = 10
+SECRET_SUFFIX, PUBLIC_SUFFIX = ".pem", ".pub"
+HSM_LIBRARY = "PYKCS11LIB"
+"""The environment variable by which securesystemslib finds the token's PKCS#11 library."""
+
+Ask = Callable[[str], str]
+"""Given what for, in words, the passphrase or PIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A key as others know it. `uri` is set where a token holds the secret part."""
+
+    name: str
+    key: SSlibKey
+    uri: str = ""
+
+
+def make_key(folder: Path, name: str, passphrase: str | None) -> PublicKey:
+    """A new key in `folder`. None: not encrypted. Raises ConfigurationError, where it exists too, or OSError."""
+    secret = _free(folder, name, SECRET_SUFFIX)
+    if passphrase is not None and len(passphrase) < PASSPHRASE_MINIMUM_CHARS:
+        raise ConfigurationError(f"a passphrase needs {PASSPHRASE_MINIMUM_CHARS} characters at least; choose another")
+    private = Ed25519PrivateKey.generate()
+    encryption = (
+        serialization.NoEncryption()
+        if passphrase is None
+        else serialization.BestAvailableEncryption(passphrase.encode())
+    )
+    encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    write_durably(secret, private.private_bytes(*encoding, encryption), mode=0o600)
+    public = PublicKey(name, SSlibKey.from_crypto(private.public_key()))
+    _write_public(folder, public)
+    return public
+
+
+def import_token_key(folder: Path, name: str, uri: str, ask: Ask) -> PublicKey:
+    """The public part of a key that a PKCS#11 token holds, written to `folder`; the URI as securesystemslib has it.
+
+    Raises ConfigurationError, UnreachableError where the token or its library cannot be had, or OSError.
+    """
+    _free(folder, name, PUBLIC_SUFFIX)
+    number, label = _token(uri)
+    try:
+        uri, key = HSMSigner.import_(number, label, lambda secret: ask(f"{secret} of {uri}"))
+    except Exception as error:
+        raise _token_problem(uri, error) from error
+    public = PublicKey(name, key, uri)
+    _write_public(folder, public)
+    return public
+
+
+def read_public(file: Path) -> PublicKey:
+    """A `.pub` file. Raises ConfigurationError."""
+    content = read_bounded(file, KEY_LIMIT_BYTES)
+    if b"PRIVATE KEY" in content:
+        problem = f"is a secret key; name its public part, {file.with_suffix(PUBLIC_SUFFIX).name}"
+        raise ConfigurationError(problem, file=str(file))
+    try:
+        document = json.loads(content)
+        return _read_public_document(document)
+    except (ValueError, KeyError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
+        problem = f"is no public key of edge-fleet keys new ({type(error).__name__}: {error!s:.100})"
+        raise ConfigurationError(problem, file=str(file)) from None
+
+
+def load_signer(file: Path, ask: Ask) -> Signer:
+    """What signs: `NAME.pem`, or the `NAME.pub` of a token's key. Raises ConfigurationError, UnreachableError."""
+    if file.suffix != PUBLIC_SUFFIX:
+        return _load_file(file, ask)
+    public = read_public(file)
+    if not public.uri:
+        secret = file.with_suffix(SECRET_SUFFIX)
+        if not secret.exists():
+            raise ConfigurationError(f"is the public part; the secret one, {secret.name}, is not here", file=str(file))
+        return _load_file(secret, ask)
+    try:
+        inner = Signer.from_priv_key_uri(public.uri, public.key, lambda secret: ask(f"{secret} of {public.name}"))
+    except (ValueError, UnsupportedLibraryError) as error:
+        raise _token_problem(public.uri, error) from error
+    return TokenSigner(inner, public.uri)
+
+
+class TokenSigner(Signer):
+    """A token's key, whose many ways to fail (no library, no token, wrong PIN) are said in words."""
+
+    def __init__(self, inner: Signer, uri: str) -> None:
+        self._inner, self._uri = inner, uri
+
+    @property
+    def public_key(self) -> Key:
+        """As the token's `.pub` file has it."""
+        return self._inner.public_key
+
+    @classmethod
+    def from_priv_key_uri(cls, priv_key_uri: str, public_key: Key, secrets_handler: Ask | None = None) -> TokenSigner:
+        """By the URI of a token's key."""
+        return cls(Signer.from_priv_key_uri(priv_key_uri, public_key, secrets_handler), priv_key_uri)
+
+    def sign(self, payload: bytes) -> Any:
+        """Raises UnreachableError."""
+        try:
+            return self._inner.sign(payload)
+        except Exception as error:
+            raise _token_problem(self._uri, error) from error
+
+
+def _load_file(file: Path, ask: Ask) -> CryptoSigner:
+    content = read_bounded(file, KEY_LIMIT_BYTES)
+    passphrase: bytes | None = None
+    if b"ENCRYPTED" in content:
+        passphrase = ask(f"passphrase of {file.name}").encode()
+    elif file.stat().st_mode & 0o077:
+        raise ConfigurationError("is not encrypted and others may read it; chmod 600 it", file=str(file))
+    try:
+        private = serialization.load_pem_private_key(content, passphrase)
+        key = SSlibKey.from_crypto(private.public_key())
+        _name_key(key, file.stem)
+        return CryptoSigner(private, key)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        what = "the passphrase is wrong, or it" if passphrase else "it"
+        problem = f"{what} is no key of edge-fleet keys new ({error!s:.100})"
+        raise ConfigurationError(problem, file=str(file)) from None
+
+
+def _free(folder: Path, name: str, suffix: str) -> Path:
+    if not NAME_PATTERN.fullmatch(name):
+        raise ConfigurationError(f"{name!r:.150} cannot name a key; letters, digits, '.', '_' and '-' can")
+    for taken in (folder / f"{name}{SECRET_SUFFIX}", folder / f"{name}{PUBLIC_SUFFIX}"):
+        if taken.exists():
+            raise ConfigurationError("exists; keys are never overwritten, choose another name", file=str(taken))
+    return folder / f"{name}{suffix}"
+
+
+def _write_public(folder: Path, public: PublicKey) -> None:
+    key = public.key
+    document = {"schema": SCHEMA, "name": public.name, "keyid": key.keyid, "scheme": key.scheme, "public": _pem(key)}
+    if public.uri:
+        document["uri"] = public.uri
+    write_durably(folder / f"{public.name}{PUBLIC_SUFFIX}", (json.dumps(document, indent=1) + "\n").encode())
+
+
+def _read_public_document(document: Any) -> PublicKey:
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']!r:.40}")
+    name = document["name"]
+    if not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
+        raise ValueError(f"name {name!r:.80}")
+    public = serialization.load_pem_public_key(document["public"].encode())
+    key = SSlibKey.from_crypto(public, scheme=str(document["scheme"]))
+    _name_key(key, name)
+    return PublicKey(name, key, str(document.get("uri", "")))
+
+
+def _pem(key: SSlibKey) -> str:
+    public = key.keyval["public"]
+    if key.keytype != "ed25519":
+        return str(public)
+    encoding = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).public_bytes(*encoding).decode()
+
+
+def _name_key(key: SSlibKey, name: str) -> None:
+    key.unrecognized_fields[NAME_FIELD] = name
+
+
+def _token(uri: str) -> tuple[int | None, str | None]:
+    from urllib.parse import parse_qsl, urlparse
+
+    parsed = urlparse(uri)
+    if parsed.scheme != "hsm" or not (parsed.path.isdecimal() or not parsed.path):
+        raise ConfigurationError(f"{uri!r:.150} is no token's key; write hsm:NUMBER?label=TOKEN, for example hsm:2")
+    return int(parsed.path) if parsed.path else None, dict(parse_qsl(parsed.query)).get("label")
+
+
+def _token_problem(uri: str, error: Exception) -> UnreachableError:
+    said = str(error) or type(error).__name__
+    remedy = f"insert the token, set {HSM_LIBRARY} to its PKCS#11 library, and check number, label and PIN"
+    return UnreachableError(f"the key {uri} cannot be used: {said:.200}; {remedy}")

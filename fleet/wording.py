@@ -1,0 +1,99 @@
+"""A draft in words, for the person who is about to sign it. Pure.
+
+What is said comes from what is signed, not from what the draft's sender says of it. Only where the version before
+bears the signer's own signature is it left out what both have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from tuf.api.metadata import Metadata, Role, Root, TargetFile, Targets
+
+from fleet.drafts import Document, Draft
+from fleet.roles import Quorum, delegated_roles, quorum, signer_name
+from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
+
+
+def describe(draft: Draft, keyid: str) -> list[str]:
+    """What the holder of the key would sign, line by line."""
+    signed = draft.metadata.signed
+    before = draft.previous if draft.previous and _bears(draft.previous, draft, keyid) else None
+    lines = [f"{draft.role}, version {signed.version}, valid until {signed.expires:{TIME_FORMAT}}"]
+    if before:
+        lines.append(f"  compared with version {before.signed.version}, which this key signed:")
+    elif draft.previous:
+        lines.append("  in full, because this key did not sign the version before:")
+    changes = list(_root_changes(signed, before) if isinstance(signed, Root) else _changes(signed, before, draft))
+    lines += [f"  {line}" for line in changes or ["nothing changes but the version and the time it is valid"]]
+    return lines + [f"  {line}" for line in progress_lines(draft)]
+
+
+def progress_lines(draft: Draft) -> Iterator[str]:
+    """Per quorum: who signed, and how many lack."""
+    for wanted in draft.quorums:
+        signed = wanted.signed_by(draft.metadata)
+        missing = wanted.missing(draft.metadata)
+        standing = f"signed by {', '.join(map(signer_name, signed))}" if signed else "not signed"
+        lacking = f", {missing} more {'would help' if wanted.optional else 'needed'}" if missing else ", complete"
+        yield f"{wanted.purpose}: {names(wanted)}: {standing}{lacking}"
+
+
+def names(wanted: Quorum) -> str:
+    """As "2 of alice, bob, carol"."""
+    return f"{wanted.threshold} of {', '.join(map(signer_name, wanted.keys))}"
+
+
+def release_line(release: SignedRelease) -> str:
+    """A release in one line."""
+    variants = ", ".join(variant.name for variant in release.variants)
+    at = release.released_at.strftime(TIME_FORMAT)
+    return f"{release.model} {release.version}, floor {release.floor}, variants {variants}, released {at}"
+
+
+def _bears(previous: Document, draft: Draft, keyid: str) -> bool:
+    key = draft.keys.get(keyid)
+    return key is not None and bool(Quorum((key,), 1).signed_by(previous))
+
+
+def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:
+    old = cast("Root", before.signed) if before else None
+    for name in signed.roles:
+        now, then = names(quorum(signed, name)), names(quorum(old, name)) if old else ""
+        if old is None or _keys(signed.roles[name]) != _keys(old.roles[name]):
+            yield f"{name}: {now}{f' (before: {then})' if then else ''}"
+
+
+def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None, draft: Draft) -> Iterator[str]:
+    old = cast("Targets", before.signed) if before else Targets()
+    yield from _delegation_changes(signed, old)
+    for path, target in signed.targets.items():
+        if old.targets.get(path) != target:
+            yield f"{'replaces' if path in old.targets else 'adds'} {_target_line(target, draft.documents)}"
+    for path in old.targets.keys() - signed.targets.keys():
+        yield f"removes {path}"
+
+
+def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
+    then = delegated_roles(old)
+    for name, role in delegated_roles(signed).items():
+        if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
+            was = f" (before: {names(quorum(old, name))})" if name in then else ""
+            yield f"{name}, for {', '.join(role.paths or ())}: {names(quorum(signed, name))}{was}"
+    for name in then.keys() - delegated_roles(signed).keys():
+        yield f"removes the role {name}"
+
+
+def _target_line(target: TargetFile, documents: Mapping[str, bytes]) -> str:
+    digest = f"sha256 {target.hashes['sha256']}"
+    if target.path not in documents or not target.path.startswith("models/"):
+        return f"{target.path}, {target.length} bytes, {digest}"
+    try:
+        return f"{target.path}: {release_line(read_release(documents[target.path]))}, {digest}"
+    except ValueError as error:
+        return f"{target.path}, WHICH IS NO RELEASE ({error}), {digest}"
+
+
+def _keys(role: Role) -> tuple[frozenset[str], int]:
+    return frozenset(role.keyids), role.threshold
