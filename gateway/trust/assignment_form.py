@@ -63,13 +63,14 @@ def read_assignment(signed: Targets, where: str, settings: TrustSettings) -> Ass
     if len(signed.targets) > settings.slots_limit:
         counted = f"{len(signed.targets)} targets, at most {settings.slots_limit} are read"
         raise Distrust(Reason.TOO_LARGE, where, f"it has {counted}")
+    targets = dict(sorted(signed.targets.items()))  # the order of the bytes is not signed
     return Assignment(
         device=_text(fields, "device", NAME_PATTERN, where),
         version=signed.version,
         issued=_time(fields, where),
         expires=signed.expires,
-        slots=_slots(signed.targets, where),
-        files=tuple(_target(path, file, where) for path, file in signed.targets.items() if is_file(path)),
+        slots=_slots(targets, where),
+        files=tuple(_target(path, file, where) for path, file in targets.items() if is_file(path)),
         nonce=_text(fields, "nonce", NONCE, where) if "nonce" in fields else "",
         poll_s=_pause(fields, where, settings) if "poll_s" in fields else None,
         extra={name: value for name, value in fields.items() if name not in _OWN_FIELDS},
