@@ -108,7 +108,7 @@ def _check_kind(draft: Draft, schema: object) -> None:
 
 def _quorum_document(quorum: Quorum) -> dict[str, Any]:
     return {
-        "keys": {key.keyid: key.to_dict() for key in quorum.keys},
+        "keys": [{"keyid": key.keyid, **key.to_dict()} for key in quorum.keys],
         "threshold": quorum.threshold,
         "purpose": quorum.purpose,
         "optional": quorum.optional,
@@ -116,5 +116,5 @@ def _quorum_document(quorum: Quorum) -> dict[str, Any]:
 
 
 def _quorum(document: Mapping[str, Any]) -> Quorum:
-    keys = tuple(Key.from_dict(keyid, key) for keyid, key in document["keys"].items())
+    keys = tuple(Key.from_dict(key.pop("keyid"), key) for key in document["keys"])
     return Quorum(keys, int(document["threshold"]), str(document["purpose"]), bool(document["optional"]))

@@ -7,8 +7,8 @@ root too, else right before it (between the two files devices keep what they hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from fleet.drafts import Draft
 from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
 from fleet.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.settings import FleetSettings
+from fleet.signing import NOTHING
 from gateway.domain.errors import ConfigurationError
 
 RENEW_SHARE = 0.5
@@ -27,28 +28,48 @@ RENEW_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`files`: metadata in the order in which it must be written, by name; `state`: what is published thereafter."""
+    """`files`: metadata in the order in which it must be written, by name; `state`: what is published thereafter.
+
+    `targets` are new: their content must be there first. `roles`: whose drafts are in it; `waiting`: why others are not.
+    """
 
     files: tuple[tuple[str, bytes], ...]
     state: Published
     targets: tuple[TargetFile, ...]
-    """Targets that the published state did not have: their content must be there first."""
+    roles: tuple[str, ...]
+    waiting: Mapping[str, str]
 
 
 def plan_publication(
     published: Published, drafts: Iterable[Draft], signers: Sequence[Signer], now: datetime, settings: FleetSettings
 ) -> Publication:
-    """What to write. Raises ConfigurationError for a draft that is not fully signed, is stale, or fits nothing."""
-    ready = {draft.role: draft.metadata for draft in drafts if not is_published(draft, published)}
-    _check_drafts(published, [draft for draft in drafts if draft.role in ready], now)
-    offline = Published(
-        root=cast("Any", ready.get(ROOT, published.root)),
-        targets=cast("Any", ready.get(TARGETS, published.targets)),
-        roles=cast("Any", {**published.roles, **{r: m for r, m in ready.items() if r not in {ROOT, TARGETS}}}),
-    )
+    """What to write: every draft that is ready, and the online roles. Raises ConfigurationError where that would not
+    be a repository that devices trust."""
+    ready, waiting = choose_ready(published, drafts, now)
+    offline = _with_drafts(published, ready)
+    for role in (ROOT, TARGETS):
+        if offline.document(role) is None:
+            problem = f"the draft of {role} waits: {waiting[role]}" if role in waiting else NOTHING
+            raise ConfigurationError(problem)
     state = _sign_online(published, offline, signers, now, settings)
     check_signatures(state, cast("Metadata[Root]", state.root).signed)
-    return Publication(tuple(_files(published, state)), state, tuple(_new_targets(published, state)))
+    return Publication(
+        tuple(_files(published, state)), state, tuple(_new_targets(published, state)), tuple(ready), waiting
+    )
+
+
+def choose_ready(
+    published: Published, drafts: Iterable[Draft], now: datetime
+) -> tuple[Mapping[str, Draft], Mapping[str, str]]:
+    """The drafts that can be published together now, by role, and in words why the others have to wait."""
+    open_drafts = [draft for draft in drafts if not is_published(draft, published)]
+    waiting = {draft.role: why for draft in open_drafts if (why := _obstacle(draft, published, now))}
+    ready = {draft.role: draft for draft in open_drafts if draft.role not in waiting}
+    while conflict := _conflict(published, ready):
+        role, why = conflict
+        del ready[role]
+        waiting[role] = why
+    return ready, waiting
 
 
 def is_published(draft: Draft, published: Published) -> bool:
@@ -78,29 +99,54 @@ def _check_threshold(delegator: Root | Targets, role: str, metadata: Metadata[An
         raise ConfigurationError(f"{role} {metadata.signed.version} lacks {missing} signature(s) of its keys; {remedy}")
 
 
-def _check_drafts(published: Published, drafts: Sequence[Draft], now: datetime) -> None:
-    for draft in drafts:
-        standing = published.document(draft.role)
-        expected = standing.signed.version + 1 if standing else 1
-        if draft.metadata.signed.version != expected:
-            raise ConfigurationError(
-                f"the draft of {draft.role} is version {draft.metadata.signed.version}, {expected} comes next; "
-                "another was published meanwhile: make the change again"
-            )
-        if draft.missing:
-            raise ConfigurationError(
-                f"the draft of {draft.role} lacks {draft.missing} signature(s); edge-fleet sign it, or remove the draft"
-            )
-        if draft.metadata.signed.is_expired(now):
-            raise ConfigurationError(f"the draft of {draft.role} has expired; make it again and have it signed")
+def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
+    """Why a draft cannot be published, whatever the others are ("": it can)."""
+    standing = published.document(draft.role)
+    expected = standing.signed.version + 1 if standing else 1
+    if draft.metadata.signed.version != expected:
+        version = draft.metadata.signed.version
+        return f"it is version {version}, {expected} comes next: another was published meanwhile, make the change again"
+    if draft.missing:
+        return f"it lacks {draft.missing} signature(s): edge-fleet sign {draft.role}.json"
+    return "it has expired: make the change again" if draft.metadata.signed.is_expired(now) else ""
+
+
+def _conflict(published: Published, ready: Mapping[str, Draft]) -> tuple[str, str] | None:
+    """A draft that must wait for another: who may sign a role, and what it signed, change together."""
+    state = _with_drafts(published, ready)
+    for delegator, role, metadata in _signed_offline(state):
+        if delegator is None or not quorum(delegator.signed, role).missing(metadata):
+            continue
+        above = ROOT if role == TARGETS else TARGETS
+        if above in ready:
+            return above, f"it changes who signs {role}, which these keys have not signed yet"
+        if role in ready:
+            return role, f"it is not signed by the keys that {above} names; have {above} published first"
+    return None
+
+
+def _signed_offline(state: Published) -> Iterator[tuple[Metadata[Root] | Metadata[Targets] | None, str, Metadata[Any]]]:
+    if state.targets:
+        yield state.root, TARGETS, state.targets
+    for role, metadata in state.roles.items():
+        known = role in delegated_roles(state.targets.signed if state.targets else None)
+        yield (state.targets if known else None), role, metadata
+
+
+def _with_drafts(published: Published, drafts: Mapping[str, Draft]) -> Published:
+    ready = {role: draft.metadata for role, draft in drafts.items()}
+    return replace(
+        published,
+        root=cast("Any", ready.get(ROOT, published.root)),
+        targets=cast("Any", ready.get(TARGETS, published.targets)),
+        roles=cast("Any", {**published.roles, **{r: m for r, m in ready.items() if r not in {ROOT, TARGETS}}}),
+    )
 
 
 def _sign_online(
     published: Published, offline: Published, signers: Sequence[Signer], now: datetime, settings: FleetSettings
 ) -> Published:
     """Snapshot where something changed or its time runs out, and always a new timestamp."""
-    if offline.root is None:
-        raise ConfigurationError("there is no repository here; begin with edge-fleet repo init")
     roots = [root.signed for root in (published.root, offline.root) if root]
     snapshot = _next_snapshot(published, offline, now, settings)
     if snapshot is not published.snapshot:

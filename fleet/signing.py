@@ -30,6 +30,8 @@ from fleet.roles import (
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 
+NOTHING = "there is no repository here; begin with edge-fleet repo init"
+
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
@@ -68,7 +70,7 @@ class Drafting:
             return _root_quorums(signed, self.published.root)
         delegator = self.newest(ROOT if role == TARGETS else TARGETS)
         if delegator is None:
-            raise ConfigurationError("there is no repository here; begin with edge-fleet repo init")
+            raise ConfigurationError(NOTHING)
         required = quorum(delegator.signed, role, f"the keys of {role}")
         if role != TARGETS or self.published.root is None:
             return (required,)
@@ -121,13 +123,15 @@ def rotate(drafting: Drafting, role: str, keys: Sequence[Key], threshold: int) -
         return delegate(drafting, role, keys, threshold)
     root = drafting.newest(ROOT)
     if root is None:
-        raise ConfigurationError("there is no repository here; begin with edge-fleet repo init")
+        raise ConfigurationError(NOTHING)
     changed = drafting.draft(ROOT, with_root_role(cast("Root", root.signed), role, keys, threshold))
     return (changed, *_signed_anew(drafting, changed, role)) if role == TARGETS else (changed,)
 
 
 def renew(drafting: Drafting, role: str) -> Draft:
     """The same once more, with a new expiry."""
+    if role in ONLINE:
+        raise ConfigurationError(f"{role} is signed anew whenever edge-fleet publish runs")
     newest = drafting.newest(role)
     if newest is None:
         raise ConfigurationError(f"nothing is published for {role!r:.150}, so there is nothing to sign again")

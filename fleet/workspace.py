@@ -3,7 +3,9 @@ drafts, `keys/` of this publisher, `fleet.toml`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +19,13 @@ from fleet.releases import model_files
 from fleet.repository import Published, blob_file, read_published, target_file
 from fleet.settings import FleetSettings
 from fleet.signing import Drafting
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, read_release
 
 Advance = Callable[[int], object]
 RELEASES = "models/"
+LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,18 @@ class Workspace:
     def draft_file(self, role: str) -> Path:
         """Where a role's draft waits."""
         return self.folder / "drafts" / f"{role}.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes the folder meanwhile. Raises UnreachableError where somebody does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK_FILE).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                problem = "another edge-fleet works here; try again when it is done"
+                raise UnreachableError(problem, file=str(self.folder)) from None
+            yield
 
     def published(self) -> Published:
         """What devices see."""
@@ -126,8 +141,6 @@ class Workspace:
                 self.draft_file(role).unlink()
         if (self.folder / "drafts").is_dir():
             sync_folder(self.folder / "drafts")
-        for target in publication.targets:
-            (self.staged / target_file(target)).unlink(missing_ok=True)
-        for blob in (self.staged / "blobs" / "sha256").glob("[!.]*"):
-            if (self.public / blob_file(blob.name)).exists():
-                blob.unlink()
+        for file in self.staged.rglob("*"):
+            if file.is_file() and (self.public / file.relative_to(self.staged)).exists():
+                file.unlink()

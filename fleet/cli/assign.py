@@ -9,7 +9,7 @@ from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, Targets
 
 from fleet.assignments import assigned, assignment_metadata, next_assignment, renewed_assignment, slots_of
-from fleet.cli.common import now, own_signers, workspace
+from fleet.cli.common import now, own_signers, writing
 from fleet.disk import write_durably
 from fleet.repository import Published, assignment_file, read_assignments
 from fleet.roles import DIRECTOR, quorum
@@ -25,15 +25,17 @@ EVERY = "all"
 
 def command(arguments: argparse.Namespace) -> int:
     """Assign to one device, or renew what is assigned to one or all."""
-    work = workspace(arguments)
-    published = work.published()
-    standing = read_assignments(work.public, work.settings.document_limit_bytes)
-    made = _renewed(work, arguments, standing) if arguments.renew else _assigned(work, arguments, published, standing)
-    signers = _director(work, arguments, published)
-    for device, metadata in made.items():
-        for signer in signers:
-            metadata.sign(signer, append=True)
-        write_durably(work.public / assignment_file(device), metadata.to_bytes())
+    with writing(arguments) as work:
+        published = work.published()
+        standing = read_assignments(work.public, work.settings.document_limit_bytes)
+        made = (
+            _renewed(work, arguments, standing) if arguments.renew else _assigned(work, arguments, published, standing)
+        )
+        signers = _director(work, arguments, published)
+        for device, metadata in made.items():
+            for signer in signers:
+                metadata.sign(signer, append=True)
+            write_durably(work.public / assignment_file(device), metadata.to_bytes())
     _say(made, as_json=arguments.json)
     return 0
 

@@ -44,6 +44,14 @@ def workspace(arguments: argparse.Namespace) -> Workspace:
     return Workspace(folder, read_settings(FleetSettings, read_document(text, str(file))))
 
 
+@contextmanager
+def writing(arguments: argparse.Namespace) -> Iterator[Workspace]:
+    """The same, with nobody else changing it. Raises UnreachableError where somebody does."""
+    work = workspace(arguments)
+    with work.locked():
+        yield work
+
+
 def now() -> datetime:
     """The system's clock, in UTC."""
     return datetime.now(UTC)

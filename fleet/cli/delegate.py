@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.common import now, public_keys, save_drafts, workspace
+from fleet.cli.common import now, public_keys, save_drafts, writing
 from fleet.roles import owner_role
 from fleet.signing import delegate
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft targets with the delegation, and what the owner has published, to be signed by the new keys."""
-    work, role = workspace(arguments), owner_role(arguments.owner)
-    drafting = work.drafting(now())
-    threshold = arguments.threshold or drafting.threshold(role) or 1
-    drafts = delegate(drafting, role, public_keys(arguments.key), threshold)
-    return save_drafts(work, drafts, as_json=arguments.json)
+    role = owner_role(arguments.owner)
+    with writing(arguments) as work:
+        drafting = work.drafting(now())
+        threshold = arguments.threshold if arguments.threshold is not None else drafting.threshold(role) or 1
+        drafts = delegate(drafting, role, public_keys(arguments.key), threshold)
+        return save_drafts(work, drafts, as_json=arguments.json)

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fleet.cli.common import now, save_drafts, workspace
+from fleet.cli.common import now, save_drafts, writing
 from fleet.disk import read_bounded
 from fleet.releases import target_of
 from fleet.roles import POLICY, PROFILES
@@ -20,17 +20,17 @@ SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
 
 def command(arguments: argparse.Namespace) -> int:
     """Draft the role with this file in place of an older one of its name."""
-    work, file, kind = workspace(arguments), Path(arguments.file), arguments.kind
-    suffix = SUFFIXES[kind]
+    file, kind, suffix = Path(arguments.file), arguments.kind, SUFFIXES[arguments.kind]
     if file.suffix != suffix or not NAME_PATTERN.fullmatch(file.name):
         problem = f"must be called NAME{suffix}, of letters, digits, '.', '_' and '-'"
         raise ConfigurationError(problem, file=str(file))
-    content = read_bounded(file, work.settings.document_limit_bytes)
-    check_content(kind, content, str(file))
-    target = target_of(f"{kind}/{file.name}", content)
-    draft = add_targets(work.drafting(now()), kind, [(target, content)])
-    work.stage(target, content)
-    return save_drafts(work, [draft], as_json=arguments.json)
+    with writing(arguments) as work:
+        content = read_bounded(file, work.settings.document_limit_bytes)
+        check_content(kind, content, str(file))
+        target = target_of(f"{kind}/{file.name}", content)
+        draft = add_targets(work.drafting(now()), kind, [(target, content)])
+        work.stage(target, content)
+        return save_drafts(work, [draft], as_json=arguments.json)
 
 
 def check_content(kind: str, content: bytes, file: str) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fleet.cli.common import byte_progress, now, save_drafts, workspace
+from fleet.cli.common import byte_progress, now, save_drafts, writing
 from fleet.releases import Model, PlannedRelease, model_files, plan_release, read_model
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
@@ -24,14 +24,15 @@ SAID_LIMIT_CHARS = 500
 
 def command(arguments: argparse.Namespace) -> int:
     """1 where the check has a finding."""
-    work, folder = workspace(arguments), Path(arguments.folder)
-    model = read_model(folder, work.settings)
-    planned = plan_release(work.drafting(now()), model, arguments.owner, arguments.floor)
-    verdict = check(_program(arguments.edge_gateway), folder, work.settings)
-    if not verdict["ok"]:
-        return _refuse(verdict, as_json=arguments.json)
-    _stage(work, model, planned)
-    return save_drafts(work, [planned.draft], as_json=arguments.json)
+    folder = Path(arguments.folder)
+    with writing(arguments) as work:
+        model = read_model(folder, work.settings)
+        planned = plan_release(work.drafting(now()), model, arguments.owner, arguments.floor)
+        verdict = check(_program(arguments.edge_gateway), folder, work.settings)
+        if not verdict["ok"]:
+            return _refuse(verdict, as_json=arguments.json)
+        _stage(work, model, planned)
+        return save_drafts(work, [planned.draft], as_json=arguments.json)
 
 
 def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fleet.cli.common import byte_progress, now, own_signers, workspace
+from fleet.cli.common import byte_progress, now, own_signers, writing
 from fleet.drafts import Draft, merged
 from fleet.publish import Publication, is_published, plan_publication
 from fleet.repository import Published
@@ -18,22 +18,27 @@ from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Take signatures that came back, then publish."""
-    work = workspace(arguments)
-    published = work.published()
-    drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}
-    for name in arguments.draft:
+    """Take signatures that came back, then publish what is ready and say what waits."""
+    with writing(arguments) as work:
+        published = work.published()
+        drafts = {role: draft for role, draft in work.drafts().items() if not is_published(draft, published)}
+        _take_back(work, drafts, arguments.draft)
+        signers = own_signers(work, arguments, _online_keys(published, drafts))
+        publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
+        content = work.content(publication.targets)
+        with byte_progress("publishing", sum((work.staged / name).stat().st_size for name in content)) as advance:
+            work.publish(publication, advance)
+    return _say(work, publication, len(content), as_json=arguments.json)
+
+
+def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> None:
+    """Signatures of drafts that were signed elsewhere join those that wait here."""
+    for name in names:
         returned = work.read_draft(Path(name))
         if returned.role not in drafts:
             raise ConfigurationError(f"no draft of {returned.role} waits here; it was published or dropped", file=name)
         drafts[returned.role] = merged(drafts[returned.role], returned)
         work.save([drafts[returned.role]])
-    signers = own_signers(work, arguments, _online_keys(published, drafts))
-    publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
-    content = work.content(publication.targets)
-    with byte_progress("publishing", sum((work.staged / name).stat().st_size for name in content)) as advance:
-        work.publish(publication, advance)
-    return _say(work, publication, list(drafts.values()), len(content), as_json=arguments.json)
 
 
 def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
@@ -42,14 +47,16 @@ def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
     return {keyid for root in roots if root for role in ONLINE for keyid in root.signed.get_delegated_role(role).keyids}
 
 
-def _say(work: Workspace, done: Publication, drafts: list[Draft], files: int, *, as_json: bool) -> int:
-    versions = {draft.role: draft.metadata.signed.version for draft in drafts}
+def _say(work: Workspace, done: Publication, files: int, *, as_json: bool) -> int:
+    versions = {role: document.signed.version for role in done.roles if (document := done.state.document(role))}
     soonest = min(expiries(done.state, now()), key=lambda expiry: expiry.days)
     if as_json:
-        expires = soonest.expires.strftime(TIME_FORMAT)
-        print_json({"public": str(work.public), "published": versions, "files": files, "expires": expires})
+        said = {"public": str(work.public), "published": versions, "waiting": dict(done.waiting), "files": files}
+        print_json({**said, "expires": soonest.expires.strftime(TIME_FORMAT)})
         return 0
     for role, version in versions.items():
         print(f"published {role}, version {version}")
+    for role, why in done.waiting.items():
+        print(f"the draft of {role} waits: {why}")
     print(f"{files} file(s) copied to {work.public}; publish again before {soonest.expires:%Y-%m-%d %H:%M} UTC")
     return 0

@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from fleet.cli.common import now, public_keys, save_drafts, workspace
+from fleet.cli.common import now, public_keys, save_drafts, writing
 from fleet.drafts import Draft
 from fleet.signing import Drafting, renew, rotate
 
 
 def command(arguments: argparse.Namespace) -> int:
     """`rotate` has keys, `renew` several roles."""
-    work = workspace(arguments)
-    drafting = work.drafting(now())
-    if isinstance(arguments.role, list):
-        return save_drafts(work, _renewed(drafting, arguments.role), as_json=arguments.json)
-    threshold = arguments.threshold or drafting.threshold(arguments.role) or 1
-    drafts = rotate(drafting, arguments.role, public_keys(arguments.key), threshold)
-    return save_drafts(work, drafts, as_json=arguments.json)
+    with writing(arguments) as work:
+        drafting = work.drafting(now())
+        if isinstance(arguments.role, list):
+            return save_drafts(work, _renewed(drafting, arguments.role), as_json=arguments.json)
+        threshold = arguments.threshold if arguments.threshold is not None else drafting.threshold(arguments.role) or 1
+        drafts = rotate(drafting, arguments.role, public_keys(arguments.key), threshold)
+        return save_drafts(work, drafts, as_json=arguments.json)
 
 
 def _renewed(drafting: Drafting, roles: list[str]) -> list[Draft]:
