@@ -6,14 +6,16 @@ import http.client
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from gateway.agent.settings import ControlSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import UnreachableError
 
 Document = dict[str, Any]
+PASSING = frozenset({http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.SERVICE_UNAVAILABLE})
+"""What another time may answer otherwise."""
 
 
 class RefusedError(Exception):
@@ -24,18 +26,9 @@ class RefusedError(Exception):
         self.fault, self.detail = fault, detail
 
 
-@dataclass(frozen=True, slots=True)
-class ControlSettings:
-    """`[control]`: the daemon's control socket."""
-
-    socket: str = "/run/edge-gateway/control.sock"  # where the daemon listens for its agent
-    timeout_s: float = 10.0  # for an answer
-    load_timeout_s: float = 600.0  # for the answer to a load, which tries the variant in a throw-away process
-    answer_limit_bytes: int = 16_777_216  # 16 MiB: largest answer that is read
-
-
 class Control:
-    """Every method raises UnreachableError where the daemon does not answer, RefusedError where it refuses."""
+    """Every method raises UnreachableError where the daemon does not answer or cannot now, RefusedError where it will
+    not."""
 
     def __init__(self, settings: ControlSettings) -> None:
         self._settings = settings
@@ -126,5 +119,8 @@ def _read(status: int, content: bytes) -> Document:
     if not isinstance(document, dict):
         raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
     if status >= http.HTTPStatus.BAD_REQUEST:
-        raise RefusedError(str(document.get("fault", status)), str(document.get("detail", f"HTTP status {status}")))
+        fault, detail = str(document.get("fault", status)), str(document.get("detail", f"HTTP status {status}"))
+        if status in PASSING:
+            raise UnreachableError(f"the daemon cannot do it now: {detail}", table="control", key="socket")
+        raise RefusedError(fault, detail)
     return document

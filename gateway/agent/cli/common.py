@@ -1,0 +1,65 @@
+"""What the verbs share: configuration, state folder, progress, and the agent's errors as exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from gateway.agent.config import AgentConfig, load_config, state_folder
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.store.errors import StoreError
+from gateway.trust.distrust import Distrust
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+def configured(arguments: argparse.Namespace) -> tuple[AgentConfig, Path]:
+    """The configuration and the device's folder. Raises ConfigurationError."""
+    config = load_config(Path(arguments.config) if arguments.config else None)
+    return config, state_folder(arguments.state)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the agent raises, as errors with an exit code: distrust is a finding, a store that fails is out of reach."""
+    try:
+        yield
+    except Distrust as error:
+        raise ConfigurationError(str(error)) from error
+    except StoreError as error:
+        raise UnreachableError(str(error)) from error
+
+
+class Bar:
+    """A progress bar for downloads on standard error; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        from gateway.terminal.tables import progress
+
+        self._progress: Progress = progress()
+        self._task: TaskID | None = None
+        self._total = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, here_bytes: int, all_bytes: int) -> None:
+        """Show how far the blob is that is being fetched."""
+        if self._task is None or all_bytes != self._total:
+            self._task = self._progress.add_task("fetching", total=all_bytes)
+            self._total = all_bytes
+        self._progress.update(self._task, completed=here_bytes)
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    print(f"edge-agent: {' '.join(message.splitlines())}", file=sys.stderr)

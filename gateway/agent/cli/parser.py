@@ -1,0 +1,105 @@
+"""The verbs of `edge-agent`: options and examples (contracts.md, "Commands")."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from gateway import __version__
+from gateway.terminal.program import Program, Verb, json_option, named
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one verb; its exit code."""
+    return PROGRAM.main(arguments)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=named,
+        metavar="FILE",
+        help="TOML configuration (default: /etc/edge-gateway/edge-agent.toml if it exists)",
+    )
+    parser.add_argument(
+        "--state",
+        type=named,
+        metavar="DIR",
+        help="the device's store (default: $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent)",
+    )
+
+
+def _bootstrap(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", type=named, help="what `edge-fleet bootstrap` wrote for this device")
+    _common(parser)
+
+
+def _sync(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", metavar="DIR", type=named, help="a repository on a USB stick or disk")
+    parser.add_argument("--retry", action="store_true", help="try releases again that failed here before")
+    _common(parser)
+    json_option(parser)
+
+
+def _status(parser: argparse.ArgumentParser) -> None:
+    _common(parser)
+    json_option(parser)
+
+
+def _rollback(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slot", metavar="MODEL", type=named, help="the model's name on this device")
+    _common(parser)
+    json_option(parser)
+
+
+VERBS = (
+    Verb(
+        "bootstrap",
+        "bootstrap",
+        "make this device a member of a fleet: whose signatures it trusts, and where it asks",
+        "  edge-agent bootstrap /media/usb/door-1\n  edge-agent bootstrap DIR --state /var/lib/edge-agent",
+        _bootstrap,
+    ),
+    Verb(
+        "sync",
+        "sync",
+        "ask once what this device is assigned, and carry it out to its end",
+        "  edge-agent sync\n  edge-agent sync --from /media/usb/repository\n  edge-agent sync --retry --json",
+        _sync,
+    ),
+    Verb(
+        "run",
+        "run",
+        "keep the device in step until SIGTERM; SIGHUP asks at once",
+        "  edge-agent run\n  edge-agent run --config /etc/edge-gateway/edge-agent.toml",
+        _common,
+    ),
+    Verb(
+        "status",
+        "status",
+        "say where the device stands and why",
+        "  edge-agent status\n  edge-agent status --json | jq .state",
+        _status,
+    ),
+    Verb(
+        "verify",
+        "verify",
+        "check every signature and every byte that this device has committed, without network",
+        "  edge-agent verify\n  edge-agent verify --json",
+        _status,
+    ),
+    Verb(
+        "rollback",
+        "rollback",
+        "serve a model's previous release again, without network, until something else is assigned",
+        "  edge-agent rollback meter-reader",
+        _rollback,
+    ),
+)
+PROGRAM = Program(
+    "edge-agent",
+    __version__,
+    "Keeps this device's models in step with its fleet: nothing runs here that its owner\ndid not sign.",
+    "gateway.agent.cli",
+    VERBS,
+)

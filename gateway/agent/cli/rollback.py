@@ -1,0 +1,29 @@
+"""`edge-agent rollback MODEL`: the previous release again, without network, until something else is assigned."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.agent.cli.common import configured, told
+from gateway.agent.control import Control
+from gateway.agent.rollback import roll_back
+from gateway.agent.storage import opened
+from gateway.domain.errors import UnreachableError
+from gateway.terminal.tables import print_json
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """3 where there is nothing to go back to, or the daemon could not be told (it serves it from its next start)."""
+    config, folder = configured(arguments)
+    with told(), opened(folder, config) as storage:
+        gone, back = roll_back(storage, arguments.slot)
+        problem = ""
+        try:
+            Control(config.control).commit()
+        except UnreachableError as error:
+            problem = str(error)
+    if arguments.json:
+        print_json({"slot": arguments.slot, "from": gone.target, "to": back.target, "problem": problem or None})
+    else:
+        print(f"{arguments.slot} goes back from {gone.version} to {back.version}" + (f"; {problem}" if problem else ""))
+    return 3 if problem else 0

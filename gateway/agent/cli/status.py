@@ -1,0 +1,59 @@
+"""`edge-agent status`: where the device stands and why."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gateway.agent.cli.common import configured, told
+from gateway.agent.identity import read_identity
+from gateway.agent.report import Standing, document, read_standing
+from gateway.agent.storage import looked_at
+from gateway.terminal.tables import print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Always 0 where the store can be read: what is wrong is in the answer."""
+    config, folder = configured(arguments)
+    with told(), looked_at(folder, config) as storage:
+        show(read_standing(storage, read_identity(folder)), as_json=arguments.json)
+    return 0
+
+
+def show(standing: Standing, *, as_json: bool) -> str:
+    """Print it; its state in one word."""
+    told_of = document(standing)
+    if as_json:
+        print_json(told_of)
+    else:
+        print(f"{told_of['device']}: {told_of['state']}: {told_of['why']}\n")
+        print_table(("model", "assigned", "committed", "variant", "update"), map(_row, told_of["slots"].items()))
+        _print_history(told_of["history"])
+    return str(told_of["state"])
+
+
+def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
+    slot, told_of = entry
+    committed, update = told_of["committed"] or {}, told_of["update"]
+    return (
+        slot,
+        told_of["assigned"] or "nothing",
+        committed.get("version", "nothing"),
+        ", ".join(committed.get("variants", ())),
+        f"{update['version']}: {update['step']}" if update else "",
+    )
+
+
+def _print_history(history: list[dict[str, Any]]) -> None:
+    if not history:
+        return
+    print()
+    rows = [
+        (e["changed"][:19], e["slot"], e["version"], e["step"], (e["failure"] or {}).get("reason", "")) for e in history
+    ]
+    print_table(("ended (UTC)", "model", "version", "how", "why"), rows)
+
+
+def _ended(update: dict[str, Any]) -> tuple[str, ...]:
+    failure = update["failure"] or {}
+    return update["changed"][:19], update["slot"], update["version"], update["step"], failure.get("reason", "")

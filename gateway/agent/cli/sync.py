@@ -1,0 +1,35 @@
+"""`edge-agent sync`: one question, carried out to its end."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from pathlib import Path
+
+from gateway.agent.cli.common import Bar, complain, configured, told
+from gateway.agent.cli.status import show
+from gateway.agent.report import IN_STEP, REFUSED, read_standing
+from gateway.agent.storage import opened
+from gateway.agent.work import Agent
+from gateway.domain.errors import ConfigurationError
+from gateway.observe.logs import configure_logging
+from gateway.terminal.program import FINDING, OK, UNREACHABLE
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """0 in step, 1 where something was refused or rolled back, 3 where something could not be reached."""
+    config, folder = configured(arguments)
+    configure_logging(config.log)
+    carried = Path(arguments.source) if arguments.source else None
+    if carried and not carried.is_dir():
+        raise ConfigurationError("is no folder; --from takes a repository as published", file=arguments.source)
+    with told(), opened(folder, config) as storage, Bar() as bar:
+        agent = Agent(storage, config, carried=carried, progress=bar)
+        polled = agent.poll(retry=arguments.retry)
+        agent.work(threading.Event())
+        if polled.problem:
+            complain(polled.problem)
+        state = show(read_standing(storage, agent.identity), as_json=arguments.json)
+    if state == IN_STEP:
+        return OK
+    return FINDING if state in {REFUSED, "behind"} else UNREACHABLE

@@ -1,0 +1,28 @@
+"""`edge-agent verify`: what is committed, every signature and every byte."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from gateway.agent.cli.common import configured, told
+from gateway.agent.identity import read_identity
+from gateway.agent.storage import looked_at
+from gateway.agent.verify import Verification
+from gateway.terminal.tables import mark, print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """1 where something is not what was signed."""
+    config, folder = configured(arguments)
+    with told(), looked_at(folder, config) as storage:
+        lines = Verification(storage, read_identity(folder).root, config.trust).run()
+    fine = not any(line.problem for line in lines)
+    if arguments.json:
+        print_json({"ok": fine, "checked": [asdict(line) for line in lines]})
+    elif lines:
+        rows = [(line.what, line.target, mark(not line.problem), line.problem) for line in lines]
+        print_table(("what", "target", "whole", "problem"), rows)
+    else:
+        print("nothing is committed yet")
+    return 0 if fine else 1

@@ -1,0 +1,76 @@
+"""The agent's configuration: one TOML file of its own, every table built into the dataclass that declares it.
+
+The commented sample `packaging/edge-agent.toml` is the reference; a test loads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.agent.settings import AgentSettings, ControlSettings, FetchSettings, RepositorySettings
+from gateway.domain.document import Table, read_document
+from gateway.domain.probation import ProbationSettings
+from gateway.domain.settings import read_settings
+from gateway.observe.settings import LogSettings
+from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.text import read_text
+from gateway.trust.settings import TrustSettings
+
+DEFAULT_FILE = Path("/etc/edge-gateway/edge-agent.toml")
+"""Read where it exists and no other is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """All settings of an agent. `file` is where they came from ("": the defaults)."""
+
+    file: str = ""
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
+    fetch: FetchSettings = field(default_factory=FetchSettings)
+    repository: RepositorySettings = field(default_factory=RepositorySettings)
+    trust: TrustSettings = field(default_factory=TrustSettings)
+    store: BlobSettings = field(default_factory=BlobSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    probation: ProbationSettings = field(default_factory=ProbationSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+
+SECTIONS = {
+    spec.name: spec.default_factory
+    for spec in dataclasses.fields(AgentConfig)
+    if spec.default_factory is not dataclasses.MISSING
+}
+"""Settings dataclass by the name of its table."""
+
+
+def load_config(path: Path | None) -> AgentConfig:
+    """Read `path`, or the default file where it exists, or take the defaults. Raises ConfigurationError."""
+    if path is None and not DEFAULT_FILE.is_file():
+        return AgentConfig()
+    file = path or DEFAULT_FILE
+    return parse_config(read_text(file), str(file))
+
+
+def parse_config(text: str, file: str) -> AgentConfig:
+    """Build an AgentConfig from TOML text. Raises ConfigurationError naming file, table, key and line."""
+    top = read_document(text, file)
+    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
+    top.finish()
+    built = {name: read_settings(cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()}
+    return AgentConfig(file=file, **built)
+
+
+def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent (contracts.md, "Commands")."""
+    if named:
+        return Path(named)
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0])
+    home = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(home) / "edge-agent"

@@ -1,0 +1,79 @@
+"""Who this device is to its fleet, and whose signatures it trusts: what `bootstrap` laid down, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.store.durable import make_folder, write_file
+from gateway.store.journal import Journal
+from gateway.store.settings import JournalSettings
+from gateway.store.text import read_text
+from gateway.trust.chain import trusted_root
+
+SCHEMA = 1
+DEVICE_FILE, ROOT_FILE = "device.json", "root.json"
+SCHEMES = ("https", "http", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`repository` and `assignment` are URLs; the latter of this device's own document. `root` is the pinned root."""
+
+    device: str
+    repository: str
+    assignment: str
+    root: bytes
+
+
+def read_identity(folder: Path) -> Identity:
+    """What a folder with `device.json` and `root.json` says. Raises ConfigurationError."""
+    file = folder / DEVICE_FILE
+    document = _document(read_text(file), str(file))
+    root = read_text(folder / ROOT_FILE).encode()
+    device = document["device"]
+    if not NAME_PATTERN.fullmatch(device):
+        raise ConfigurationError(f"{device!r:.80} is no device's name", file=str(file), key="device")
+    for key in ("repository", "assignment"):
+        if urlsplit(document[key]).scheme not in SCHEMES:
+            problem = f"{document[key]!r:.200} is no URL of {', '.join(SCHEMES)}"
+            raise ConfigurationError(problem, file=str(file), key=key)
+    return Identity(device, document["repository"], document["assignment"], root)
+
+
+def bootstrap(source: Path, folder: Path, settings: JournalSettings) -> Identity:
+    """Make the device in `folder` what `source` says. Safe to repeat. Raises ConfigurationError where the folder is
+    another device's already, Distrust where the root is not signed by itself, StoreError."""
+    identity = read_identity(source)
+    trusted_root(identity.root, (), 1)
+    if (folder / DEVICE_FILE).exists():
+        known = read_identity(folder)
+        if known == identity:
+            return known
+        problem = f"is bootstrapped already, as {known.device}; to begin anew stop the agent and remove the folder"
+        raise ConfigurationError(problem, file=str(folder))
+    make_folder(folder)
+    Journal.create(folder, settings).close()
+    write_file(folder / ROOT_FILE, identity.root)
+    write_file(folder / DEVICE_FILE, (source / DEVICE_FILE).read_bytes())  # last: its presence says that all is there
+    return identity
+
+
+def _document(text: str, file: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(text)
+        texts = [document[key] for key in ("device", "repository", "assignment")]
+        problem = "" if all(isinstance(value, str) for value in texts) else "a value is no string"
+        if document["schema"] != SCHEMA:
+            problem = f"schema {document['schema']!r:.40} is not known, {SCHEMA} is"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error!s:.200}"
+    if problem:
+        raise ConfigurationError(f"is no device document ({problem}); make it with edge-fleet bootstrap", file=file)
+    return dict(document)

@@ -1,0 +1,236 @@
+"""Carries an update out, one recorded step after the other; each may be repeated, whatever ended the last attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gateway.agent.clock import system_now
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import Control, Document, RefusedError
+from gateway.agent.fetch import Progress, fetch_blob
+from gateway.agent.source import Source
+from gateway.agent.storage import Storage
+from gateway.agent.watch import Watch
+from gateway.domain.activation import Activation
+from gateway.domain.errors import UnreachableError
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, read_release
+from gateway.domain.update import Failure, Step
+from gateway.observe.logs import get_logger
+from gateway.store.active import committed
+from gateway.store.journal_rows import Update
+from gateway.store.materialised import materialise
+
+
+class StepFailedError(Exception):
+    """A step showed that the release must not serve here: why, and what was measured."""
+
+    def __init__(self, reason: str, evidence: Mapping[str, float | int | str] | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.evidence = reason, dict(evidence or {})
+
+
+class Installer:
+    """`advance` does the next step of an update. What a step cannot do now (no network, no room, no daemon) it raises,
+    and the update stays where it is; what shows that the release is bad rolls it back."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        control: Control,
+        source: Source,
+        config: AgentConfig,
+        *,
+        progress: Progress | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage, self._control, self._source, self._config = storage, control, source, config
+        self._progress, self._monotonic = progress, monotonic
+        self._watches: dict[str, Watch] = {}
+        self._log = get_logger("installer")
+        self._steps: Mapping[Step, Callable[[Update], float]] = {
+            Step.FETCH: self._fetch,
+            Step.LOAD: self._load,
+            Step.SHIFT: self._shift,
+            Step.PROBATION: self._probation,
+            Step.TAKE_OVER: self._take_over,
+            Step.COMMIT: self._commit,
+            Step.RETIRE: self._retire,
+            Step.ROLL_BACK: self._roll_back,
+        }
+
+    def advance(self, update: Update) -> float:
+        """Do the step that is recorded; for how long to wait before the next call, in seconds.
+
+        Raises FetchError, StoreError, UnreachableError: try again later.
+        """
+        try:
+            return self._steps[update.step](update)
+        except StepFailedError as error:
+            self.fail(update, error.reason, error.evidence)
+            return 0.0
+
+    def fail(
+        self,
+        update: Update,
+        reason: str,
+        evidence: Mapping[str, float | int | str] | None = None,
+        *,
+        reject: bool = True,
+    ) -> None:
+        """Let the update be rolled back; with `reject`, its release is not tried again under this assignment."""
+        self._log.warning("update fails", slot=update.slot, step=update.step.value, reason=reason)
+        failure = Failure(update.step, reason, dict(evidence or {}))
+        self._storage.journal.fail(update.slot, failure, system_now(), reject=reject)
+
+    # ---- the steps --------------------------------------------------------------------------------------------------
+    def _fetch(self, update: Update) -> float:
+        activation = update.activation
+        release = self._release(activation)
+        if not activation.variants:
+            activation = replace(activation, variants=(self._choose(activation),))
+            self._record(update, Step.FETCH, activation)
+        self._bring(release, activation)
+        return self._record(update, Step.LOAD)
+
+    def _load(self, update: Update) -> float:
+        try:
+            loaded = self._control.load(update.activation)
+        except RefusedError as error:
+            return self._try_another(update, error)
+        self._check_speed(update, loaded)
+        return self._record(update, Step.COMMIT if self._stands_in(update) else Step.SHIFT)
+
+    def _shift(self, update: Update) -> float:
+        watch = Watch(self._control, update.activation, self._config.probation, self._monotonic)
+        try:
+            watch.renew()
+        except RefusedError as error:
+            raise StepFailedError(f"the daemon refuses to give it a share: {error}") from None
+        self._watches[update.slot] = watch
+        return self._record(update, Step.PROBATION)
+
+    def _probation(self, update: Update) -> float:
+        watch = self._watches.get(update.slot)
+        if watch is None:  # this process did not see the beginning: what the daemon has loaded is not known
+            return self._record(update, Step.LOAD)
+        judged = watch.look()
+        if judged.passed is None:
+            return self._config.probation.look_s
+        if not judged.passed:
+            raise StepFailedError(judged.reason, judged.evidence)
+        self._log.info("probation passed", slot=update.slot, reason=judged.reason, **judged.evidence)
+        return self._record(update, Step.TAKE_OVER)
+
+    def _take_over(self, update: Update) -> float:
+        lease_s = self._config.control.load_timeout_s
+        try:
+            self._control.route(update.slot, {update.activation.version: 100}, lease_s=lease_s)
+        except RefusedError as error:
+            raise StepFailedError(f"the daemon refuses to give it all requests: {error}") from None
+        return self._record(update, Step.COMMIT)
+
+    def _commit(self, update: Update) -> float:
+        self._storage.activate(committed(self._storage.active(), update.activation))
+        self._tell_committed()
+        return self._record(update, Step.RETIRE)
+
+    def _retire(self, update: Update) -> float:
+        """The daemon has let go of the old version; what nobody needs any more leaves the disk."""
+        self._tell_committed()
+        self._remember_speed(update.slot)
+        self._end(update)
+        self._storage.collect()
+        return 0.0
+
+    def _roll_back(self, update: Update) -> float:
+        """What is committed answers again. Where the daemon is gone, it does so by itself when it comes back."""
+        try:
+            self._control.unload(update.slot, update.activation.version, self._config.agent.drain_s)
+        except (UnreachableError, RefusedError) as error:
+            self._log.warning("the daemon was not told of the roll-back", slot=update.slot, problem=str(error))
+        self._end(update)
+        self._storage.collect()
+        return 0.0
+
+    # ---- what they are made of --------------------------------------------------------------------------------------
+    def _record(self, update: Update, step: Step, activation: Activation | None = None) -> float:
+        self._log.info("step", slot=update.slot, target=update.activation.target, step=step.value)
+        self._storage.journal.record(update.slot, step, system_now(), activation)
+        return 0.0
+
+    def _end(self, update: Update) -> None:
+        self._watches.pop(update.slot, None)
+        ended = self._storage.journal.finish(update.slot, system_now())
+        self._log.info("update ended", slot=update.slot, target=update.activation.target, outcome=ended.step.value)
+
+    def _release(self, activation: Activation) -> SignedRelease:
+        return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+
+    def _bring(self, release: SignedRelease, activation: Activation) -> None:
+        """Every file of the variants: what is here and damaged is fetched anew. Raises FetchError, StoreError."""
+        blobs = self._storage.blobs
+        for artifact in release.files(activation.variants):
+            if blobs.has(artifact.sha256, artifact.size_bytes) and not blobs.verify(artifact.sha256):
+                self._log.warning("a blob is damaged and fetched again", file=artifact.path, sha256=artifact.sha256)
+                blobs.discard(artifact.sha256)
+            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
+        materialise(activation.release, release, activation.variants, blobs, self._storage.releases)
+
+    def _choose(self, activation: Activation) -> str:
+        """The best variant, for this device, of those that are not here yet. Raises StepFailedError."""
+        candidates = self._control.plan(replace(activation, variants=()))
+        fitting = [c["variant"] for c in candidates if c["eligible"] and c["variant"] not in activation.variants]
+        if not fitting:
+            reasons = "; ".join(f"{c['variant']}: {c['reason']}" for c in candidates)
+            raise StepFailedError(f"no variant fits this device: {reasons or 'the release has none'}")
+        return str(fitting[0])
+
+    def _try_another(self, update: Update, refusal: RefusedError) -> float:
+        """The next best variant. Raises StepFailedError, with what the daemon said, where there is none."""
+        activation = update.activation
+        try:
+            another = self._choose(activation)
+        except (StepFailedError, RefusedError):
+            raise StepFailedError(f"the daemon refuses it: {refusal}") from None
+        self._log.warning("another variant is tried", slot=update.slot, variant=another, because=str(refusal))
+        return self._record(update, Step.FETCH, replace(activation, variants=(*activation.variants, another)))
+
+    def _stands_in(self, update: Update) -> bool:
+        """Whether the same version is served already, from a folder given by hand: shares go by version, so the two
+        cannot be told apart, and the one that passed its golden set takes the other's place at once."""
+        wanted = (update.slot, update.activation.version, "READY")
+        return any((m["model"], m["version"], m["state"]) == wanted for m in self._control.status()["models"])
+
+    def _tell_committed(self) -> None:
+        try:
+            self._control.commit()
+        except RefusedError as error:
+            problem = f"the daemon does not take over what is committed: {error}; see its log"
+            raise UnreachableError(problem, table="control", key="socket") from None
+
+    # ---- how fast the trial on this device was ----------------------------------------------------------------------
+    def _check_speed(self, update: Update, loaded: Document) -> None:
+        """Held against the release that it replaces, as that was measured here, by the same trial."""
+        measured: dict[str, Any] = loaded["measured"] or {}
+        p50_us, before = measured.get("p50_us"), self._storage.journal.fact(_speed(update.slot))
+        if p50_us is None:
+            return
+        self._storage.journal.keep_facts({_speed(update.slot, coming=True): repr(p50_us)})
+        factor = self._config.probation.slower_factor
+        if before is not None and p50_us > float(before) * factor:
+            reason = f"a run takes {p50_us:.0f} µs here, the release before {float(before):.0f}"
+            evidence = {"p50_us": p50_us, "old_p50_us": float(before)}
+            raise StepFailedError(f"{reason}: more than {factor:g} times as long", evidence)
+
+    def _remember_speed(self, slot: str) -> None:
+        measured = self._storage.journal.fact(_speed(slot, coming=True))
+        if measured is not None:
+            self._storage.journal.keep_facts({_speed(slot): measured})
+
+
+def _speed(slot: str, *, coming: bool = False) -> str:
+    """Name of the fact: median of the trial's runs, in microseconds, of what serves a slot, or of what is to."""
+    return f"p50_us:{slot}{':coming' if coming else ''}"

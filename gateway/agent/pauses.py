@@ -1,0 +1,22 @@
+"""How long until the fleet is asked again: a decision on values. `chance` is 0..1, drawn anew for each pause."""
+
+from __future__ import annotations
+
+from gateway.agent.settings import AgentSettings
+
+DOUBLINGS_LIMIT = 30
+
+
+def pause_s(
+    settings: AgentSettings, asked_s: float | None, failures: int, retry_after_s: float, chance: float
+) -> float:
+    """In seconds, with jitter: never less than the server asked for.
+
+    `asked_s` is what the assignment says (None: nothing); `failures` questions in a row have failed.
+    """
+    poll_s = settings.poll_s if asked_s is None else asked_s
+    base_s = poll_s
+    if failures:
+        base_s = min(poll_s, settings.retry_s * 2 ** min(failures - 1, DOUBLINGS_LIMIT))
+    jitter = 1.0 + (2.0 * chance - 1.0) * settings.jitter_percent / 100.0
+    return max(base_s * jitter, retry_after_s)

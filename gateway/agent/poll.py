@@ -1,0 +1,256 @@
+"""One question to the fleet: refresh the signed metadata, ask for this device's assignment, believe it or not.
+
+Everything is verified before anything of it is kept; what is kept (floors, the assignment) is one transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tuf.api.metadata import TargetFile
+
+from gateway.agent.clock import synchronised, system_now
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import Control
+from gateway.agent.fetch import fetch_blob
+from gateway.agent.folder import open_source
+from gateway.agent.identity import Identity
+from gateway.agent.repository import Found, SignedRepository
+from gateway.agent.source import FetchError, Source
+from gateway.agent.storage import Storage
+from gateway.domain.activation import Activation, Installed
+from gateway.domain.assignment import Assignment, Target
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
+from gateway.store.journal_rows import Accepted, Floors
+from gateway.store.materialised import materialise
+from gateway.trust import clock
+from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
+from gateway.trust.distrust import Distrust, Reason
+from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
+from gateway.trust.paths import release_path
+from gateway.trust.targets import check_hardware, check_release, check_target, check_targets, floor_of
+
+NONCE_BYTES = 16
+ONLINE_ROLES = frozenset({"timestamp", "snapshot"})
+"""Whose keys a controller holds."""
+ETAG = "etag"
+"""Name of the fact: of the assignment that was accepted last, as the server named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What is known of the time before the fleet is asked. `nonce` is sent where the clock is not to be trusted."""
+
+    system: datetime
+    synchronised: bool
+    floor: datetime | None
+    nonce: str
+
+    @property
+    def beginning(self) -> datetime:
+        """The reference until an answer attests a better one."""
+        return clock.least_time(self.floor) if self.nonce else clock.reference_time(self.system, self.floor)
+
+
+class Poll:
+    """`ask` once; then `activation` and `installed` for what is to be installed. `offline`: `source` is a folder that
+    somebody carried here, and the assignment lies in it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        identity: Identity,
+        source: Source,
+        control: Control,
+        config: AgentConfig,
+        *,
+        offline: bool,
+    ) -> None:
+        self._storage, self._identity, self._source = storage, identity, source
+        self._control, self._config, self._offline = control, config, offline
+        self._grace_d = config.trust.offline_validity_d if offline else 0.0
+        self._floors = storage.journal.floors()
+        self._repository: SignedRepository | None = None
+        self._found: dict[str, Found] = {}
+
+    def ask(self) -> Assignment:
+        """What is assigned, accepted now or before. Raises Distrust, FetchError, StoreError; UnreachableError where the
+        daemon is needed to tell what fits this device, and does not answer."""
+        times = self._times()
+        self._repository = repository = self._refreshed(times)
+        known = self._storage.journal.accepted()
+        document, etag = self._fetch(times, known)
+        if document is None and known is not None:
+            self._settle(repository, known.assignment, times)
+            self._storage.journal.raise_floors(Floors(repository.risen_floors(), {}, self._time_floor(times)))
+            return known.assignment
+        content = document or b""
+        assignment = self._believed(content, times, known)
+        self._check(assignment)
+        self._accept(assignment, content, times)
+        self._storage.journal.keep_facts({ETAG: "" if times.nonce else etag})
+        return assignment
+
+    def activation(self, slot: str, target: Target) -> Activation:
+        """A release whose document and manifest are here, verified, and that this device can run; its proof is kept.
+        Raises Distrust, FetchError, StoreError, UnreachableError."""
+        found = self._find(target)
+        content = self._read(target, found, RELEASE_LIMIT_BYTES)
+        release = check_release(content, target)
+        blobs = self._storage.blobs
+        digest, evidence = blobs.put(content), tuple(blobs.put(proof) for proof in found.evidence)
+        activation = Activation(slot, target.path, digest, (), evidence, found.root)
+        self._bring_manifest(activation, release)
+        candidates = self._control.plan(activation)
+        check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["eligible"]})
+        return activation
+
+    def installed(self, target: Target) -> Installed:
+        """A profile or policy that is here, verified, with its proof. Raises Distrust, FetchError, StoreError."""
+        found = self._find(target)
+        blobs = self._storage.blobs
+        blobs.put(self._read(target, found, self._config.trust.metadata_limit_bytes))
+        return Installed(target, tuple(blobs.put(proof) for proof in found.evidence), found.root)
+
+    # ---- the question ------------------------------------------------------------------------------------------------
+    def _times(self) -> Times:
+        system, kept = system_now(), synchronised()
+        trusted = clock.clock_trusted(system, self._floors.time, synchronised=kept)
+        nonce = "" if trusted or self._offline else secrets.token_hex(NONCE_BYTES)
+        return Times(system, kept, self._floors.time, nonce)
+
+    def _refreshed(self, times: Times) -> SignedRepository:
+        repository = SignedRepository(
+            self._storage.metadata,
+            self._source,
+            self._identity.root,
+            times.beginning,
+            grace=timedelta(days=self._grace_d),
+            floors=self._floors.numbers,
+            settings=self._config.repository,
+        )
+        repository.refresh()
+        return repository
+
+    def _fetch(self, times: Times, known: Accepted | None) -> tuple[bytes | None, str]:
+        """The document (None: the known one is the present one) and its ETag."""
+        limit_bytes = self._config.trust.assignment_limit_bytes
+        if self._offline:
+            document = self._source.read(f"assignments/{self._identity.device}.json", limit_bytes)
+            return document.content, ""
+        etag = self._storage.journal.fact(ETAG) or "" if known and not times.nonce else ""
+        base, _, name = self._identity.assignment.rpartition("/")
+        query = {"nonce": times.nonce} if times.nonce else None
+        document = open_source(base, self._config.fetch).read(name, limit_bytes, etag=etag, query=query)
+        return document.content, document.etag
+
+    # ---- the answer --------------------------------------------------------------------------------------------------
+    def _believed(self, content: bytes, times: Times, known: Accepted | None) -> Assignment:
+        repository = self._signed_repository
+        keys = keys_of(repository.targets, DIRECTOR)
+        assignment = verify_assignment(
+            content,
+            repository.targets,
+            device=self._identity.device,
+            now=times.beginning,
+            last_version=role_floor(ASSIGNMENT, keys, self._floors.numbers),
+            last_digest=known.digest if known else "",
+            offline_validity_d=self._grace_d,
+            settings=self._config.trust,
+        )
+        self._settle(repository, assignment, times)
+        return assignment
+
+    def _settle(self, repository: SignedRepository, assignment: Assignment, times: Times) -> None:
+        """Where a nonce was sent the answer tells the time, and everything is held against that once more. A server of
+        plain files does not repeat it: then the system's clock has to do. Raises Distrust."""
+        if not times.nonce:
+            return
+        where, expiries = f"the assignment for {assignment.device}", repository.expiries()
+        if assignment.nonce == times.nonce:
+            offline = [expiry for role, expiry in expiries.items() if role not in ONLINE_ROLES]
+            now = clock.attested_time(assignment.issued, times.floor, offline)
+        elif assignment.nonce:
+            raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
+        else:
+            now = clock.reference_time(times.system, times.floor)
+        for what, expiry in (*expiries.items(), ("assignment", assignment.expires)):
+            if now >= expiry:
+                raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; here it is {now:%FT%TZ}")
+
+    def _check(self, assignment: Assignment) -> None:
+        """Raises Distrust unless its owner signed every release, at or above the floor, with a variant that fits."""
+        targets = (*assignment.slots.values(), *assignment.files)
+        for target in targets:
+            self._look_up(target.path)
+        check_targets(assignment, self._signed, self._floor)
+        committed = {slot: one.release for slot, one in self._storage.active().slots.items()}
+        for slot, target in assignment.slots.items():
+            if committed.get(slot) != target.sha256:
+                self.activation(slot, target)
+
+    def _accept(self, assignment: Assignment, content: bytes, times: Times) -> None:
+        repository = self._signed_repository
+        director = read_signers(content, repository.targets, assignment.device, self._config.trust)
+        numbers = raised_floors(ASSIGNMENT, assignment.version, director, self._floors.numbers)
+        paths = [release_path(target.path) for target in assignment.slots.values()]
+        versions = {f"{p.owner}/{p.model}": self._floor(p.owner, p.model) for p in paths}
+        risen = {model: floor for model, floor in versions.items() if floor}
+        floors = Floors({**repository.risen_floors(), **numbers}, risen, self._time_floor(times, assignment.expires))
+        self._storage.journal.accept(assignment, content, floors)
+
+    def _time_floor(self, times: Times, *more: datetime) -> datetime:
+        expiries = (*self._signed_repository.expiries().values(), *more)
+        return clock.raised_floor(times.floor, times.system, expiries, synchronised=times.synchronised)
+
+    # ---- what is signed ----------------------------------------------------------------------------------------------
+    @property
+    def _signed_repository(self) -> SignedRepository:
+        if self._repository is None:
+            raise FetchError(f"{self._source.name} could not be asked what is signed; ask again when it answers")
+        return self._repository
+
+    def _look_up(self, path: str) -> Found:
+        if path not in self._found:
+            self._found[path] = self._signed_repository.find(path)
+        return self._found[path]
+
+    def _signed(self, path: str) -> TargetFile:
+        return self._look_up(path).target
+
+    def _floor(self, owner: str, model: str) -> str:
+        """By what its owner says in any of its releases, and what this device has seen."""
+        persisted = self._floors.versions.get(f"{owner}/{model}", "")
+        roles = [found.role for path, found in self._found.items() if path.startswith(f"models/{owner}/")]
+        return floor_of(roles[0], owner, model, persisted) if roles else persisted
+
+    def _find(self, target: Target) -> Found:
+        found = self._look_up(target.path)
+        check_target(target, found.target)
+        return found
+
+    def _read(self, target: Target, found: Found, limit_bytes: int) -> bytes:
+        """The signed document, from the store where it is there already."""
+        blobs = self._storage.blobs
+        if blobs.has(target.sha256, target.size_bytes) and blobs.verify(target.sha256):
+            return blobs.read(target.sha256, limit_bytes)
+        return self._signed_repository.read(found)
+
+    def _bring_manifest(self, activation: Activation, release: SignedRelease) -> None:
+        """All that is needed to tell which variant suits this device; no variant yet."""
+        blobs = self._storage.blobs
+        for artifact in release.files():
+            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)
+        text = blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
+        where = f"the manifest of {release.target}"
+        try:
+            different = disagreement(release, read_manifest(text, where))
+        except ConfigurationError as error:
+            raise Distrust(Reason.DAMAGED, where, str(error)) from error
+        if different:
+            raise Distrust(Reason.SWAPPED, where, different)
+        materialise(activation.release, release, (), blobs, self._storage.releases)

@@ -1,0 +1,170 @@
+"""Where the device stands and why: one document for programs, sentences for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.agent.identity import Identity
+from gateway.agent.storage import Storage
+from gateway.agent.work import POLLED, WAITING
+from gateway.domain.activation import Activation
+from gateway.domain.assignment import Assignment
+from gateway.domain.update import REPORTED, Failure
+from gateway.store.active import Active
+from gateway.store.journal_rows import Accepted, Update
+
+HISTORY = 20
+"""Updates that are over, of which the document tells."""
+IN_STEP, UPDATING, WAITS, BEHIND, REFUSED, UNREACHABLE, NEW = (
+    "in-step",
+    "updating",
+    "waiting",
+    "behind",
+    "refused",
+    "unreachable",
+    "new",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that the document is made of."""
+
+    identity: Identity
+    active: Active
+    accepted: Accepted | None
+    updates: tuple[Update, ...]
+    finished: tuple[Update, ...]
+    polled: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    time_floor: str | None = None
+    used_bytes: int = 0
+
+
+def read_standing(storage: Storage, identity: Identity) -> Standing:
+    """What the store says now. Raises StoreError."""
+    journal = storage.journal
+    floor = journal.time_floor()
+    return Standing(
+        identity,
+        storage.active(),
+        journal.accepted(),
+        journal.updates(),
+        journal.finished(HISTORY),
+        json.loads(journal.fact(POLLED) or "{}"),
+        json.loads(journal.fact(WAITING) or "{}"),
+        floor.isoformat() if floor else None,
+        storage.blobs.usage_bytes(),
+    )
+
+
+def document(standing: Standing) -> dict[str, Any]:
+    """`edge-agent status --json`; its keys are documented in README.md, "Fleet"."""
+    accepted = standing.accepted.assignment if standing.accepted else None
+    state, why = judged(standing)
+    return {
+        "device": standing.identity.device,
+        "state": state,
+        "why": why,
+        "assignment": _assignment(accepted),
+        "slots": {slot: _slot(slot, standing) for slot in _slots(standing, accepted)},
+        "files": [file.target.path for file in standing.active.files],
+        "last_poll": dict(standing.polled) or None,
+        "time_floor": standing.time_floor,
+        "store_bytes": standing.used_bytes,
+        "history": [_update(update) for update in standing.finished],
+    }
+
+
+def judged(standing: Standing) -> tuple[str, str]:
+    """The state in one word, and why in a sentence."""
+    if standing.waiting:
+        slot, problem = next(iter(standing.waiting.items()))
+        return WAITS, f"the update of {slot} cannot go on: {problem}"
+    if standing.updates:
+        update = standing.updates[0]
+        return UPDATING, f"{update.slot} is being updated to {update.activation.version}: {update.step.value}"
+    reason, problem = standing.polled.get("reason", ""), standing.polled.get("problem", "")
+    if problem:
+        return (UNREACHABLE if reason == "unreachable" else REFUSED), problem
+    if standing.accepted is None:
+        return NEW, "the fleet was not asked yet; run edge-agent sync"
+    return _compared(standing, standing.accepted.assignment)
+
+
+def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
+    behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
+    if not behind:
+        return IN_STEP, f"everything of assignment {assignment.version} is committed"
+    failure = _failure(standing, behind[0])
+    because = f": {failure.reason}" if failure else "; run edge-agent sync"
+    return BEHIND, f"{behind[0]} does not run what is assigned{because}"
+
+
+def _committed(standing: Standing, slot: str) -> str:
+    activation = standing.active.slots.get(slot)
+    return activation.release if activation else ""
+
+
+def _failure(standing: Standing, slot: str) -> Failure | None:
+    return next((update.failure for update in standing.finished if update.slot == slot), None)
+
+
+def _slots(standing: Standing, assignment: Assignment | None) -> list[str]:
+    under_way = {update.slot for update in standing.updates}
+    return sorted({*standing.active.slots, *under_way, *(assignment.slots if assignment else ())})
+
+
+def _slot(slot: str, standing: Standing) -> dict[str, Any]:
+    accepted = standing.accepted
+    assigned = accepted.assignment.slots.get(slot) if accepted else None
+    update = next((one for one in standing.updates if one.slot == slot), None)
+    return {
+        "assigned": assigned.path if assigned else None,
+        "committed": _activation(standing.active.slots.get(slot)),
+        "previous": _activation(standing.active.previous.get(slot)),
+        "update": _update(update) if update else None,
+        "waits_for": standing.waiting.get(slot),
+    }
+
+
+def _activation(activation: Activation | None) -> dict[str, Any] | None:
+    if activation is None:
+        return None
+    return {
+        "target": activation.target,
+        "version": activation.version,
+        "release": activation.release,
+        "variants": list(activation.variants),
+    }
+
+
+def _update(update: Update) -> dict[str, Any]:
+    failure = update.failure
+    return {
+        "slot": update.slot,
+        "target": update.activation.target,
+        "version": update.activation.version,
+        "step": update.step.value,
+        "state": REPORTED[update.step],
+        "began": update.started_at.isoformat(),
+        "changed": update.changed_at.isoformat(),
+        "failure": failure and {"step": failure.step.value, "reason": failure.reason, **_evidence(failure)},
+    }
+
+
+def _evidence(failure: Failure) -> dict[str, Any]:
+    return {"evidence": dict(failure.evidence)}
+
+
+def _assignment(assignment: Assignment | None) -> dict[str, Any] | None:
+    if assignment is None:
+        return None
+    return {
+        "version": assignment.version,
+        "issued": assignment.issued.isoformat(),
+        "expires": assignment.expires.isoformat(),
+    }

@@ -1,0 +1,108 @@
+"""The device's store as the agent uses it: one folder, held by one agent at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.agent.config import AgentConfig
+from gateway.agent.identity import DEVICE_FILE
+from gateway.domain.activation import Activation
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
+from gateway.store import materialised
+from gateway.store.active import Active, read_active, write_active
+from gateway.store.blobs import Blobs
+from gateway.store.errors import StoreError
+from gateway.store.journal import Journal
+
+LOCK_FILE, ACTIVE_FILE = "agent.lock", "active.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Paths and open files of the store; the lock is held for as long as `opened` lasts."""
+
+    folder: Path
+    blobs: Blobs
+    journal: Journal
+
+    @property
+    def metadata(self) -> Path:
+        """The TUF client's folder."""
+        return self.folder / "metadata"
+
+    @property
+    def releases(self) -> Path:
+        """Releases as folders that a runtime can open."""
+        return self.folder / "releases"
+
+    def active(self) -> Active:
+        """What is committed. Raises StoreError."""
+        return read_active(self.folder / ACTIVE_FILE)
+
+    def activate(self, active: Active) -> None:
+        """Commit. Raises StoreError; then what was committed stands."""
+        write_active(self.folder / ACTIVE_FILE, active)
+
+    def collect(self) -> None:
+        """Take away what no committed, previous or coming release needs. Raises StoreError."""
+        active, coming = self.active(), [update.activation for update in self.journal.updates()]
+        kept = [*active.slots.values(), *active.previous.values(), *coming]
+        materialised.sweep(self.releases, {activation.release for activation in kept})
+        needed = {digest for activation in kept for digest in self._needed(activation)}
+        needed |= {digest for file in active.files for digest in (file.target.sha256, *file.evidence)}
+        self.blobs.collect(needed, keep_parts=needed)
+
+    def _needed(self, activation: Activation) -> set[str]:
+        """Digests of all that an activation stands on; without its files where its document is damaged."""
+        documents = {activation.release, *activation.evidence}
+        try:
+            release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+        except (StoreError, ValueError):
+            return documents
+        return documents | {artifact.sha256 for artifact in release.files(activation.variants)}
+
+
+@contextmanager
+def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
+    """The store, for this process alone. ConfigurationError where the device was never bootstrapped, UnreachableError
+    while another agent holds it, StoreError where it is damaged."""
+    _check_bootstrapped(folder)
+    with _alone(folder), looked_at(folder, config) as storage:
+        storage.blobs.prepare()
+        yield storage
+
+
+@contextmanager
+def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
+    """The store as another agent may be changing it: to read from. Raises as `opened` does, but for the lock."""
+    _check_bootstrapped(folder)
+    journal = Journal.open(folder, config.journal)
+    try:
+        yield Storage(folder, Blobs(folder / "blobs", config.store), journal)
+    finally:
+        journal.close()
+
+
+def _check_bootstrapped(folder: Path) -> None:
+    if not (folder / DEVICE_FILE).exists():
+        problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR"
+        raise ConfigurationError(problem, file=str(folder))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        problem = "another edge-agent is at work here; wait for it, or ask edge-agent status what it does"
+        raise UnreachableError(problem, file=str(folder)) from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,85 @@
+"""Every signature and every byte of what is committed, checked without network and without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gateway.agent.storage import Storage
+from gateway.domain.activation import Activation, Installed
+from gateway.store.errors import DamagedError, StoreError, told_as_store_error
+from gateway.store.library import file_digest
+from gateway.trust.chain import verify_activation, verify_file
+from gateway.trust.distrust import Distrust
+from gateway.trust.settings import TrustSettings
+
+ROOT_HISTORY = "root_history"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`what` was checked (a slot, a previous release, a file), its path in the repository; `problem` "": all is well."""
+
+    what: str
+    target: str
+    problem: str
+
+
+class Verification:
+    """Of one store, against the root that was pinned."""
+
+    def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
+        """Raises StoreError where the roots cannot be read."""
+        self._storage, self._pinned, self._settings = storage, pinned, settings
+        self._roots = _root_chain(storage.metadata / ROOT_HISTORY)
+
+    def run(self) -> tuple[Checked, ...]:
+        """One line for each committed and previous release, profile and policy. Raises StoreError for active.json."""
+        active = self._storage.active()
+        parts = (("committed", active.slots), ("previous", active.previous))
+        releases = [
+            self._checked(f"{what} {slot}", activation.target, partial(self._release, activation))
+            for what, part in parts
+            for slot, activation in part.items()
+        ]
+        files = [self._checked("file", file.target.path, partial(self._file, file)) for file in active.files]
+        return (*releases, *files)
+
+    def _release(self, activation: Activation) -> None:
+        release = verify_activation(activation, self._pinned, self._roots, self._blob, self._settings)
+        home = self._storage.releases / activation.release
+        for artifact in release.files(activation.variants):
+            place = home / artifact.path
+            if file_digest(place) != artifact.sha256:
+                raise DamagedError("is not what was signed; let edge-agent sync fetch it again", file=place)
+
+    def _file(self, file: Installed) -> None:
+        verify_file(
+            file.target,
+            file.evidence,
+            file.root,
+            pinned=self._pinned,
+            roots=self._roots,
+            blob=self._blob,
+            settings=self._settings,
+        )
+
+    def _blob(self, digest: str) -> bytes:
+        return self._storage.blobs.read(digest, self._settings.metadata_limit_bytes)
+
+    @staticmethod
+    def _checked(what: str, target: str, run: Callable[[], None]) -> Checked:
+        try:
+            run()
+        except (Distrust, StoreError, OSError) as error:
+            return Checked(what, target, str(error))
+        return Checked(what, target, "")
+
+
+def _root_chain(folder: Path) -> list[bytes]:
+    """Every root that was ever trusted here, oldest first."""
+    with told_as_store_error(folder):
+        files = folder.glob("*.root.json")
+        return [file.read_bytes() for file in sorted(files, key=lambda file: int(file.name.partition(".")[0]))]

@@ -1,0 +1,98 @@
+"""A version on probation: its share of the traffic kept up, and what it does with it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.agent.control import Control, RefusedError
+from gateway.domain.activation import Activation
+from gateway.domain.errors import UnreachableError
+from gateway.domain.probation import Counts, Judgement, Look, ProbationSettings, judge
+
+LEASE_LOOKS = 6
+"""The share lasts for so many looks: an agent that is gone leaves the traffic to what is committed."""
+
+
+class Watch:
+    """Made when the version gets its share. The version that serves now, if any, is the one it is compared with."""
+
+    def __init__(
+        self, control: Control, activation: Activation, settings: ProbationSettings, monotonic: Callable[[], float]
+    ) -> None:
+        """Raises UnreachableError."""
+        self._control, self._settings, self._monotonic = control, settings, monotonic
+        self._slot, self._new = activation.slot, activation.version
+        self._old = _serving(control.status(), self._slot, self._new)
+        self._first: Look | None = None
+        self._last: Look | None = None
+        self._progress_s = monotonic()
+        self._silent_since_s: float | None = None
+
+    def renew(self) -> None:
+        """Keep up the share. Raises UnreachableError; RefusedError where a version is not loaded any more."""
+        share = self._settings.share_percent
+        weights = {self._old: 100 - share, self._new: share} if self._old else {self._new: 100}
+        lease_s = LEASE_LOOKS * self._settings.look_s
+        self._control.route(self._slot, weights, shadow=self._old, lease_s=lease_s)
+
+    def look(self) -> Judgement:
+        """Renew, look, judge. A daemon that does not answer for `hang_s` has failed the version, too."""
+        now_s = self._monotonic()
+        try:
+            self.renew()
+            look = self._look(now_s)
+        except RefusedError as error:
+            return Judgement(False, f"the daemon does not keep it up: {error}")
+        except UnreachableError as error:
+            return self._unanswered(now_s, error)
+        self._silent_since_s = None
+        return self._judge(look)
+
+    def _judge(self, look: Look) -> Judgement:
+        first, last = self._first or look, self._last or look
+        if look.new.executions != last.new.executions or not look.new.queued:
+            self._progress_s = look.at_s
+        self._first, self._last = first, look
+        return judge(first, look, self._progress_s, self._settings)
+
+    def _unanswered(self, now_s: float, error: UnreachableError) -> Judgement:
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+        silent_s = now_s - self._silent_since_s
+        if silent_s < self._settings.hang_s:
+            return Judgement(None, "the daemon does not answer")
+        return Judgement(False, f"the daemon has not answered for {silent_s:.0f} s: {error}")
+
+    def _look(self, now_s: float) -> Look:
+        status, vitals = self._control.status(), self._control.vitals()
+        counters = self._control.statistics(self._slot)
+        shadow = counters.get(self._old, {})
+        return Look(
+            at_s=now_s,
+            instance=status["instance"],
+            new=_counts(counters.get(self._new, {}), shadow),
+            old=_counts(shadow, {}) if shadow else None,
+            rss_bytes=status["rss_bytes"],
+            hottest_c=max(vitals["temperatures_c"].values(), default=None),
+            throttled=vitals["throttled"],
+        )
+
+
+def _counts(counters: Mapping[str, Any], shadow: Mapping[str, Any]) -> Counts:
+    """What a version did. What its answers were compared with, and how often they differed, the `shadow` counts."""
+    return Counts(
+        requests=counters.get("requests", 0),
+        executions=counters.get("executions", 0),
+        failed_runs=counters.get("failed_runs", 0),
+        infer_ns=counters.get("infer_ns", 0),
+        compared=shadow.get("compared", 0),
+        disagreed=shadow.get("disagreed", 0),
+        queued=counters.get("queued", 0),
+    )
+
+
+def _serving(status: Mapping[str, Any], slot: str, new: str) -> str:
+    """The version, other than `new`, that answers most of what names none; "" where nothing does."""
+    others = [one for one in status["models"] if one["model"] == slot and one["version"] != new and one["weight"]]
+    return str(max(others, key=lambda one: one["weight"])["version"]) if others else ""

@@ -1,0 +1,157 @@
+"""Keeps one device in step: asks, decides what to do, does it step by step. One object for the life of the process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.agent.clock import system_now
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import Control, RefusedError
+from gateway.agent.fetch import Progress
+from gateway.agent.folder import FolderSource, open_source
+from gateway.agent.identity import read_identity
+from gateway.agent.installer import Installer
+from gateway.agent.poll import Poll
+from gateway.agent.source import FetchError
+from gateway.agent.storage import Storage
+from gateway.domain.assignment import Assignment
+from gateway.domain.errors import UnreachableError
+from gateway.domain.reconcile import Install, Supersede, UnderWay, changes
+from gateway.observe.logs import get_logger
+from gateway.store.active import retired
+from gateway.store.errors import StoreError
+from gateway.trust.distrust import Distrust
+
+POLLED, WAITING = "polled", "waiting"
+"""Names of the facts: how the last question ended; why updates do not go on, by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """How a question to the fleet ended. `reason`: of `trust.distrust.Reason`, "unreachable", "no-room" or ""."""
+
+    assignment: Assignment | None
+    reason: str = ""
+    problem: str = ""
+    retry_after_s: float = 0.0
+
+
+class Agent:
+    """`poll`, then `work` until it says that nothing is left to do or nothing can be done now."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        config: AgentConfig,
+        *,
+        carried: Path | None = None,
+        progress: Progress | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
+        self._storage, self._config, self._monotonic = storage, config, monotonic
+        self.identity = read_identity(storage.folder)
+        self._offline = carried is not None
+        self._source = FolderSource(carried) if carried else open_source(self.identity.repository, config.fetch)
+        self._control = Control(config.control)
+        self._installer = Installer(
+            storage, self._control, self._source, config, progress=progress, monotonic=monotonic
+        )
+        self._log = get_logger("agent")
+
+    def poll(self, *, retry: bool = False) -> Polled:
+        """Ask what is assigned and begin what has to be done. With `retry`, also what failed here before."""
+        poll = Poll(self._storage, self.identity, self._source, self._control, self._config, offline=self._offline)
+        polled = self._ask(poll, retry=retry)
+        log = self._log.warning if polled.problem else self._log.info
+        version = polled.assignment.version if polled.assignment else None
+        log("polled", assignment=version, reason=polled.reason or "believed", problem=polled.problem)
+        fact = {"at": system_now().isoformat(), "reason": polled.reason, "problem": polled.problem}
+        self._storage.journal.keep_facts({POLLED: json.dumps(fact)})
+        return polled
+
+    def work(self, stop: threading.Event, until_s: float = float("inf")) -> Mapping[str, str]:
+        """Carry updates out until none is left, `until_s` (monotonic) is reached, or `stop` is set.
+
+        Returns why those that are left cannot go on now, by slot.
+        """
+        due: dict[str, float] = {}
+        waiting: dict[str, str] = {}
+        while not stop.is_set():
+            ready = [update for update in self._storage.journal.updates() if update.slot not in waiting]
+            if not ready:
+                break
+            update = min(ready, key=lambda one: due.get(one.slot, 0.0))
+            when_s = due.get(update.slot, 0.0)
+            if when_s > until_s:
+                break
+            if stop.wait(max(0.0, when_s - self._monotonic())):
+                break
+            try:
+                due[update.slot] = self._monotonic() + self._installer.advance(update)
+            except (FetchError, StoreError, UnreachableError, RefusedError) as error:
+                waiting[update.slot] = str(error)
+                self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
+        self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
+        return waiting
+
+    def _ask(self, poll: Poll, *, retry: bool) -> Polled:
+        try:
+            assignment = poll.ask()
+            self._begin(assignment, poll, retry=retry)
+        except Distrust as error:
+            return Polled(None, error.reason.value, str(error))
+        except FetchError as error:
+            return Polled(None, "unreachable", str(error), error.retry_after_s)
+        except (UnreachableError, RefusedError) as error:
+            return Polled(None, "daemon", str(error))
+        except StoreError as error:
+            return Polled(None, "store", str(error))
+        return Polled(assignment)
+
+    def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> None:
+        self._install_files(assignment, poll)
+        journal = self._storage.journal
+        under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in journal.updates()}
+        for change in changes(assignment.slots, self._committed(), under_way, self._rejected(assignment, retry=retry)):
+            if isinstance(change, Install):
+                activation = poll.activation(change.slot, change.target)
+                journal.begin(activation, assignment.version, system_now())
+            elif isinstance(change, Supersede):
+                self._supersede(change.slot)
+            else:
+                self._withdraw(change.slot)
+
+    def _supersede(self, slot: str) -> None:
+        """Its successor begins with the next question: this one rolls back first."""
+        update = self._storage.journal.update(slot)
+        if update is not None:
+            self._installer.fail(update, "something else is assigned now", reject=False)
+
+    def _withdraw(self, slot: str) -> None:
+        self._log.info("withdrawn", slot=slot)
+        self._storage.activate(retired(self._storage.active(), slot))
+        self._control.commit()
+        self._storage.collect()
+
+    def _install_files(self, assignment: Assignment, poll: Poll) -> None:
+        active = self._storage.active()
+        known = {file.target: file for file in active.files}
+        files = tuple(known.get(target) or poll.installed(target) for target in assignment.files)
+        if files != active.files:
+            self._storage.activate(replace(active, files=files))
+            self._control.commit()
+
+    def _committed(self) -> dict[str, str]:
+        return {slot: activation.release for slot, activation in self._storage.active().slots.items()}
+
+    def _rejected(self, assignment: Assignment, *, retry: bool) -> set[tuple[str, str]]:
+        if retry:
+            return set()
+        pairs = {(slot, target.sha256) for slot, target in assignment.slots.items()}
+        return {pair for pair in pairs if self._storage.journal.rejected(*pair, assignment.version)}
