@@ -85,6 +85,7 @@ class Entry:
     def withdraw(self, version: str) -> Servable | None:
         """Let a version serve no more; returns what did."""
         servable = self.serving.pop(version, None)
+        self.committed = "" if version == self.committed else self.committed
         self.settle()
         return servable
 

@@ -73,7 +73,8 @@ class ModelRepository:
     async def stage(self, release: Release) -> Loaded:
         """Load a release as `synchronise` would, trials and all, and keep it: it answers no request before `route` or
         `synchronise` says so, and stays whatever `synchronise` serves. What is staged or served already, by digest, is
-        told again; another release takes the place of what was staged as the same version.
+        told again; another release takes the place of what was staged as the same version. While a version of the same
+        name serves from another release, what is staged answers nothing until it is committed.
 
         Raises VariantError or ConfigurationError with every reason where it cannot serve, RequestError OVERLOADED
         where too many are staged.

@@ -13,6 +13,7 @@ from gateway.domain.events import Event
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.inventory import Board, Cpu, Inventory
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.ports import Loaded
 from gateway.domain.profile import Budget as ProfileBudget
 from gateway.domain.profile import Match, Profile, Step
 from gateway.domain.release import Release, bare_variant
@@ -53,9 +54,9 @@ def manifest(
     )
 
 
-def release(of: ModelManifest, digest: str = "d1") -> Release:
-    """As the library would have found it."""
-    return Release(of.name, of.version, Path("/models"), digest, manifest=of)
+def release(of: ModelManifest, digest: str = "d1", *, signed: bool = False) -> Release:
+    """As the library would have found it, or the fleet signed it."""
+    return Release(of.name, of.version, Path("/models"), digest, manifest=of, signed=signed)
 
 
 def refused(name: str, version: str = "1", problem: str = "manifest.toml:3: broken") -> Release:
@@ -150,6 +151,14 @@ class Rig:
     async def serve(self, *manifests: ModelManifest, digest: str = "d1") -> None:
         """Bring these up, and nothing else."""
         await self.repository.synchronise([release(one, digest) for one in manifests])
+
+    async def commit(self, *manifests: ModelManifest, digest: str = "d1") -> None:
+        """Serve these signed releases, and nothing else."""
+        await self.repository.synchronise([release(one, digest, signed=True) for one in manifests])
+
+    async def stage(self, of: ModelManifest, digest: str = "d1") -> Loaded:
+        """Stage a signed release."""
+        return await self.repository.stage(release(of, digest, signed=True))
 
     async def begun(self, session: SimulatedSession | None = None) -> None:
         """Wait until a run has begun."""
