@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.committed.store import Store
 from gateway.config import Config, models_folder
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.events import Publish
@@ -54,11 +55,13 @@ class Survey:
         return self.profile.name if self.profile else None
 
 
-async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False) -> Survey:
-    """Probe `root` and match a profile. On this machine, vendor libraries and runtimes are asked in child processes:
-    where accelerators were found, or always with `ask_all`. ConfigurationError for a profile that does not exist."""
+async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, store: Store | None = None) -> Survey:
+    """Probe `root` and match a profile, shipped or (`store`, else as configured) the fleet's. On this machine, vendor
+    libraries and runtimes are asked in child processes: where accelerators were found, or always with `ask_all`.
+    ConfigurationError for a profile that does not exist."""
     inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
-    profile = _profile(config, inventory)
+    signed = await (store or Store(config.fleet, config.library)).profiles() if root == HERE else ()
+    profile = _profile(config, inventory, signed)
     if root != HERE:
         return Survey(inventory, profile, None, {})
     statuses = {name: installed_version(name) for name in RUNTIMES}
@@ -162,8 +165,9 @@ def releases_of(config: Config, model: str) -> tuple[Release, ...]:
     return scan_model(folder, config.library)
 
 
-def _profile(config: Config, inventory: Inventory) -> Profile | None:
-    profiles = load_profiles(profiles_folder())
+def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
+    """A profile of the fleet takes the place of the shipped one of its name."""
+    profiles = tuple({profile.name: profile for profile in (*load_profiles(profiles_folder()), *signed)}.values())
     if config.gateway.profile:
         named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
         if named is None:

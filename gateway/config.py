@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.committed.settings import FleetSettings
 from gateway.domain.access import Address, Security, check_exposure, read_address, read_tokens
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
@@ -60,33 +61,6 @@ class ModelsSettings:
 
     dir: str = ""  # the model directory; "" serves the two models that come with the gateway
     control: bool = False  # whether RepositoryModelLoad and Unload may change what is served
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """`[fleet]`: signed releases that the update agent (edge-agent) keeps on this device."""
-
-    store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet
-    root: str = ""  # the root of trust that this device was given; "": root.json in the store
-    unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
-
-    def __post_init__(self) -> None:
-        """Refuse a fleet without a store. Raises ConfigurationError (table fleet)."""
-        if self.root and not self.store:
-            raise ConfigurationError("needs store beside it", table="fleet", key="root")
-        for key in ("store", "root"):
-            if (value := getattr(self, key)) and not Path(value).is_absolute():
-                raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
-
-    @property
-    def folder(self) -> Path | None:
-        """The store; None: this device is part of no fleet."""
-        return Path(self.store) if self.store else None
-
-    @property
-    def root_file(self) -> Path:
-        """The root of trust."""
-        return Path(self.root or Path(self.store) / "root.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,24 @@ import dataclasses
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway import assembly
+from gateway.committed.store import Store
 from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, watchdog_period_s
+from gateway.serving import Fleet, Listed
 from gateway.store.state import State
 
 if TYPE_CHECKING:
     from gateway.domain.access import Address, Security
+    from gateway.domain.ports import Repository
     from gateway.domain.statistics import Sample
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
@@ -55,7 +58,6 @@ class Daemon:
         self._refining: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._answering: asyncio.Task[None] | None = None
         self._reload_again = False
         self._up = False
         self._giving_back: asyncio.TimerHandle | None = None
@@ -105,6 +107,7 @@ class Daemon:
         self._start_regions(stack)
         await self._start_grpc(stack, security)
         await self._start_http(stack, security)
+        await self._start_control(stack)
         await self._first_synchronisation()
         self._engine.serving = True
         await self._start_mqtt(stack)
@@ -113,14 +116,20 @@ class Daemon:
 
     async def _build(self, state: State) -> None:
         config = self._config
-        where = assembly.site(config, await assembly.survey(config), str(self._state_folder / "compiled"))
+        store = Store(config.fleet, config.library)
+        surveyed = await assembly.survey(config, store=store)
+        where = assembly.site(config, surveyed, str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=where.profile.name, threads=where.threads)
+        self._surveyed = surveyed
+        loader = assembly.loader(config, where, state, self._publish)
         self._engine, self._repository = assembly.serving(
             config,
-            assembly.loader(config, where, state, self._publish),
-            scan_model=lambda model: assembly.releases_of(self._config, model),
+            loader,
+            scan_model=lambda model: self._fleet.of_model(model, assembly.releases_of(self._config, model)),
             control=lambda: self._config.models.control,
         )
+        self._fleet = Fleet(store, self._repository, loader, allows_unsigned=lambda: config.fleet.unsigned)
+        self._listed: Repository = Listed(self._repository) if store.present else self._repository
 
     async def _first_synchronisation(self) -> None:
         """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""
@@ -144,7 +153,7 @@ class Daemon:
         """Serve what the model directory of `config` holds. Where that cannot be read, nothing of `config` is taken."""
         releases = await asyncio.to_thread(assembly.releases, config)
         self._apply(config)
-        await self._repository.synchronise(releases)
+        await self._fleet.synchronise(releases)
         self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
 
     async def _start_grpc(self, stack: AsyncExitStack, security: Security) -> None:
@@ -152,7 +161,7 @@ class Daemon:
             return
         from gateway.frontends.grpc_v2.service import InferenceService
 
-        service = InferenceService(self._engine, self._repository, self._engine, self._config.grpc, self._regions)
+        service = InferenceService(self._engine, self._listed, self._engine, self._config.grpc, self._regions)
         frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -168,14 +177,12 @@ class Daemon:
         sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         frontend = RestFrontend(
-            self._engine, self._repository, self._engine, self._config.http, security, metrics.render, self._regions
+            self._engine, self._listed, self._engine, self._config.http, security, metrics.render, self._regions
         )
         bound = await frontend.start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
-        self._answering = asyncio.create_task(self._answer_http(frontend), name="http")
-        self._answering.add_done_callback(self._http_answers)
-        stack.push_async_callback(self._end_answering, self._answering)
+        self._begin_answering(stack, self._answer_http(frontend), "http")
 
     async def _answer_http(self, frontend: RestFrontend) -> None:
         """Not before READY=1, which would come later by what HTTP's libraries take to load, unless models take long:
@@ -186,7 +193,30 @@ class Daemon:
         await frontend.answer()
         _settle()
 
-    def _http_answers(self, answering: asyncio.Task[None]) -> None:
+    async def _start_control(self, stack: AsyncExitStack) -> None:
+        settings = self._config.control
+        if settings.address is None:
+            return
+        from gateway.frontends.control.about import About
+        from gateway.frontends.control.server import ControlFrontend
+        from gateway.hardware.report import inventory_json
+
+        fleet, surveyed = self._fleet, self._surveyed
+        inventory = inventory_json(surveyed.inventory, surveyed.profile_name)
+        name, problem = surveyed.profile_name or "", lambda: fleet.problem
+        about = About(name, inventory, self._vitals, fleet.waits_for_restart, problem)
+        frontend = ControlFrontend(fleet, self._repository, self._engine, about, settings)
+        bound = await frontend.start([settings.address])
+        stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
+        self._announce("control", bound)
+        self._begin_answering(stack, frontend.serve(), "control")
+
+    def _begin_answering(self, stack: AsyncExitStack, answer: Coroutine[None, None, None], name: str) -> None:
+        answering = asyncio.create_task(answer, name=name)
+        answering.add_done_callback(self._answers)
+        stack.push_async_callback(self._end_answering, answering)
+
+    def _answers(self, answering: asyncio.Task[None]) -> None:
         """A gateway that cannot answer where it listens ends; `_end_answering` says why."""
         if not answering.cancelled() and answering.exception() is not None:
             self._stop.set()

@@ -69,7 +69,7 @@ def read_active(file: Path) -> Active:
             return Active()
         raise
     try:
-        return _parsed(content)
+        return parse_active(content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = f"cannot be read: {type(error).__name__} {error!s:.300}; move it away, the agent installs anew"
         raise DamagedError(what, file=file) from None
@@ -92,7 +92,8 @@ def active_bytes(active: Active) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _parsed(content: bytes) -> Active:
+def parse_active(content: bytes) -> Active:
+    """The inverse of `active_bytes`. Raises ValueError, TypeError, KeyError, AttributeError or RecursionError."""
     if len(content) > ACTIVE_LIMIT_BYTES:
         raise ValueError(f"it has more than {ACTIVE_LIMIT_BYTES} bytes")
     document = json.loads(content)

@@ -174,7 +174,7 @@ async def test_a_stop_cuts_a_command_off_and_says_so():
         {"listen": "unix:relative"},
         {"unix_socket_mode": 0o1777},
         {"max_requests": 0},
-        {"max_lease_s": 0.0},
+        {"max_drain_s": 0.0},
         {"users": ("",)},
         {"backlog": 2**31},
     ],

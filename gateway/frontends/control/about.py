@@ -18,13 +18,15 @@ _STATM = Path("/proc/self/statm")
 class About:
     """`inventory` as `edge-gateway probe --json` prints it; `vitals` is asked on a thread: sensors take milliseconds.
 
-    `restart` says what waits for a restart of this process ("": nothing); `instance` is another after each start.
+    `restart` says what waits for a restart of this process ("": nothing), `problem` why what is committed could not be
+    read ("": it could); `instance` is another after each start.
     """
 
     profile: str
     inventory: Mapping[str, Any]
     vitals: Callable[[], Vitals]
     restart: Callable[[], str]
+    problem: Callable[[], str]
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

@@ -27,11 +27,11 @@ class ActivationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RouteBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Shares in percent by version; `lease_s` 0: until something else is said."""
+    """Shares in percent by version, for `lease_s`; `shadow` is asked beside them, for comparison ("": nobody)."""
 
     weights: dict[str, int]
+    lease_s: float
     shadow: str = ""
-    lease_s: float = 0.0
 
 
 class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -62,7 +62,8 @@ class ModelDocument(msgspec.Struct):
 
 
 class StatusDocument(msgspec.Struct):
-    """The process and its model versions. `instance` is another after each start; `restart`: what waits for one."""
+    """The process and its model versions. `instance` is another after each start; `restart`: what waits for one;
+    `problem`: why what is committed could not be read."""
 
     instance: str
     version: str
@@ -70,6 +71,7 @@ class StatusDocument(msgspec.Struct):
     profile: str
     rss_bytes: int
     restart: str
+    problem: str
     models: list[ModelDocument]
 
 

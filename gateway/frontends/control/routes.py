@@ -70,6 +70,7 @@ async def status(request: Call) -> bodies.StatusDocument:
         profile=ports.about.profile,
         rss_bytes=resident_bytes(),
         restart=ports.about.restart(),
+        problem=ports.about.problem(),
         models=[bodies.model_document(standing) for standing in ports.standings.standings()],
     )
 
@@ -118,9 +119,8 @@ async def load(request: Call) -> bodies.LoadedDocument:
 @put(MODEL + "/route", status_code=200, summary="Share requests", operation_class=taking(bodies.RouteBody))
 async def route(request: Call) -> dict[str, Any]:
     """How requests that name no version are shared, at once or not at all, for as long as the lease."""
-    body, ports = await body_of(request, bodies.RouteBody), ports_of(request)
-    _check_bound("lease_s", body.lease_s, ports.settings.max_lease_s)
-    await ports.serving.route(_slot(request), body.weights, shadow=body.shadow, lease_s=body.lease_s)
+    body = await body_of(request, bodies.RouteBody)
+    await ports_of(request).serving.route(_slot(request), body.weights, shadow=body.shadow, lease_s=body.lease_s)
     return {}
 
 
@@ -128,7 +128,7 @@ async def route(request: Call) -> dict[str, Any]:
 async def unload(request: Call) -> dict[str, Any]:
     """Let it finish its queue, then free it; harmless where it is gone."""
     body, ports = await body_of(request, bodies.UnloadBody), ports_of(request)
-    _check_bound("drain_s", body.drain_s, ports.settings.max_drain_s)
+    _check_drain(body.drain_s, ports.settings.max_drain_s)
     await ports.serving.unload(_slot(request), body.version, body.drain_s)
     return {}
 
@@ -177,6 +177,6 @@ def _check_slot(request: Call, activation: Activation) -> None:
         )
 
 
-def _check_bound(key: str, value_s: float, most_s: float) -> None:
-    if not 0 <= value_s <= most_s:
-        raise RequestError(Fault.INVALID, f"{key} must be 0 to {most_s:g} seconds, not {value_s!r:.40}")
+def _check_drain(drain_s: float, most_s: float) -> None:
+    if not 0 <= drain_s <= most_s:
+        raise RequestError(Fault.INVALID, f"drain_s must be 0 to {most_s:g} seconds, not {drain_s!r:.40}")

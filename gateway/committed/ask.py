@@ -1,0 +1,69 @@
+"""The parent's side of the process that judges signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import site
+import sys
+from pathlib import Path
+
+from gateway.committed.judge import Judgement
+from gateway.committed.settings import FleetSettings
+from gateway.domain.errors import VariantError
+from gateway.store.active import Active, active_bytes
+
+COMMAND = (sys.executable, "-P", "-m", "gateway.committed.judge")
+"""-P: the working directory is not searched."""
+LAST_WORDS_CHARS = 300
+
+
+async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
+    """Judge everything in `active`. VariantError (transient) where the process could not tell. Cancelling kills it."""
+    if not (active.slots or active.previous or active.files):
+        return Judgement()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            str(settings.folder),
+            str(settings.root_file),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _undecided(f"the process that judges them could not be started: {error}") from error
+    try:
+        async with asyncio.timeout(settings.verify_deadline_s):
+            said, words = await process.communicate(active_bytes(active))
+    except TimeoutError:
+        limit_s = settings.verify_deadline_s
+        raise _undecided(f"it took longer than {limit_s:g} s; raise [fleet] verify_deadline_s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return _read(said, words, process.returncode)
+
+
+def _read(said: bytes, words: bytes, code: int | None) -> Judgement:
+    if code != 0:
+        spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
+        hint = "; install edge-inference-gateway[agent]" if "No module named" in spoken else ""
+        raise _undecided(f"the process that judges them ended with {code}: {spoken}{hint}")
+    return Judgement(**json.loads(said))
+
+
+def _undecided(why: str) -> VariantError:
+    return VariantError(f"the signatures could not be verified: {why}", transient=True)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package found first, wherever we were started."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}

@@ -1,0 +1,105 @@
+"""Whether what is committed is what its owners signed. Run as a process of its own, it judges what comes on stdin:
+
+    python -m gateway.committed.judge STORE ROOT < active.json
+
+It prints a problem ("": none) for each slot, each previous release and each file. A process, because the library that
+reads TUF's metadata costs more memory than many a model, and a daemon that once loaded it would keep it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.domain.activation import Activation, Installed
+from gateway.store.active import Active, parse_active
+from gateway.store.blobs import Blobs
+from gateway.store.errors import StoreError
+
+ROOT_HISTORY = Path("metadata") / "root_history"
+_ROOT = re.compile(r"([1-9][0-9]{0,8})\.root\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Problems by slot and by path; "" where the signatures hold."""
+
+    slots: Mapping[str, str] = field(default_factory=dict)
+    previous: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def judge(store: Path, root: Path, active: Active) -> Judgement:
+    """Judge everything in `active` by what lies in `store`, from the pinned `root` on; what is there never raises."""
+    from gateway.trust.chain import verify_activation, verify_file
+    from gateway.trust.settings import DEFAULTS
+
+    blobs, limit_bytes = Blobs(store / "blobs"), DEFAULTS.metadata_limit_bytes
+    try:
+        pinned = _bounded(root, limit_bytes)
+        roots = _roots(store / ROOT_HISTORY, limit_bytes, DEFAULTS.roots_limit)
+    except OSError as error:
+        why = f"{error.filename}: the root of trust cannot be read: {error.strerror}; let edge-agent bootstrap again"
+        return Judgement(*(dict.fromkeys(keys, why) for keys in _keys(active)))
+
+    def blob(digest: str) -> bytes:
+        return blobs.read(digest, limit_bytes)
+
+    def release(activation: Activation) -> str:
+        return _problem(lambda: verify_activation(activation, pinned, roots, blob))
+
+    def file(one: Installed) -> str:
+        return _problem(lambda: verify_file(one.target, one.evidence, one.root, pinned=pinned, roots=roots, blob=blob))
+
+    return Judgement(
+        {slot: release(activation) for slot, activation in active.slots.items()},
+        {slot: release(activation) for slot, activation in active.previous.items()},
+        {one.target.path: file(one) for one in active.files},
+    )
+
+
+def main() -> int:
+    """The process."""
+    store, root = sys.argv[1:]
+    judgement = judge(Path(store), Path(root), parse_active(sys.stdin.buffer.read()))
+    told = {"slots": judgement.slots, "previous": judgement.previous, "files": judgement.files}
+    sys.stdout.write(json.dumps(told))
+    return 0
+
+
+def _problem(verify: Callable[[], object]) -> str:
+    from gateway.trust.distrust import Distrust
+
+    try:
+        verify()
+    except (Distrust, StoreError) as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001  what nobody foresaw of one must not keep the others from serving
+        return f"it cannot be judged: {type(error).__name__}: {error!s:.300}"
+    return ""
+
+
+def _keys(active: Active) -> tuple[list[str], list[str], list[str]]:
+    return list(active.slots), list(active.previous), [one.target.path for one in active.files]
+
+
+def _roots(folder: Path, limit_bytes: int, most: int) -> list[bytes]:
+    """The roots that followed the pinned one, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = sorted((int(named[1]), path) for path in folder.iterdir() if (named := _ROOT.fullmatch(path.name)))
+    return [_bounded(path, limit_bytes) for _, path in found[:most]]
+
+
+def _bounded(file: Path, limit_bytes: int) -> bytes:
+    """At most one byte more than is read: then it is told to be too large."""
+    with file.open("rb") as stream:
+        return stream.read(limit_bytes + 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""From an activation whose signatures hold to a release that may serve: its files are held against what is signed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.domain.activation import Activation
+from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release import Release
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement, read_release
+from gateway.store.blobs import Blobs
+from gateway.store.errors import StoreError
+from gateway.store.library import changed_file
+from gateway.store.settings import LibrarySettings
+
+REMEDY = "let edge-agent sync fetch it again"
+
+
+def planned_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
+    """A release of which only the manifest is here, under the name of its slot. Raises VariantError."""
+    _, manifest, folder = _manifest(activation, store, library)
+    return _release(activation, replace(manifest, name=activation.slot), folder)
+
+
+def signed_release(activation: Activation, store: Path, library: LibrarySettings) -> Release:
+    """A release of which the activation's variants are here, every file checked by its digest. Raises VariantError."""
+    _, manifest, folder = _manifest(activation, store, library)
+    variants = tuple(_variant(manifest, name) for name in activation.variants)
+    if not variants:
+        raise VariantError("no variant of it was installed", remedy=REMEDY)
+    for variant in variants:
+        if (changed := changed_file(manifest, variant, folder)) is not None:
+            raise VariantError(f"{changed} is missing, or is not what was signed", remedy=REMEDY)
+    return _release(activation, replace(manifest, name=activation.slot, variants=variants), folder)
+
+
+def refused_release(activation: Activation, store: Path, problem: str) -> Release:
+    """What stands in the index of a release that may not serve."""
+    folder = store / "releases" / activation.release
+    return Release(activation.slot, activation.version, folder, problem=problem, signed=True)
+
+
+def _manifest(
+    activation: Activation, store: Path, library: LibrarySettings
+) -> tuple[SignedRelease, ModelManifest, Path]:
+    folder = store / "releases" / activation.release
+    try:
+        release = read_release(Blobs(store / "blobs").read(activation.release, RELEASE_LIMIT_BYTES))
+        text = _text(folder, release, library.manifest_limit_bytes)
+        manifest = read_manifest(text, str(folder / release.manifest.path))
+    except (StoreError, ConfigurationError, ValueError) as error:
+        raise VariantError(str(error)) from error
+    if problem := disagreement(release, manifest):
+        raise VariantError(f"{folder}: {problem}", remedy="let its owner publish it again")
+    return release, manifest, folder
+
+
+def _text(folder: Path, release: SignedRelease, limit_bytes: int) -> str:
+    file = folder / release.manifest.path
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(limit_bytes + 1)
+    except OSError as error:
+        raise VariantError(f"{file} cannot be read: {error.strerror}", remedy=REMEDY) from error
+    if hashlib.sha256(content).hexdigest() != release.manifest.sha256:
+        raise VariantError(f"{file} is not what was signed", remedy=REMEDY)
+    return content.decode("utf-8")
+
+
+def _variant(manifest: ModelManifest, name: str) -> Variant:
+    variant = manifest.variant(name)
+    if variant is None:
+        raise VariantError(f"variant {name:.100} is no variant of this release", remedy=REMEDY)
+    return variant
+
+
+def _release(activation: Activation, manifest: ModelManifest, folder: Path) -> Release:
+    facts = f"{folder}\0{activation.release}\0{[variant.name for variant in manifest.variants]}"
+    digest = hashlib.sha256(facts.encode()).hexdigest()
+    return Release(activation.slot, activation.version, folder, digest, manifest=manifest, signed=True)

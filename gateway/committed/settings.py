@@ -1,0 +1,38 @@
+"""Where signed releases lie, and what may serve beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.domain.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """`[fleet]`: signed releases that the update agent (edge-agent) keeps on this device."""
+
+    store: str = ""  # the agent's store, which this gateway only reads; "": this device is part of no fleet
+    root: str = ""  # the root of trust that this device was given; "": root.json in the store
+    unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
+    verify_deadline_s: float = 60.0  # how long the process that judges all signatures may take
+
+    def __post_init__(self) -> None:
+        """Refuse a root without a store, and paths that depend on where one stands. ConfigurationError (fleet)."""
+        if self.root and not self.store:
+            raise ConfigurationError("needs store beside it", table="fleet", key="root")
+        for key in ("store", "root"):
+            if (value := getattr(self, key)) and not Path(value).is_absolute():
+                raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
+        if self.verify_deadline_s <= 0:
+            raise ConfigurationError("must be more than 0", table="fleet", key="verify_deadline_s")
+
+    @property
+    def folder(self) -> Path:
+        """The store."""
+        return Path(self.store)
+
+    @property
+    def root_file(self) -> Path:
+        """The root of trust."""
+        return Path(self.root) if self.root else self.folder / "root.json"
