@@ -12,7 +12,8 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPResponse
 from typing import Any
 
@@ -33,9 +34,20 @@ class HungUpError(Exception):
 class Line:
     """What all connections of a source share: the patience of the download under way."""
 
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, settings: FetchSettings, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = now_ns
         self.patience: Patience | None = None
+        self._head_limit_bytes = settings.head_limit_bytes
+        self._head_bytes: int | None = None
+
+    @contextmanager
+    def head(self) -> Iterator[None]:
+        """Until the block ends, what comes is a head: http.client reads any number of "100 Continue"."""
+        self._head_bytes = 0
+        try:
+            yield
+        finally:
+            self._head_bytes = None
 
     def wait_s(self) -> float:
         """How long the next read may take. Raises HungUpError where there is to be none."""
@@ -47,9 +59,13 @@ class Line:
         return max(SHORTEST_WAIT_S, verdict.wait_ns / NS)
 
     def came(self, count_bytes: int) -> None:
-        """So much was read."""
+        """So much was read. Raises HungUpError for a head that has no end."""
         if self.patience is not None:
             self.patience.came(count_bytes, self.now_ns())
+        if self._head_bytes is not None:
+            self._head_bytes += count_bytes
+            if self._head_bytes > self._head_limit_bytes:
+                raise HungUpError(f"its headers have more than {self._head_limit_bytes} bytes")
 
 
 class _Patient(io.RawIOBase):

@@ -24,6 +24,7 @@ class FetchSettings:
     backoff_limit_s: float = 60.0  # longest pause between attempts
     retry_after_limit_s: float = 3_600.0  # a server that asks for a longer pause than this is not believed
     redirects: int = 5  # followed in a row; never from https to http
+    head_limit_bytes: int = 65_536  # a status line and headers larger than this are refused
     piece_bytes: int = 65_536  # read from a connection at a time
     ca_file: str | None = None  # trust these certificates (PEM) instead of the system's
     certificate_file: str | None = None  # the device's own certificate (PEM), shown to servers that ask

@@ -55,11 +55,10 @@ class WebSource:
     ) -> None:
         self._settings = settings or FetchSettings()
         self._base = base_url if not base_url or base_url.endswith("/") else f"{base_url}/"
-        self._line = Line(now_ns)
+        self._line = Line(self._settings, now_ns)
         self._pools = pools(self._base, self._settings, self._line)
         self._now_ns, self._pause, self._chance = now_ns, pause, chance
-        settings = self._settings
-        self._bucket = TokenBucket(settings.rate_limit_bytes_per_s, settings.rate_burst_bytes, now_ns())
+        self._bucket = TokenBucket(self._settings.rate_limit_bytes_per_s, self._settings.rate_burst_bytes, now_ns())
 
     @property
     def name(self) -> str:
@@ -118,6 +117,8 @@ class WebSource:
             stated = _stated_length(answer)
             if answer.status != 200 or _encoded(answer) or (stated or 0) > limit_bytes:
                 raise _unusable(url, answer, f"a plain file of at most {limit_bytes} bytes")
+            if stated is None and answer.headers.get("Transfer-Encoding", "").lower() != "chunked":
+                raise _PassingError("it does not say how long the file is, so whether all of it came cannot be known")
             content = bytearray()
             for piece in self._pieces(answer):
                 content += piece
@@ -196,16 +197,17 @@ class WebSource:
         if not remaining_ns:
             raise HungUpError("its time was over")
         timeout = urllib3.Timeout(connect=min(self._settings.connect_timeout_s, remaining_ns / NS), read=None)
-        return self._pools.urlopen(
-            "GET",
-            url,
-            headers=headers,
-            timeout=timeout,
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,
-        )
+        with self._line.head():
+            return self._pools.urlopen(
+                "GET",
+                url,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
 
     def _finish(self, answer: Answer) -> None:
         """Read what little is left, so that the connection can be used again; else close it."""
@@ -233,8 +235,11 @@ def _judge_status(url: str, answer: Answer) -> None:
 
 
 def _redirected(url: str, target: str) -> str:
-    there = urllib.parse.urljoin(url, target)
-    schemes = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(there).scheme
+    try:
+        there = urllib.parse.urljoin(url, target)
+        schemes = urllib.parse.urlsplit(url).scheme, urllib.parse.urlsplit(there).scheme
+    except ValueError as error:
+        raise FetchError(f"{_shown(url)} redirects to {target!r:.200}, which is no URL", final=True) from error
     if schemes[1] not in {"http", "https"} or schemes == ("https", "http"):
         raise FetchError(f"{_shown(url)} redirects to {_shown(there)}, which is not followed", final=True)
     return there

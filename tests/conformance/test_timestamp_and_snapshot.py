@@ -93,7 +93,7 @@ def test_an_older_repository_is_refused_though_the_files_that_say_so_are_lost(
     publisher.files.update(old)
     assert not device.refresh(), "stock clients go back here"
     assert device.versions().get("timestamp", 2) == 2
-    assert "replayed" in device.said
+    assert "replayed" in device.said or "must be >= 2" in device.said
 
 
 def test_an_expired_timestamp_is_refused(device: Client, publisher: Publisher) -> None:
