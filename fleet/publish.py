@@ -30,7 +30,7 @@ RENEW_SHARE = 0.5
 class Publication:
     """`files`: metadata in the order in which it must be written, by name; `state`: what is published thereafter.
 
-    `targets` are new: their content must be there first. `roles`: whose drafts are in it; `waiting`: why others are not.
+    `targets` are new: their content must be there first. `roles`: whose drafts are in it; `waiting`: why others wait.
     """
 
     files: tuple[tuple[str, bytes], ...]

@@ -20,7 +20,7 @@ from tuf.api.metadata import Metadata, TargetFile, Targets
 from fleet import releases, signing
 from fleet.assignments import assigned, assignment_metadata, next_assignment
 from fleet.drafts import Draft
-from fleet.publish import plan_publication
+from fleet.publish import Publication, plan_publication
 from fleet.releases import Model, plan_release, release_target, target_of
 from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
 from fleet.roles import DIRECTOR, NAME_FIELD, POLICY, PROFILES, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, owner_role
@@ -143,13 +143,13 @@ class FleetRepository:
         """The same document of an offline role, signed again with a later expiry."""
         self._publish([signing.renew(self.drafting(), role)])
 
-    def rotate(self, role: str, *, keys: int | None = None, threshold: int | None = None) -> None:
-        """New keys for a role; the old ones are in `retired`."""
+    def rotate(self, role: str, *, keys: int | None = None, threshold: int | None = None, lost: bool = False) -> None:
+        """New keys for a role; the old ones are in `retired`, unless they are lost and cannot sign the change."""
         old = self.keys[role]
         self.keys[role] = [new_key(f"{role}-new-{i}") for i in range(keys or len(old))]
         threshold = threshold or (2 if role == ROOT else 1)
         drafts = signing.rotate(self.drafting(), role, self._public(role), threshold)
-        self.retired += old
+        self.retired += [] if lost else old
         self._publish(drafts)
 
     def assign(
@@ -289,9 +289,16 @@ class FleetRepository:
 
     def _publish(self, drafts: Sequence[Draft]) -> None:
         self.workspace.save(map(self._signed, drafts))
-        online = [signer for signers in (*self.keys.values(), self.retired) for signer in signers]
-        waiting = list(self.workspace.drafts().values())
-        publication = plan_publication(self.published, waiting, online, self.now, self.workspace.settings)
+        self.write(self.plan())
+
+    def plan(self) -> Publication:
+        """What publishing the drafts would write now."""
+        signers = [signer for signers in (*self.keys.values(), self.retired) for signer in signers]
+        drafts = list(self.workspace.drafts().values())
+        return plan_publication(self.published, drafts, signers, self.now, self.workspace.settings)
+
+    def write(self, publication: Publication) -> None:
+        """Publish it. Tests of stops on the way override this."""
         self.workspace.publish(publication)
 
 

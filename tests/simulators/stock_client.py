@@ -27,8 +27,8 @@ class StockClient:
 
     def __init__(self, folder: Path, public: Path, root: bytes) -> None:
         self._folder, self._public, self._root = folder, public, root
-        (folder / "metadata").mkdir(parents=True)
-        (folder / "targets").mkdir()
+        (folder / "metadata").mkdir(parents=True, exist_ok=True)
+        (folder / "targets").mkdir(exist_ok=True)
 
     def refresh(self) -> Updater:
         """Raises RepositoryError where the repository cannot be trusted."""
