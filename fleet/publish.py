@@ -1,8 +1,8 @@
 """Publishing: which metadata comes next and in which order it may appear, so that a stop anywhere harms no device.
 
-Blobs and targets, then delegated roles, targets, snapshot, and last, in one rename, the timestamp: until then nobody
-looks at the others. A new root is seen at once. It comes after the timestamp where all the rest is signed for the old
-root too, else right before it (between the two files devices keep what they have, and publishing again goes on).
+Blobs and targets, then delegated roles, targets, snapshot, and in one rename the timestamp: until then nobody looks at
+the others. A new root, which everybody sees at once, comes after it: what precedes is signed for the old root and for
+the new one. Where old keys are lost that cannot be: between the two files devices keep what they have.
 """
 
 from __future__ import annotations
@@ -195,20 +195,9 @@ def _files(published: Published, state: Published) -> Iterator[tuple[str, bytes]
     for role, new, old in ((TARGETS, state.targets, published.targets), (SNAPSHOT, state.snapshot, published.snapshot)):
         if new is not None and new is not old:
             yield metadata_file(role, new.signed.version), cast("Metadata[Any]", new).to_bytes()
-    root, timestamp = cast("Metadata[Root]", state.root), cast("Metadata[Timestamp]", state.timestamp)
-    last = [(f"{METADATA}/{TIMESTAMP_FILE}", timestamp.to_bytes())]
-    if root is not published.root:
-        file = (metadata_file(ROOT, root.signed.version), root.to_bytes())
-        last.insert(1 if published.root and _verifies(state, published.root.signed) else 0, file)
-    yield from last
-
-
-def _verifies(state: Published, root: Root) -> bool:
-    try:
-        check_signatures(state, root)
-    except ConfigurationError:
-        return False
-    return True
+    yield f"{METADATA}/{TIMESTAMP_FILE}", cast("Metadata[Timestamp]", state.timestamp).to_bytes()
+    if state.root is not None and state.root is not published.root:
+        yield metadata_file(ROOT, state.root.signed.version), state.root.to_bytes()
 
 
 def _new_targets(published: Published, state: Published) -> Iterator[TargetFile]:
