@@ -1,0 +1,263 @@
+"""Device × repository × attacker: whatever is published, rotated, replayed, mixed, withheld and forged in whatever
+order, the device runs only what its owner signed, nothing that may not fall falls, and it can always be mended."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tuf.api.metadata import Metadata
+
+from gateway.domain.assignment import Target
+from gateway.domain.routing import version_order
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.online_thief import LEAP, OWN, Files, OnlineThief
+from tests.simulators.trusting_device import REFUSALS, TrustingDevice, folder_files
+
+DEVICE, SLOT, MODEL, OWNER = "device-1", "reader", "reader", "acme"
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
+PLACES = st.integers(0, 100_000)
+ONLINE = ("snapshot", "timestamp", "director")
+ROTATED = ("root", "targets", "models-acme", *ONLINE)
+THRESHOLDS = {"root": 2, "models-acme": 2}
+
+
+class TrustMachine(RuleBasedStateMachine):
+    """`signed`: every release that its owner's threshold signed, by path: what may run. `views`: what was ever served.
+
+    `used`: whether stolen keys were used since the online keys were last rotated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="trust-machine-"))
+        self.repository = FleetRepository(self.folder / "fleet", now=NOW)
+        self.device = TrustingDevice(DEVICE, self.repository.root_bytes(1))
+        self.signed: dict[str, str] = {}
+        self.floor = "1"
+        self.views: list[Files] = []
+        self.used = False
+        self.before: tuple[dict[str, int], dict[str, str]] = ({}, {})
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    # ---- the repository
+
+    @initialize()
+    def begin(self) -> None:
+        """acme signs two of two; the thief is an owner as well."""
+        self.repository.add_owner(OWNER, keys=2, threshold=2)
+        self.repository.add_release("other", "1", OWN)
+        self.thief = OnlineThief(self.repository)
+        self.release(floor_too=False)
+        self.assign(0)
+
+    @rule(floor_too=st.booleans())
+    def release(self, floor_too: bool) -> None:
+        """acme signs the next version, and perhaps that nothing older may run."""
+        version = str(len(self.signed) + 1)
+        self.floor = version if floor_too else self.floor
+        path = self.repository.add_release(MODEL, version, floor=self.floor)
+        self.signed[path] = self._published(path).sha256
+        self._view()
+
+    @rule(back=st.integers(0, 3))
+    def assign(self, back: int) -> None:
+        """The director assigns a release that is allowed."""
+        allowed = [path for path in self.signed if self._allowed(path)]
+        self.repository.assign(DEVICE, {SLOT: allowed[-1 - back % len(allowed)]})
+        self._view()
+
+    @rule(role=st.sampled_from(ROTATED))
+    def rotate(self, role: str) -> None:
+        """New keys for a role."""
+        self.repository.rotate(role, threshold=THRESHOLDS.get(role, 1))
+        self._view()
+
+    @rule(hours=st.integers(1, 40))
+    def wait(self, hours: int) -> None:
+        """Time passes, and the publisher goes on."""
+        self.repository.now += timedelta(hours=hours)
+        self.repository.publish()
+        self._view()
+
+    # ---- the device alone with the repository
+
+    @precondition(lambda self: not self.used)
+    @rule(back=st.integers(0, 3))
+    def poll(self, back: int) -> None:
+        """Whoever only stood between has harmed nothing: the honest repository is accepted."""
+        self.assign(back)
+        self._accept()
+
+    @rule(back=st.integers(0, 3))
+    def recover(self, back: int) -> None:
+        """After the online keys were rotated, whatever was done with the stolen ones, all is well again."""
+        for role in ONLINE:
+            self.rotate(role)
+        self.used = False
+        self.poll(back)
+
+    # ---- the attacker, without keys
+
+    @rule(data=st.data())
+    def mix(self, data: st.DataObject) -> None:
+        """Each moving file from another time."""
+        everything = {name: content for view in self.views for name, content in view.items()}
+        for name in ("metadata/timestamp.json", f"assignments/{DEVICE}.json"):
+            everything[name] = data.draw(st.sampled_from(self.views)).get(name, b"")
+        newest = data.draw(st.integers(1, 1 + sum(name.endswith(".root.json") for name in everything)))
+        held_back = {f"metadata/{version}.root.json" for version in range(newest, len(everything))}
+        self._offer({name: content for name, content in everything.items() if name not in held_back})
+
+    @rule(spoilt=st.lists(st.tuples(PLACES, PLACES, st.integers(0, 255)), min_size=1, max_size=3))
+    def spoil(self, spoilt: list[tuple[int, int, int]]) -> None:
+        """Files with a byte changed, or (0) withheld."""
+        files = dict(self.views[-1])
+        for number, place, change in spoilt:
+            name = sorted(files)[number % len(files)]
+            content = bytearray(files.pop(name))
+            if content and change:
+                content[place % len(content)] ^= change
+                files[name] = bytes(content)
+        self._offer(files)
+
+    # ---- the attacker, with every online key
+
+    @rule()
+    def steal(self) -> None:
+        """The online keys as they are now."""
+        self.thief.steal()
+
+    @rule(
+        kind=st.sampled_from(["unsigned", "swapped", "longer", "any", "own", "none"]),
+        device=st.sampled_from([DEVICE, DEVICE, "device-2"]),
+        times=st.sampled_from([(1, 0), (None, 0), (None, -48), (None, 240), (LEAP, 0)]),
+        signer=st.sampled_from(["director", "director", "snapshot"]),
+        data=st.data(),
+    )
+    def assign_falsely(
+        self, kind: str, device: str, times: tuple[int | None, int], signer: str, data: st.DataObject
+    ) -> None:
+        """Any target in any document."""
+        files, slots = self._slots(kind, data)
+        version, hours = times
+        issued = self.repository.now + timedelta(hours=hours)
+        changes = {"device": device, "issued": issued, "expires": issued + timedelta(days=1)}
+        changes |= {"version": version} if version else {}
+        self._use(self.thief.assigning(files, DEVICE, slots, signers=self.thief.stolen[signer], **changes))
+
+    @rule(leap=st.sampled_from(["snapshot", "timestamp"]))
+    def leap(self, leap: str) -> None:
+        """The greatest version there is, so that nothing honest comes after it."""
+        self._use(self.thief.listing(dict(self.views[-1]), {}, leap=leap))
+
+    @rule(who=st.sampled_from(["online", "one of acme's", "own", "below"]), version=st.integers(1, 9))
+    def forge(self, who: str, version: int) -> None:
+        """A release of acme's in metadata that acme did not sign, with all that an online key can vouch."""
+        target, document, files = self.thief.forged_release(MODEL, str(version))
+        keys = {"online": self.thief.online, "one of acme's": self.repository.keys["models-acme"][:1]}
+        if who in keys:
+            roles = {"models-acme": self.thief.acme_with(target, document, keys[who])}
+        else:
+            roles = self.thief.own_with(target, document, below=who == "below")
+        self._use(self.thief.assigning(self.thief.listing(files, roles), DEVICE, {SLOT: target}))
+
+    @rule(data=st.data())
+    def roll_back_metadata(self, data: st.DataObject) -> None:
+        """True metadata of acme's, but old, listed by a new snapshot; and an old release assigned."""
+        everything = {name: content for view in self.views for name, content in view.items()}
+        old = data.draw(st.sampled_from(sorted(name for name in everything if name.endswith(".models-acme.json"))))
+        files = self.thief.listing(everything, {"models-acme": Metadata.from_bytes(everything[old])})
+        path = data.draw(st.sampled_from(sorted(self.signed)))
+        self._use(self.thief.assigning(files, DEVICE, {SLOT: self._published(path)}))
+
+    # ---- what always holds
+
+    @invariant()
+    def only_what_its_owner_signed(self) -> None:
+        """Every slot, and from the disk alone."""
+        for activation in self.device.slots.values():
+            if not activation.target.startswith(f"models/{OWN}/"):
+                assert self.signed[activation.target] == activation.release
+        self.device.boot()
+
+    @invariant()
+    def nothing_falls(self) -> None:
+        """Floors, and under the same keys the versions of every role and of assignments."""
+        numbers, versions = self.before
+        assert all(self.device.floors[name] >= value for name, value in numbers.items())
+        assert all(version_order(self.device.model_floors[name]) >= version_order(v) for name, v in versions.items())
+        self.before = dict(self.device.floors), dict(self.device.model_floors)
+        greatest: dict[tuple[str, tuple[str, ...]], int] = {}
+        for role, keys, version in self.device.accepted:
+            assert version >= greatest.get((role, keys), 0)
+            greatest[role, keys] = version
+
+    # ---- how it is done
+
+    def _slots(self, kind: str, data: st.DataObject) -> tuple[Files, dict[str, Target]]:
+        files, path = dict(self.views[-1]), data.draw(st.sampled_from(sorted(self.signed)))
+        true = self._published(path)
+        if kind == "none":
+            return files, {}
+        if kind in {"unsigned", "swapped"}:
+            version = path.split("/")[3] if kind == "swapped" else "999"
+            target, _, files = self.thief.forged_release(MODEL, version)
+            return files, {SLOT: target}
+        if kind == "longer":
+            return files, {SLOT: Target(path, true.size_bytes + 1, true.sha256)}
+        return files, {SLOT: true if kind == "any" else self._published(f"models/{OWN}/other/1/release")}
+
+    def _published(self, path: str) -> Target:
+        found = self.repository.published.target(path)
+        assert found
+        return Target(path, found.length, found.hashes["sha256"])
+
+    def _allowed(self, path: str) -> bool:
+        return version_order(path.split("/")[3]) >= version_order(self.floor)
+
+    def _view(self) -> None:
+        self.views.append(folder_files(self.repository.public))
+
+    def _accept(self) -> None:
+        assignment = self.device.sync(self.views[-1].__getitem__, self.repository.now)
+        assert {slot: activation.release for slot, activation in self.device.slots.items()} == {
+            slot: target.sha256 for slot, target in assignment.slots.items()
+        }
+        assert all(self._allowed(activation.target) for activation in self.device.slots.values())
+
+    def _use(self, files: Files) -> None:
+        self.used = True
+        self._offer(files)
+
+    def _offer(self, files: Files) -> None:
+        """The device polls; what it accepts is at or above every floor that it knew."""
+        known = self.device.model_floors.get(f"{OWNER}/{MODEL}", "1")
+        try:
+            self.device.sync(files.__getitem__, self.repository.now)
+        except REFUSALS:
+            return
+        for activation in self.device.slots.values():
+            if activation.target.startswith(f"models/{OWNER}/"):
+                assert version_order(activation.version) >= version_order(known)
+
+
+BOUNDED = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+TestTrust = TrustMachine.TestCase
+TestTrust.settings = BOUNDED
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+class TestTrustLong(TrustMachine.TestCase):
+    """The same, for an hour at most."""
+
+    settings = settings(BOUNDED, max_examples=1500, stateful_step_count=60)
