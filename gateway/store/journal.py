@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
-from gateway.domain.update import ENDS, Failure, Step, after
+from gateway.domain.update import ENDS, REVOCABLE, Failure, Step, after
 from gateway.store import journal_rows as rows
 from gateway.store.errors import AbsentError, StoreError
 from gateway.store.journal_file import JournalFile
@@ -87,8 +87,8 @@ class Journal:
     def accept(self, assignment: Assignment, content: bytes, floors: Floors) -> None:
         """Keep what was assigned, with the signed `content` it was read from, and lift `floors`, together.
 
-        Among `floors` is that of assignments, by the keys that signed this one (`gateway.trust.floors`): it was judged by
-        them, and a leap made with a stolen key ends with the key. Raises ValueError for more content than is kept.
+        Among `floors` is that of assignments, by the keys that signed this one (`gateway.trust.floors`): a leap made
+        with a stolen key ends with the key. Raises ValueError for more content than is kept.
         """
         if len(content) > self._settings.assignment_limit_bytes:
             raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
@@ -146,12 +146,12 @@ class Journal:
     def fail(self, slot: str, failure: Failure, now: datetime, *, reject: bool = True) -> Update:
         """The update is to be rolled back, and its release, unless told otherwise, rejected: both or neither.
 
-        Raises ValueError from COMMIT on (it is finished, whatever happens), AbsentError, StoreError.
+        Raises ValueError from COMMIT on (it is finished, whatever happens), or where it failed already; StoreError.
         """
         with self._file.transaction():
             update = self._under_way(slot)
-            if not rows.may_follow(update.step, Step.ROLL_BACK):
-                raise ValueError(f"the update of {slot} is at {update.step.name} and cannot be rolled back any more")
+            if update.step not in REVOCABLE:
+                raise ValueError(f"the update of {slot} is at {update.step.name}: it is too late to fail")
             failed = Update(
                 update.activation, Step.ROLL_BACK, update.assignment_version, update.started_at, now, failure
             )

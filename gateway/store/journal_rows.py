@@ -87,9 +87,9 @@ def _newer(version: str, floor: str | None) -> bool:
 
 
 def may_follow(step: Step, following: Step) -> bool:
-    """Whether `following` may be recorded after `step`; every step may be recorded again."""
+    """Whether `following` may be recorded after `step`; every step but the roll-back may be recorded again."""
     if step in REVOCABLE:
-        return following in REVOCABLE or following in {Step.COMMIT, Step.ROLL_BACK}
+        return following in REVOCABLE or following is Step.COMMIT
     return following is step or (step is Step.COMMIT and following is Step.RETIRE)
 
 

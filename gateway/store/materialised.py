@@ -82,7 +82,10 @@ def _build(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
 
 
 def _fill(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
-    """Link every file, then wait for all names: also those that an interrupted run made and did not wait for."""
+    """Link every file, then wait for all names: also those that an interrupted run made and did not wait for.
+
+    What that run left under temporary names goes, too.
+    """
     folders = {home}
     for artifact in files:
         place = home / artifact.path
@@ -91,6 +94,7 @@ def _fill(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
             _link(blobs.path(artifact.sha256), place)
         folders.update(parent for parent in place.parents if parent.is_relative_to(home))
     for folder in sorted(folders, reverse=True):
+        durable.sweep(folder)
         durable.sync_folder(folder)
 
 

@@ -18,7 +18,7 @@ from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes
 from gateway.domain.update import Step, after
-from gateway.store import materialised
+from gateway.store import durable, materialised
 from gateway.store.active import committed, read_active, write_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
@@ -56,6 +56,7 @@ def install(folder: Path, version: str, claim: Callable[[str], None]) -> None:
     """From whatever a kill or power loss has left to `version` committed and nothing superfluous on the disk."""
     blobs = Blobs(folder / "blobs", SETTINGS)
     blobs.prepare()
+    durable.sweep(folder)
     with contextlib.closing(Journal.open(folder)) as journal:
         accept(journal, version, claim)
         serving = read_active(folder / "active.json").slots.get(SLOT)

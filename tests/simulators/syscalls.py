@@ -28,8 +28,8 @@ _X86_64 = """
     316 renameat2 326 copy_file_range"""
 _AARCH64 = """
     34 mkdirat 35 unlinkat 36 symlinkat 37 linkat 38 renameat 45 truncate 46 ftruncate 47 fallocate 52 fchmod
-    53 fchmodat 56 openat 64 write 66 writev 68 pwrite64 70 pwritev 71 sendfile 81 sync 82 fsync 83 fdatasync 84 sync_file_range
-    227 msync 267 syncfs 276 renameat2 285 copy_file_range"""
+    53 fchmodat 56 openat 64 write 66 writev 68 pwrite64 70 pwritev 71 sendfile 81 sync 82 fsync 83 fdatasync
+    84 sync_file_range 227 msync 267 syncfs 276 renameat2 285 copy_file_range"""
 _TABLE = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), "").split()
 CHANGING = {int(number): name for number, name in zip(_TABLE[::2], _TABLE[1::2], strict=True)}
 """Numbers by machine (asm/unistd.h). On another machine every system call counts."""
