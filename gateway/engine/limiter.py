@@ -53,9 +53,9 @@ class Shares:
         self._begin(share)
         return True
 
-    def begin_if_idle(self, share: Share) -> bool:
-        """Begin a run that is nobody's hurry; False unless no other runs or waits."""
-        if self.waiting or self.free < self.threads:
+    def begin_if_free(self, share: Share) -> bool:
+        """Begin a run that is in nobody's way; False where there are too few threads, or somebody waits for some."""
+        if self.waiting or self._needs(share) > self.free:
             return False
         self.waiting.append(share)
         self._begin(share)
@@ -87,7 +87,7 @@ class Limiter:
     not stop other models for good."""
 
     def __init__(self, threads: int, wait_s: float) -> None:
-        self._shares, self._wait_s = Shares(threads), wait_s
+        self._shares, self.wait_s = Shares(threads), wait_s
         self._lock = threading.Lock()
 
     def enter(self, share: Share) -> None:
@@ -98,18 +98,18 @@ class Limiter:
             with self._lock:
                 self._wake(self._shares.ask(share), share)
         while not share.running:  # `granted` may be left over from a turn that came before the wait for it
-            if not share.granted.wait(self._wait_s):
+            if not share.granted.wait(self.wait_s):
                 with self._lock:
                     self._shares.insist(share)
             share.granted.clear()
         share.asked = False
 
-    def enter_if_idle(self, share: Share) -> bool:
-        """As `enter`, without waiting; False unless the device's threads are idle."""
+    def enter_if_free(self, share: Share) -> bool:
+        """As `enter`, without waiting; False where others run or wait on the threads that it takes."""
         if not share.threads:
             return True
         with self._lock:
-            return self._shares.begin_if_idle(share)
+            return self._shares.begin_if_free(share)
 
     def leave(self, share: Share, ran_ns: int, *, again: bool) -> None:
         """The run is over. With `again`, the next `enter` follows at once and was asked for here."""

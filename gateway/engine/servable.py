@@ -127,9 +127,9 @@ class Servable:
         return ticket
 
     def ask_beside(self, inputs: Mapping[str, Tensor], form: Form | None, ended: Callable[[Ran | None], None]) -> bool:
-        """Run what no caller waits for, on the worker, if nothing else is under way here or waits for the device's
-        threads; False where something is. No counter knows of it, but for a run that fails. `ended` hears how it went,
-        on the loop; None: it never ran, because others came first.
+        """Run what no caller waits for, on the worker, once the device's threads are free; False where anything is
+        under way here. No counter knows of it, but for a run that fails. `ended` hears how it went, on the loop; None:
+        it never ran, because others came first.
 
         `form` None: the inputs were not admitted yet. Raises RequestError INVALID where they cannot be.
         """

@@ -20,6 +20,9 @@ from gateway.engine.queue import Plan, Queue
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import Ticket
 
+BESIDE_PAUSE_S = 0.001
+"""How long what nobody waits for leaves the device's threads to others before it asks for them again, at first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:
@@ -120,7 +123,7 @@ class Worker:
         limiter, share = self._footing.limiter, self._share
         more = False
         while more or self._due():
-            if (beside := self._take_beside()) is not None:
+            if self._beside is not None and (beside := self._take_beside()) is not None:
                 self._run_beside(beside)
                 continue
             limiter.enter(share)
@@ -145,12 +148,24 @@ class Worker:
             return taken
 
     def _run_beside(self, ticket: Ticket) -> None:
-        limiter, share, ran = self._footing.limiter, self._share, None
-        if limiter.enter_if_idle(share):
+        ran = None
+        if self._enter_beside():
             began_ns = time.monotonic_ns()
             ran = self._run(Plan([ticket], ticket.form.rows, []))
-            limiter.leave(share, time.monotonic_ns() - began_ns, again=False)
+            self._footing.limiter.leave(self._share, time.monotonic_ns() - began_ns, again=False)
         self._post(self._calls.beside_ended, ticket, ran)
+
+    def _enter_beside(self) -> bool:
+        """Wait for threads that nobody else wants, asking ever less often; False once this queue is wanted, or too long
+        after. What was just answered has its threads for a moment longer."""
+        limiter, pause_s = self._footing.limiter, BESIDE_PAUSE_S
+        while not limiter.enter_if_free(self._share):
+            with self._changed:
+                wanted = self._changed.wait_for(lambda: self._closing or self._queue.length > 0, pause_s)
+            pause_s *= 2
+            if wanted or pause_s > limiter.wait_s:
+                return False
+        return True
 
     def _drop_beside(self) -> None:
         """Nothing is run beside a queue that the worker gives away, or before it ends. Called under the lock."""
