@@ -128,7 +128,7 @@ class Daemon:
             scan_model=lambda model: self._fleet.of_model(model, assembly.releases_of(self._config, model)),
             control=lambda: self._config.models.control,
         )
-        self._fleet = Fleet(store, self._repository, loader, allows_unsigned=lambda: config.fleet.unsigned)
+        self._fleet = Fleet(store, self._repository, loader, unsigned=config.fleet.unsigned)
         self._listed: Repository = Listed(self._repository) if store.present else self._repository
 
     async def _first_synchronisation(self) -> None:

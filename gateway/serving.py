@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from gateway.committed.store import Committed, Slot, Store
+from gateway import assembly
+from gateway.committed.store import Committed, Store
+from gateway.committed.together import Together, together
+from gateway.config import Config
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.ports import IndexEntry, Loaded, Standing
 from gateway.domain.release import Release
+from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.engine.repository import ModelRepository
@@ -27,16 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """The one way to the model repository: for the daemon, for callers and for the agent.
+    """The one way to the model repository for daemon and agent. `unsigned`: whether what nobody signed may serve."""
 
-    `allows_unsigned`: whether what nobody signed may serve.
-    """
-
-    def __init__(
-        self, store: Store, repository: ModelRepository, loader: Loader, *, allows_unsigned: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: Store, repository: ModelRepository, loader: Loader, *, unsigned: bool) -> None:
         self._store, self._repository, self._loader = store, repository, loader
-        self._allows_unsigned = allows_unsigned
+        self._unsigned = unsigned
         self._hand: Sequence[Release] = ()
         self._committed = Committed()
         self._profiles: Mapping[str, str] | None = None
@@ -55,9 +55,7 @@ class Fleet:
 
     def of_model(self, model: str, hand: Sequence[Release]) -> tuple[Release, ...]:
         """What one model is made of: for a caller that loads it again by name."""
-        admitted, denied = self._sorted_out(hand)
-        signed = [release for release in self._signed() if release.name == model]
-        return (*signed, *admitted, *denied)
+        return tuple(release for release in self._together(hand).every if release.name == model)
 
     def waits_for_restart(self) -> str:
         """What is installed that only a restart takes over ("": nothing)."""
@@ -109,37 +107,17 @@ class Fleet:
 
     async def _serve(self) -> None:
         """First without what is denied, so that it ends where it served; then with it, so that the index says why."""
-        admitted, denied = self._sorted_out(self._hand)
-        signed = self._signed()
-        await self._repository.synchronise((*signed, *admitted))
-        if denied:
-            await self._repository.synchronise((*signed, *admitted, *denied))
+        found = self._together(self._hand)
+        for problem in found.unlisted:
+            _log.error("not served: %s", problem)
+        await self._repository.synchronise((*found.signed, *found.admitted))
+        if found.denied:
+            await self._repository.synchronise(found.every)
 
-    def _sorted_out(self, hand: Iterable[Release]) -> tuple[list[Release], list[Release]]:
-        """What lies in the model directory: what may serve, and what may not with the reason."""
-        admitted, denied = [], []
-        taken = {(release.name, release.version) for release in self._signed()}
-        for release in hand:
-            problem = self._denial(release)
-            if not problem:
-                admitted.append(release)
-            elif (release.name, release.version) not in taken:  # the index has one line for a version
-                denied.append(replace(release, manifest=None, bare=None, problem=problem))
-            else:
-                _log.warning("%s %s in the model directory: %s", release.name, release.version, problem)
-        return admitted, denied
-
-    def _denial(self, release: Release) -> str:
-        if release.name in self._committed.slots:
-            return "unsigned, and the fleet serves a signed model of this name here; give it another name"
-        if not (self._allows_unsigned() or release.problem):
-            return "unsigned: let its owner sign and publish it, or set [fleet] unsigned = true"
-        return ""
-
-    def _signed(self) -> list[Release]:
+    def _together(self, hand: Iterable[Release]) -> Together:
         standings = self._repository.standings()
         serving = {(one.model, one.version) for one in standings if one.state == "READY" and _is_signed(one)}
-        return [release for slot in self._committed.slots.values() for release in _chosen(slot, serving)]
+        return together(self._committed, hand, unsigned=self._unsigned, serving=serving)
 
 
 class Listed:
@@ -155,16 +133,19 @@ class Listed:
         return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
 
 
-def _chosen(slot: Slot, serving: set[tuple[str, str]]) -> list[Release]:
-    """A slot's release; the previous one as well where that is refused and not loaded from before."""
-    release, previous = slot.release, slot.previous
-    if previous is None or (release.name, release.version) in serving:
-        return [release]
-    if previous.version == release.version:
-        _log.error("%s %s: %s; the previous release serves instead", release.name, release.version, release.problem)
-        return [previous]
-    told = f"{release.problem}; the previous release, version {previous.version}, serves instead"
-    return [replace(release, problem=told), previous]
+async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
+    """Everything that a daemon would find on this device, or all of one model. For commands.
+
+    Raises ConfigurationError where model directory or store cannot be read.
+    """
+    read = partial(assembly.releases_of, config, model) if model else partial(assembly.releases, config)
+    try:
+        committed = await Store(config.fleet, config.library).committed()
+    except (StoreError, VariantError) as error:
+        raise ConfigurationError(str(error)) from error
+    found = together(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
+    releases = [release for release in found.every if model in {"", release.name}]
+    return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
 
 
 def _is_signed(standing: Standing) -> bool:

@@ -14,6 +14,7 @@ from gateway.cli.common import configured, root_folder
 from gateway.config import Config, check_listeners, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.selection import Candidate, climb_trials
+from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table
 
 
@@ -79,7 +80,7 @@ def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
         return []
     with assembly.opened(config, surveyed, folder) as loader:
         try:
-            releases = assembly.releases(config)
+            releases = asyncio.run(releases_here(config))
         except ConfigurationError:  # a finding of its own
             return []
         manifests = [release.manifest for release in releases if release.manifest]
@@ -88,7 +89,7 @@ def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
 
 def _models(config: Config) -> list[Finding]:
     try:
-        releases = assembly.releases(config)
+        releases = asyncio.run(releases_here(config))
     except ConfigurationError as error:
         return [Finding("models", str(error), "")]
     return [

@@ -16,6 +16,7 @@ from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, untried
 from gateway.engine.loader import Loader
+from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table, progress
 
 
@@ -26,7 +27,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 async def _explain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
-    release = find_release(config, arguments.model, arguments.model_version)
+    release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config, root_folder(arguments))
     with assembly.opened(config, surveyed, state_folder(arguments.state)) as loader:
         manifest = await _manifest(loader, release)
@@ -34,20 +35,21 @@ async def _explain(arguments: argparse.Namespace) -> int:
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     if arguments.json:
-        print_json(explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective))
+        told = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
+        print_json({**told, "signed": release.signed})
     else:
         _print(release, loader.site.profile.name, candidates, chosen, config.selection.objective)
     return 0 if chosen else 1
 
 
-def find_release(config: Config, model: str, version: str) -> Release:
+async def find_release(config: Config, model: str, version: str) -> Release:
     """The named version (default: the newest) of a model on disk.
 
     Raises ConfigurationError saying what is there, RequestError UNAVAILABLE for a version that is refused.
     """
-    versions = assembly.releases_of(config, model)
+    versions = await releases_here(config, model)
     if not versions:
-        known = ", ".join(sorted({release.name for release in assembly.releases(config)})) or "none"
+        known = ", ".join(sorted({release.name for release in await releases_here(config)})) or "none"
         raise ConfigurationError(f"holds no model {model!r:.120}; known are {known}", file=str(models_folder(config)))
     found = [release for release in versions if version in {"", release.version}]
     if not found:
@@ -120,7 +122,8 @@ async def _candidates(
 def _print(
     release: Release, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
 ) -> None:
-    print(f"{release.name} version {release.version} on profile {profile}, objective {objective}\n")
+    signed = "signed" if release.signed else "unsigned"
+    print(f"{release.name} version {release.version} ({signed}) on profile {profile}, objective {objective}\n")
     columns = ("rank", "variant", "accelerator", "fits", "p50 µs", "p99 µs", "CPU µs", "MiB")
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()

@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
-    release = find_release(config, arguments.model, arguments.model_version)
+    release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
     with assembly.opened(config, surveyed, state_folder(arguments.state)) as loader:
         engine, repository = assembly.serving(config, loader)

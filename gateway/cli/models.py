@@ -15,6 +15,7 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
+from gateway.serving import releases_here
 from gateway.store.library import MANIFEST, scan, scan_model, scan_version
 from gateway.terminal.tables import mark, print_json, print_table, progress
 
@@ -109,16 +110,24 @@ def _print_checked(checked: list[Checked]) -> None:
 
 
 def _list(config: Config, *, as_json: bool) -> int:
-    releases = assembly.releases(config)
+    releases = asyncio.run(releases_here(config))
     if as_json:
         print_json({"folder": str(models_folder(config)), "models": [_release_json(release) for release in releases]})
         return 0
     rows = [
-        (release.name, release.version, mark(not release.problem), _variants(release), release.problem)
+        (
+            release.name,
+            release.version,
+            mark(release.signed),
+            mark(not release.problem),
+            _variants(release),
+            release.problem,
+        )
         for release in releases
     ]
-    print(f"models in {models_folder(config)}\n")
-    print_table(("model", "version", "whole", "variants", "problem"), rows)
+    store = f", signed ones in {config.fleet.store}" if config.fleet.store else ""
+    print(f"models in {models_folder(config)}{store}\n")
+    print_table(("model", "version", "signed", "whole", "variants", "problem"), rows)
     return 0
 
 
@@ -127,6 +136,7 @@ def _release_json(release: Release) -> dict[str, Any]:
     return {
         "name": release.name,
         "version": release.version,
+        "signed": release.signed,
         "task": manifest.task if manifest else None,
         "variants": [variant.name for variant in manifest.variants] if manifest else _bare(release),
         "problem": release.problem or None,

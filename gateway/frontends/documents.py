@@ -64,7 +64,8 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         for spec in manifest.inputs
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
-    facts = ("variant", "precision", "accelerator", "reason")
+    facts = {name: getattr(placement, name) for name in ("variant", "precision", "accelerator", "reason")}
+    facts["signed"] = "true" if placement.signed else "false"
     config = {
         "name": manifest.name,
         "platform": placement.runtime,
@@ -74,7 +75,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "input": inputs,
         "output": [_config_tensor(spec, rows) for spec in manifest.outputs],
         "instance_group": [{"name": manifest.name, "count": 1, "kind": kind}],
-        "parameters": {name: {"string_value": getattr(placement, name)} for name in facts},
+        "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
     return {**config, "dynamic_batching": {}} if rows > 1 else config
 

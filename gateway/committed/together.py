@@ -1,0 +1,67 @@
+"""What is signed and what was given by hand, side by side on one device: who may serve, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from gateway.committed.store import Committed, Slot
+from gateway.domain.release import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Releases of the slots, refused ones among them; of the model directory those that may serve, and those that may
+    not, with the reason. `unlisted`: problems for which the index, one line a version, has no place."""
+
+    signed: tuple[Release, ...]
+    admitted: tuple[Release, ...]
+    denied: tuple[Release, ...]
+    unlisted: tuple[str, ...]
+
+    @property
+    def every(self) -> tuple[Release, ...]:
+        """All of them."""
+        return (*self.signed, *self.admitted, *self.denied)
+
+
+def together(
+    committed: Committed, hand: Iterable[Release], *, unsigned: bool, serving: Collection[tuple[str, str]] = ()
+) -> Together:
+    """`hand` lies in the model directory; `unsigned`: whether that may serve at all; `serving`: names and versions of
+    signed releases that are loaded, and go on whatever became of their files."""
+    signed, unlisted = [], []
+    for slot in committed.slots.values():
+        if slot.previous is not None and slot.previous.version == slot.release.version:
+            unlisted.append(f"{slot.release.name} {slot.release.version}: {slot.release.problem}")
+        signed += _chosen(slot, serving)
+    taken = {(release.name, release.version) for release in signed}
+    admitted, denied = [], []
+    for release in hand:
+        problem = _denial(release, committed, unsigned=unsigned)
+        if not problem:
+            admitted.append(release)
+        elif (release.name, release.version) not in taken:
+            denied.append(replace(release, manifest=None, bare=None, problem=problem))
+        else:
+            unlisted.append(f"{release.name} {release.version} in the model directory: {problem}")
+    return Together(tuple(signed), tuple(admitted), tuple(denied), tuple(unlisted))
+
+
+def _denial(release: Release, committed: Committed, *, unsigned: bool) -> str:
+    if release.name in committed.slots:
+        return "unsigned, and the fleet serves a signed model of this name here; give it another name"
+    if not unsigned and not release.problem:
+        return "unsigned: let its owner sign and publish it, or set [fleet] unsigned = true"
+    return ""
+
+
+def _chosen(slot: Slot, serving: Collection[tuple[str, str]]) -> list[Release]:
+    """A slot's release; the previous one as well where that is refused and is not loaded from before."""
+    release, previous = slot.release, slot.previous
+    if previous is None or (release.name, release.version) in serving:
+        return [release]
+    if previous.version == release.version:
+        return [previous]
+    told = f"{release.problem}; the previous release, version {previous.version}, serves instead"
+    return [replace(release, problem=told), previous]
