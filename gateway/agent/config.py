@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.agent.settings import AgentSettings, ControlSettings, FetchSettings, RepositorySettings
 from gateway.domain.document import Table, read_document
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.settings import read_settings
 from gateway.observe.settings import LogSettings
@@ -23,6 +24,8 @@ from gateway.trust.settings import TrustSettings
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-agent.toml")
 """Read where it exists and no other is named."""
+DEVICE_FILE = "device.json"
+"""In the store: who this device is. Its presence says that the device was bootstrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,10 @@ def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> 
         return Path(environ["STATE_DIRECTORY"].split(":")[0])
     home = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     return Path(home) / "edge-agent"
+
+
+def check_bootstrapped(folder: Path) -> None:
+    """Raises ConfigurationError where nobody has said yet whose device this is."""
+    if not (folder / DEVICE_FILE).exists():
+        problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR"
+        raise ConfigurationError(problem, file=str(folder))

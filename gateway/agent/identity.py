@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.agent.config import DEVICE_FILE
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.store.durable import make_folder, write_file
@@ -18,7 +19,7 @@ from gateway.store.text import read_text
 from gateway.trust.chain import trusted_root
 
 SCHEMA = 1
-DEVICE_FILE, ROOT_FILE = "device.json", "root.json"
+ROOT_FILE = "root.json"
 SCHEMES = ("https", "http", "file")
 
 

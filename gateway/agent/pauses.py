@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gateway.agent.settings import AgentSettings
 
 DOUBLINGS_LIMIT = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """How a turn ended: how long to sleep before the next, and whether the question failed."""
+
+    pause_s: float
+    failed: bool
 
 
 def pause_s(

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A target that its owner signed, and the proof.
+    """A target that its owner signed, the `role` that did, and the proof.
 
     `evidence`: metadata from the top-level targets role down to the owner's; `root`: the version of the root that
     vouches for the first of them.
     """
 
     target: TargetFile
+    role: Targets
     evidence: tuple[bytes, ...]
     root: int
 
@@ -76,14 +77,17 @@ class SignedRepository:
         with self._told("metadata"):
             self._updater.refresh()
 
+    def expiries(self) -> dict[str, datetime]:
+        """Until when each role holds that was verified."""
+        return self._updater.expiries()
+
     def find(self, path: str) -> Found:
         """What is signed under `path`. Raises Distrust (UNSIGNED) where no role signs such a target."""
         with self._told(path):
             found = self._updater.find(path)
         if found is None:
             raise Distrust(Reason.UNSIGNED, path, f"no role of {self._name} signs it")
-        target, evidence = found
-        return Found(target, evidence, self.root.version)
+        return Found(*found, self.root.version)
 
     def read(self, found: Found) -> bytes:
         """The document that `found` signs for: length and digest are right."""

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.agent.config import AgentConfig
-from gateway.agent.identity import DEVICE_FILE
+from gateway.agent.config import AgentConfig, check_bootstrapped
 from gateway.domain.activation import Activation
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
 from gateway.store import materialised
 from gateway.store.active import Active, read_active, write_active
@@ -72,7 +71,7 @@ class Storage:
 def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     """The store, for this process alone. ConfigurationError where the device was never bootstrapped, UnreachableError
     while another agent holds it, StoreError where it is damaged."""
-    _check_bootstrapped(folder)
+    check_bootstrapped(folder)
     with _alone(folder), looked_at(folder, config) as storage:
         storage.blobs.prepare()
         yield storage
@@ -81,18 +80,12 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 @contextmanager
 def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     """The store as another agent may be changing it: to read from. Raises as `opened` does, but for the lock."""
-    _check_bootstrapped(folder)
+    check_bootstrapped(folder)
     journal = Journal.open(folder, config.journal)
     try:
         yield Storage(folder, Blobs(folder / "blobs", config.store), journal)
     finally:
         journal.close()
-
-
-def _check_bootstrapped(folder: Path) -> None:
-    if not (folder / DEVICE_FILE).exists():
-        problem = "holds no device; let `edge-fleet bootstrap` write one, then run edge-agent bootstrap DIR"
-        raise ConfigurationError(problem, file=str(folder))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from tuf.api import exceptions
 from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
@@ -103,8 +103,9 @@ class DurableUpdater(Updater):
         """The top-level targets role, verified; after `refresh`."""
         return self._trusted_set.targets
 
-    def find(self, path: str) -> tuple[TargetFile, tuple[bytes, ...]] | None:
-        """What the first role responsible for `path` signs, and the metadata that proves it, from targets down."""
+    def find(self, path: str) -> tuple[TargetFile, Targets, tuple[bytes, ...]] | None:
+        """What the first role responsible for `path` signs, that role, and the metadata that proves it, from targets
+        down."""
         self._parents.clear()
         target = self.get_targetinfo(path)
         if target is None:
@@ -112,7 +113,8 @@ class DurableUpdater(Updater):
         chain = [next(reversed(self._parents))]  # the walk ends with the role in which it found the target
         while chain[0] != Targets.type:
             chain.insert(0, self._parents[chain[0]])
-        return target, tuple(self._raw[role] for role in chain)
+        role = cast("Targets", self._trusted_set[chain[-1]])
+        return target, role, tuple(self._raw[name] for name in chain)
 
     def read_target(self, target: TargetFile, limit_bytes: int) -> bytes:
         """A target's content, checked against its metadata. Raises Distrust for one of more than `limit_bytes`."""
@@ -132,6 +134,10 @@ class DurableUpdater(Updater):
             if role_floor(role, self._keys(role), self.floors) < signed.version:
                 risen |= raised_floors(role, signed.version, self._signers(role), self.floors)
         return risen
+
+    def expiries(self) -> dict[str, datetime]:
+        """Until when each role holds that was verified."""
+        return {role: signed.expires for role, signed in self._loaded().items()}
 
     def _loaded(self) -> dict[str, Signed]:
         return {role: self._trusted_set[role] for role in (Root.type, *self._raw) if role in self._trusted_set}

@@ -20,7 +20,7 @@ ROOT_HISTORY = "root_history"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`what` was checked (a slot, a previous release, a file), its path in the repository; `problem` "": all is well."""
+    """`what` was checked (a slot, a previous release, a file), its path; `problem` "": all is well."""
 
     what: str
     target: str

@@ -26,7 +26,8 @@ def configured(arguments: argparse.Namespace) -> tuple[AgentConfig, Path]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What the agent raises, as errors with an exit code: distrust is a finding, a store that fails is out of reach."""
+    """What the agent raises, as errors with an exit code: a root that nobody signed was given wrongly, a store that
+    fails is out of reach."""
     try:
         yield
     except Distrust as error:

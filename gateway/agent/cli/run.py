@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from gateway.agent.cli.common import configured, told
+from gateway.agent.cli.common import configured
+from gateway.agent.config import check_bootstrapped
 from gateway.agent.loop import Loop
-from gateway.agent.storage import opened
-from gateway.observe.logs import configure_logging
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Returns after SIGTERM."""
+    """Returns after SIGTERM; 1 where the store cannot be used, which the log tells."""
     config, folder = configured(arguments)
-    configure_logging(config.log)
-    with told(), opened(folder, config) as storage:
-        Loop(storage, config).run()
-    return 0
+    check_bootstrapped(folder)
+    return Loop(folder, config).run()
