@@ -35,6 +35,12 @@ $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
 	@touch $@
 
+$(VENV)/.npm: tests/system/peers/tuf-js/package-lock.json | $(VENV)/bin/python
+	@command -v npm >/dev/null || packaging/debian-packages nodejs npm
+	@mkdir -p $(VENV)/tuf-js && cp tests/system/peers/tuf-js/package*.json $(VENV)/tuf-js
+	@npm ci --prefix $(VENV)/tuf-js --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
 .PHONY: debian-demo debian-test
 debian-demo:
 	@packaging/debian-packages mosquitto
@@ -46,11 +52,11 @@ debian-test:
 demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors
 	@$(BIN)/python packaging/demo
 
-test: $(VENV)/.test debian-test ## install what the tests need and pass them
+test: $(VENV)/.test $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -q -m "not long"
 
-test-long: $(VENV)/.test debian-test ## everything, however long it takes
+test-long: $(VENV)/.test $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
 
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
