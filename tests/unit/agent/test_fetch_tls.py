@@ -1,0 +1,155 @@
+"""TLS: whom the agent believes to be the server, and how it says who it is."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gateway.agent.settings import FetchSettings
+from gateway.agent.source import FetchError
+from gateway.agent.web import WebSource
+from gateway.domain.errors import ConfigurationError
+from tests.simulators.bad_server import BadServer, answer, serve, silence
+
+
+def authority(folder: Path, name: str = "localhost") -> Path:
+    """In `folder`: ca.pem, and cert.pem with key.pem for `name`."""
+    folder.mkdir()
+    now = datetime.now(UTC)
+    signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)]) for who in ("ca", name))
+    for file, key, who in (("ca", signer, issuer), ("cert", own, subject)):
+        builder = (
+            x509.CertificateBuilder(issuer, who, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=file == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        )
+        pem = builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        (folder / f"{file}.pem").write_bytes(pem)
+    kinds = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(own.private_bytes(*kinds))
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return authority(tmp_path / "own")
+
+
+def server_context(folder: Path, *, clients: Path | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    if clients:
+        context.load_verify_locations(clients / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def settings(folder: Path, *, certificate: bool = False) -> FetchSettings:
+    return FetchSettings(
+        ca_file=str(folder / "ca.pem"),
+        certificate_file=str(folder / "cert.pem") if certificate else None,
+        key_file=str(folder / "key.pem") if certificate else None,
+        attempts=1,
+        connect_timeout_s=1,
+        read_timeout_s=5,
+    )
+
+
+def test_an_authority_of_ones_own_is_trusted_and_the_connection_kept(own: Path) -> None:
+    with BadServer([serve(b"content")]).running(server_context(own)) as server:
+        source = WebSource(server.url, settings(own))
+        assert source.read("1", 10).content == b"content"
+        assert source.read("2", 10).content == b"content"
+        source.close()
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("who", ["another authority", "another name", "the system's authorities"])
+def test_a_server_that_cannot_prove_who_it_is_hears_nothing(own: Path, tmp_path: Path, who: str) -> None:
+    other = authority(tmp_path / "other", "example.org" if who == "another name" else "localhost")
+    shown, trusted = (other, other) if who == "another name" else (other, own)
+    chosen = FetchSettings(attempts=1) if who.startswith("the system") else settings(trusted)
+    with BadServer([serve(b"content")]).running(server_context(shown)) as server:
+        source = WebSource(server.url, chosen)
+        with pytest.raises(FetchError, match="see ca_file") as caught:
+            source.read("file", 10)
+        source.close()
+        assert caught.value.final
+        assert server.exchanges == []
+
+
+def test_a_server_may_ask_who_the_device_is(own: Path, tmp_path: Path) -> None:
+    fleet = authority(tmp_path / "fleet")
+    with BadServer([serve(b"content")]).running(server_context(own, clients=own)) as server:
+        source = WebSource(server.url, settings(own, certificate=True))
+        assert source.read("file", 10).content == b"content"
+        source.close()
+    with BadServer([serve(b"content")]).running(server_context(own, clients=fleet)) as server:
+        stranger = WebSource(server.url, settings(own, certificate=True))
+        with pytest.raises(FetchError):
+            stranger.read("file", 10)
+        stranger.close()
+        assert server.exchanges == []
+
+
+def test_a_redirect_never_leaves_tls(own: Path) -> None:
+    with BadServer([serve(b"plain")]).running() as plain:
+        with BadServer([answer("302 Found", f"Location: {plain.url}")]).running(server_context(own)) as server:
+            source = WebSource(server.url, settings(own))
+            with pytest.raises(FetchError, match="not followed") as caught:
+                source.read("file", 10)
+            source.close()
+        assert caught.value.final
+        assert plain.exchanges == []
+
+
+def test_a_redirect_may_lead_to_tls_with_the_same_authority(own: Path) -> None:
+    plain = BadServer([])
+    with BadServer([serve(b"content")]).running(server_context(own)) as secure, plain.running():
+        plain.script.append(answer("302 Found", f"Location: {secure.url}x"))
+        source = WebSource(plain.url, settings(own))
+        assert source.read("file", 10).content == b"content"
+        source.close()
+
+
+def test_a_silent_server_is_hung_up_on_in_the_middle_of_tls_too(own: Path) -> None:
+    chosen = FetchSettings(ca_file=str(own / "ca.pem"), attempts=1, read_timeout_s=0.2)
+    with BadServer([silence]).running(server_context(own)) as server:
+        source = WebSource(server.url, chosen)
+        with pytest.raises(FetchError, match=r"nothing came for 0\.2 s"):
+            source.read("file", 10)
+        source.close()
+
+
+def test_a_server_without_tls_is_no_server(own: Path) -> None:
+    with BadServer([serve(b"content")]).running() as server:
+        source = WebSource(server.url.replace("http://127.0.0.1", "https://localhost"), settings(own))
+        with pytest.raises(FetchError):
+            source.read("file", 10)
+        source.close()
+
+
+@pytest.mark.parametrize("key", ["ca_file", "certificate_file"])
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path, key: str, content: bytes | None) -> None:
+    file = tmp_path / "file.pem"
+    if content is not None:
+        file.write_bytes(content)
+    chosen = FetchSettings(ca_file=str(file)) if key == "ca_file" else FetchSettings(certificate_file=str(file))
+    with pytest.raises(ConfigurationError, match=rf"fetch\.{key}: .*file\.pem cannot be used.*PEM"):
+        WebSource("http://127.0.0.1:1/", chosen)
+
+
+def test_a_proxy_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"fetch\.proxy"):
+        WebSource("http://127.0.0.1:1/", FetchSettings(proxy="ftp://proxy:1"))
