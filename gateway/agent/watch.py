@@ -51,7 +51,7 @@ class Watch:
 
     def _judge(self, look: Look) -> Judgement:
         first, last = self._first or look, self._last or look
-        if look.new.executions != last.new.executions or not look.new.queued:
+        if look.new.executions != last.new.executions or not look.new.busy:
             self._progress_s = look.at_s
         self._first, self._last = first, look
         return judge(first, look, self._progress_s, self._settings)
@@ -88,7 +88,7 @@ def _counts(counters: Mapping[str, Any], shadow: Mapping[str, Any]) -> Counts:
         infer_ns=counters.get("infer_ns", 0),
         compared=shadow.get("compared", 0),
         disagreed=shadow.get("disagreed", 0),
-        queued=counters.get("queued", 0),
+        busy=counters.get("busy", False),
     )
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `queued` is what waits now."""
+    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `busy`: requests wait for it, or are in a
+    run."""
 
     requests: int = 0
     executions: int = 0
@@ -19,7 +20,7 @@ class Counts:
     infer_ns: int = 0
     compared: int = 0
     disagreed: int = 0
-    queued: int = 0
+    busy: bool = False
 
     def since(self, earlier: Counts) -> Counts:
         """What was counted after `earlier`."""
@@ -30,7 +31,7 @@ class Counts:
             self.infer_ns - earlier.infer_ns,
             self.compared - earlier.compared,
             self.disagreed - earlier.disagreed,
-            self.queued,
+            self.busy,
         )
 
 
@@ -114,9 +115,7 @@ def _errors(new: Counts, settings: ProbationSettings) -> str:
 
 
 def _hang(new: Counts, idle_s: float, settings: ProbationSettings) -> str:
-    if not new.queued or idle_s < settings.hang_s:
-        return ""
-    return f"{new.queued} requests wait and no run ended for {idle_s:.0f} s"
+    return f"requests wait and no run ended for {idle_s:.0f} s" if new.busy and idle_s >= settings.hang_s else ""
 
 
 def _disagreement(new: Counts, settings: ProbationSettings) -> str:

@@ -106,8 +106,8 @@ class ServableStatistics:
     `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
     (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
     `failed_runs`: runs that raised, which is the version's fault. `weight`: its share now, in percent, of the requests
-    that name no version. `shadow`: what it answered beside another version, for comparison; no caller waited for that,
-    and no other counter but `failed_runs` knows of it.
+    that name no version. `queued` requests wait now; `busy`: some wait, or are in a run. `shadow`: what it answered
+    beside another version, for comparison; no caller waited for that, and no other counter but `failed_runs` knows.
     """
 
     model: str
@@ -126,6 +126,7 @@ class ServableStatistics:
     drops: dict[str, int] = field(default_factory=dict)
     lanes: dict[str, int] = field(default_factory=dict)
     queued: int = 0
+    busy: bool = False
     ignored_parameters: int = 0
     failed_runs: int = 0
     weight: int = 0

@@ -74,7 +74,7 @@ class Engine:
         for servable, weight in self._registry.loaded():
             manifest, counted = servable.manifest, servable.statistics
             if model in {"", manifest.name} and version in {"", manifest.version}:
-                counted.queued, counted.weight = servable.pending, weight
+                counted.queued, counted.busy, counted.weight = servable.pending, servable.busy, weight
                 chosen.append(counted)
         return chosen
 

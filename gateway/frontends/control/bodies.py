@@ -85,7 +85,8 @@ class VitalsDocument(msgspec.Struct):
 
 
 class CountersDocument(msgspec.Struct):
-    """Of one version. `latency_counts` has one entry more than `latency_bounds_ns`, for what took longer."""
+    """Of one version. `latency_counts` has one entry more than `latency_bounds_ns`, for what took longer; `busy`:
+    requests wait, or are in a run."""
 
     model: str
     version: str
@@ -100,6 +101,7 @@ class CountersDocument(msgspec.Struct):
     infer_ns: int
     compared: int
     disagreed: int
+    busy: bool
 
 
 class StatisticsDocument(msgspec.Struct):
@@ -196,6 +198,7 @@ def counters_document(statistics: ServableStatistics, *, signed: bool) -> Counte
         infer_ns=statistics.compute_infer.ns,
         compared=statistics.shadow.compared,
         disagreed=statistics.shadow.disagreed,
+        busy=statistics.busy,
     )
 
 

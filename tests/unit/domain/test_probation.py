@@ -54,12 +54,12 @@ def test_a_fault_ends_the_probation_at_once_with_its_evidence(words):
 
 
 def test_requests_that_wait_while_no_run_ends_are_a_hang():
-    waiting = replace(GOOD, at_s=140.0, new=replace(GOOD.new, queued=2))
+    waiting = replace(GOOD, at_s=140.0, new=replace(GOOD.new, busy=True))
     assert verdict(waiting, progress_s=111.0).passed is None
     judged = verdict(waiting, progress_s=110.0)
     assert judged.passed is False
     assert "no run ended for 30 s" in judged.reason
-    assert verdict(replace(waiting, new=replace(GOOD.new, queued=0)), progress_s=110.0).passed is None
+    assert verdict(replace(waiting, new=replace(GOOD.new, busy=False)), progress_s=110.0).passed is None
 
 
 FORGIVEN = {
