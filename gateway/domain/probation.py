@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `busy`: requests wait for it, or are in a
-    run."""
+    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `busy`: requests wait for it, or are
+    in a run."""
 
     requests: int = 0
     executions: int = 0
