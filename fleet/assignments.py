@@ -11,6 +11,7 @@ from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from fleet.repository import Published
+from fleet.roles import add_signature
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import ConfigurationError
@@ -65,7 +66,7 @@ def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
 def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
     """The document as devices get it."""
     metadata = assignment_metadata(assignment)
-    metadata.sign(signer)
+    add_signature(metadata, signer)
     return metadata.to_bytes()
 
 

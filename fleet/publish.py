@@ -17,7 +17,7 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 
 from fleet.drafts import Draft
 from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
-from fleet.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
+from fleet.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, add_signature, delegated_roles, quorum
 from fleet.settings import FleetSettings
 from fleet.signing import NOTHING
 from gateway.domain.errors import ConfigurationError
@@ -185,7 +185,7 @@ def _sign(metadata: Metadata[Any], role: str, roots: Iterable[Root], signers: It
     wanted = {keyid for root in roots for keyid in root.roles[role].keyids}
     for signer in signers:
         if signer.public_key.keyid in wanted:
-            metadata.sign(signer, append=True)
+            add_signature(metadata, signer)
 
 
 def _files(published: Published, state: Published) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from securesystemslib.exceptions import UnverifiedSignatureError
+from securesystemslib.signer import Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Targets
 
 from gateway.domain.errors import ConfigurationError
@@ -38,8 +41,6 @@ class Quorum:
 
 
 def _verifies(key: Key, metadata: Metadata[Root] | Metadata[Targets], content: bytes) -> bool:
-    from securesystemslib.exceptions import UnverifiedSignatureError
-
     signature = metadata.signatures.get(key.keyid)
     if signature is None:
         return False
@@ -48,6 +49,12 @@ def _verifies(key: Key, metadata: Metadata[Root] | Metadata[Targets], content: b
     except UnverifiedSignatureError:
         return False
     return True
+
+
+def add_signature(metadata: Metadata[Any], signer: Signer) -> None:
+    """One more signature; what the signer raises comes through as it is (`Metadata.sign` would wrap it)."""
+    signature = signer.sign(metadata.signed_bytes)
+    metadata.signatures[signature.keyid] = signature
 
 
 def owner_role(owner: str) -> str:

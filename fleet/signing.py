@@ -23,6 +23,7 @@ from fleet.roles import (
     TARGETS,
     TIMESTAMP,
     Quorum,
+    add_signature,
     quorum,
     with_delegation,
     with_root_role,
@@ -152,7 +153,7 @@ def signed_with(draft: Draft, signer: Signer) -> Draft:
             f"the key {signer.public_key.keyid[:8]} has no say in {draft.role}; see its key holders in the draft"
         )
     metadata = cast("Document", Metadata(draft.metadata.signed, dict(draft.metadata.signatures)))
-    metadata.sign(signer, append=True)
+    add_signature(metadata, signer)
     return replace(draft, metadata=metadata)
 
 

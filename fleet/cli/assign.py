@@ -12,7 +12,7 @@ from fleet.assignments import assigned, assignment_metadata, next_assignment, re
 from fleet.cli.common import now, own_signers, writing
 from fleet.disk import write_durably
 from fleet.repository import Published, assignment_file, read_assignments
-from fleet.roles import DIRECTOR, quorum
+from fleet.roles import DIRECTOR, add_signature, quorum
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
@@ -34,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
         signers = _director(work, arguments, published)
         for device, metadata in made.items():
             for signer in signers:
-                metadata.sign(signer, append=True)
+                add_signature(metadata, signer)
             write_durably(work.public / assignment_file(device), metadata.to_bytes())
     _say(made, as_json=arguments.json)
     return 0

@@ -1,0 +1,107 @@
+"""A publisher at a shell: `edge-fleet` as its own process in a folder of its own, with key files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PASSPHRASE = "correct horse battery staple"
+MODELS = ROOT / "models"
+
+
+class Publisher:
+    """`folder` is where its commands run: keys of people here, the publisher's own in `keys`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.public = folder / "public"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.gateway = folder / "edge-gateway"
+        self.gateway.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gateway "$@"\n')
+        self.gateway.chmod(0o755)
+
+    def run(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int | None = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """One command; fails unless it ends with `code` (None: however it ends)."""
+        done = subprocess.run(
+            [sys.executable, "-m", "fleet", *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment | dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert code is None or done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its commands see."""
+        return {**os.environ, "PYTHONPATH": str(ROOT), "EDGE_FLEET_PASSPHRASE": PASSPHRASE, "COLUMNS": "160"}
+
+    def told(self, *arguments: str | Path, code: int = 0) -> Any:
+        """The JSON that a command prints."""
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+    def begin(self) -> None:
+        """Root of alice, bob and carol, an owner acme, all published."""
+        for name in ("alice", "bob", "carol", "acme"):
+            self.run("keys", "new", name)
+        for name in ("online", "director"):
+            self.run("keys", "new", name, "--out", "keys", "--no-passphrase")
+        people = ("alice.pub", "bob.pub", "carol.pub")
+        online = ("--online", "keys/online.pub", "--director", "keys/director.pub")
+        self.run("repo", "init", "--root", *people, "--targets", "alice.pub", *online)
+        self.run("delegate", "acme", "--key", "acme.pub")
+        self.sign("root", "alice", "bob")
+        self.sign("targets", "alice")
+        self.run("publish")
+
+    def sign(self, role: str, *names: str) -> None:
+        """A draft, by these people."""
+        keys = [text for name in names for text in ("--key", f"{name}.pem")]
+        self.run("sign", f"drafts/{role}.json", *keys, "--yes")
+
+    def release(self, model: Path, *options: str) -> None:
+        """A model's folder, as acme's next release."""
+        self.run("model", "add", model, "--owner", "acme", "--edge-gateway", self.gateway, *options)
+        self.sign("models-acme", "acme")
+        self.run("publish")
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """The address of a plain file server of `public`."""
+        with serving(self.public) as url:
+            yield url
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a plain file server."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(folder))
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing on the tests' output."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
