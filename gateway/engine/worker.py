@@ -100,7 +100,6 @@ class Worker:
         """From now on the thread ends when the queue is empty."""
         with self._changed:
             self._closing = True
-            self._drop_beside()
             self._wake()
 
     def abandon(self) -> list[Ticket]:
@@ -167,12 +166,6 @@ class Worker:
                 return False
         return True
 
-    def _drop_beside(self) -> None:
-        """Nothing is run beside a queue that the worker gives away, or before it ends. Called under the lock."""
-        if self._beside is not None:
-            self._post(self._calls.beside_ended, self._beside, None)
-            self._beside = None
-
     def _post(self, callback: Callable[..., object], *values: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
             self._loop.call_soon_threadsafe(callback, *values)
@@ -185,8 +178,10 @@ class Worker:
                     return False
                 if self.owns and self._is_the_loops():
                     self.owns = False
-                    self._drop_beside()
                     self._post(self._calls.returned)
+                    if self._beside is not None:  # others came first
+                        dropped, self._beside = self._beside, None
+                        self._post(self._calls.beside_ended, dropped, None)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
             return True

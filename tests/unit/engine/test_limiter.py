@@ -178,3 +178,17 @@ def test_a_turn_that_came_before_the_wait_for_it_counts_once() -> None:
     assert not entered.wait(0.02), "the thread is the first one's"
     limiter.leave(first, 1, again=False)
     thread.join()
+
+
+def test_a_run_that_is_in_nobodys_way_begins_only_where_nobody_waits() -> None:
+    shares, running, large, idle = Shares(2), Share(1), Share(2), Share(1)
+    shares.ask(running)
+    assert shares.begin_if_free(idle)
+    assert not shares.begin_if_free(Share(1)), "too few threads"
+    shares.end(idle, 1, again=False)
+    shares.ask(large)
+    assert not shares.begin_if_free(idle), "somebody waits"
+    assert shares.end(running, 1, again=False) == [large]
+    shares.end(large, 1, again=False)
+    assert shares.begin_if_free(idle)
+    assert shares.free == 1

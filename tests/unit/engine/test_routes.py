@@ -129,7 +129,7 @@ async def test_a_lease_that_nobody_renews_gives_everything_back() -> None:
 async def test_what_is_the_default_anyway_needs_no_lease() -> None:
     rig = await shared_rig()
     rig.repository.route("m", {"1": 100}, lease_s=60.0)
-    assert rig.told(RouteChanged) == []
+    assert (rig.told(RouteChanged), rig.repository._leases._timers) == ([], {})
     rig.repository.route("m", {"2": 100}, lease_s=60.0)
     await rig.commit(V2)
     assert rig.repository._leases._timers == {}
@@ -159,9 +159,10 @@ async def test_a_version_that_is_unloaded_leaves_its_share_to_the_others() -> No
 @pytest.mark.asyncio
 async def test_where_the_committed_version_goes_the_staged_one_answers_on() -> None:
     rig = await shared_rig()
-    rig.repository.route("m", {"1": 95, "2": 5}, lease_s=60.0)
+    rig.repository.route("m", {"1": 95, "2": 5}, shadow="2", lease_s=60.0)
     await rig.commit()
     assert await answered(rig, 3) == {"2": 3}
+    assert isinstance(rig.registry.find("m"), Servable), "there is nobody left to compare it with"
     await rig.repository.close()
 
 

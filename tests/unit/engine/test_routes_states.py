@@ -115,16 +115,15 @@ class Fleet(RuleBasedStateMachine):
     @rule(weights=WEIGHTS, shadow=st.sampled_from(["", "", *VERSIONS]))
     def route(self, weights: dict[str, int], shadow: str) -> None:
         weights = {version: weight for version, weight in weights.items() if weight}
-
-        async def routed() -> None:
-            self.rig.repository.route("m", weights, shadow=shadow, lease_s=LEASE_S)
-
         loaded = {*weights, *([shadow] if shadow else [])} <= self.loaded()
         alone = list(weights) == [shadow]
-        fault = self.fault_of(routed())
+        fault = self.fault_of(self.routed(weights, shadow))
         assert fault is (Fault.NOT_FOUND if not loaded else Fault.INVALID if alone else None)
         if fault is None:
             self.weights, self.shadow = weights, shadow
+
+    async def routed(self, weights: dict[str, int], shadow: str) -> None:
+        self.rig.repository.route("m", weights, shadow=shadow, lease_s=LEASE_S)
 
     @rule()
     def lease_runs_out(self) -> None:
@@ -132,6 +131,20 @@ class Fleet(RuleBasedStateMachine):
         self.do(asyncio.sleep(0))
         self.do(asyncio.sleep(0))
         self.weights, self.shadow = {}, ""
+
+    @rule()
+    def renew(self) -> None:
+        """A route that is renewed in time lasts."""
+        for _ in range(2 if self.weights else 0):
+            self.loop.ahead_s += 0.7 * LEASE_S
+            total = sum(self.weights.values())
+            if total == WHOLE:
+                assert self.fault_of(self.routed(self.weights, self.shadow)) is None
+            else:  # what is left of a route cannot be asked for
+                self.weights, self.shadow = {}, ""
+                self.loop.ahead_s += LEASE_S
+            self.do(asyncio.sleep(0))
+            self.do(asyncio.sleep(0))
 
     @rule(count=st.integers(1, 8), version=st.sampled_from(["", "", *VERSIONS]))
     def ask(self, count: int, version: str) -> None:

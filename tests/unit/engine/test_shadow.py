@@ -78,6 +78,15 @@ async def test_answers_are_compared_and_nothing_else_counts(factor: float, disag
 
 
 @pytest.mark.asyncio
+async def test_one_comparison_follows_another() -> None:
+    rig, *_ = await shadowed_rig(settings=EngineSettings(comparisons=1))
+    for count in (1, 2, 3):
+        await rig.engine.infer(request())
+        assert (await settled(rig, count)).compared == count
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 async def test_the_shadow_never_runs_on_the_loop_and_gives_its_queue_back() -> None:
     rig, _, new = await shadowed_rig(trials={"a": measured(10.0), "b": measured(10.0)})
     for _ in range(3):
@@ -192,6 +201,53 @@ async def test_a_caller_who_comes_while_the_shadow_runs_is_answered_next() -> No
     assert (await asked).version == "2"
     assert new.runs == [[1.0], [2.0]]
     assert (await settled(rig, 1)).compared == 1
+    await rig.repository.close()
+
+
+def beside(rig: Rig, ended: list[object]) -> bool:
+    """Ask version 2 for nobody."""
+    servable, asked = rig.registry.entry("m").loaded["2"], request(1.0)
+    return servable.ask_beside(asked.inputs, None, ended.append)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("p50_us", [10.0, 5000.0])
+async def test_a_caller_who_comes_before_the_shadow_has_begun_goes_first(p50_us: float) -> None:
+    rig, _, new = await shadowed_rig(trials={"b": measured(p50_us)})
+    rig.repository.route("m", {"2": 100}, lease_s=60.0)
+    servable, sink, ended = rig.registry.entry("m").loaded["2"], Recorder(), []
+    with servable._worker._changed:  # its thread does nothing meanwhile
+        assert beside(rig, ended)
+        assert not beside(rig, ended), "one at a time"
+        rig.engine.submit(request(2.0), sink, 1)
+    await sink.until(1)
+    while not ended:
+        await asyncio.sleep(0)
+    short = p50_us < 300  # such a queue goes back to the loop
+    assert new.runs == ([[2.0]] if short else [[2.0], [1.0]])
+    assert (ended == [None]) is short
+    assert not servable.busy
+    await rig.repository.close()
+    shares = rig.repository._house.footing.limiter._shares
+    assert (shares.free, shares.waiting) == (shares.threads, [])
+
+
+@pytest.mark.asyncio
+async def test_a_shadow_that_waits_for_threads_gives_way_to_callers() -> None:
+    limits = EngineSettings(thread_wait_s=600.0)
+    rig, _, new = await shadowed_rig(settings=limits, budget=Budget(threads=1), trials={"b": measured(10.0)})
+    await rig.stage(manifest("n", variants=("n",)))
+    rig.repository.route("n", {"1": 100}, lease_s=60.0)
+    other, ended = rig.session, []
+    other.gate.clear()
+    busy = asyncio.ensure_future(rig.engine.infer(request(model="n")))
+    await rig.begun(other)
+    assert beside(rig, ended)
+    rig.repository.route("m", {"2": 100}, lease_s=60.0)
+    assert values(await rig.engine.infer(request(2.0))) == [2.0]
+    assert (ended, new.runs) == ([None], [[2.0]])
+    other.gate.set()
+    await busy
     await rig.repository.close()
 
 
