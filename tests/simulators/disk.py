@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 EXT4_IOC_SHUTDOWN = XFS_IOC_GOINGDOWN = 0x8004587D
 """_IOR('X', 125, __u32): the same number in fs/ext4 and fs/xfs."""
@@ -21,12 +22,13 @@ LOSSES = ("all", "data", "some")
 SIZES_BYTES = {"ext4": 64 << 20, "xfs": 320 << 20}
 _MAKE = {
     # without ext4's own mending of programs that rename without fsync, or wait for its timer
-    "ext4": ("mkfs.ext4", "-q", "-E", "lazy_itable_init=0"),
+    "ext4": ("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0"),
     "xfs": ("mkfs.xfs", "-q", "-f"),
 }
 _OPTIONS = {"ext4": "loop,noauto_da_alloc,commit=600", "xfs": "loop"}
 _CHECK = {"ext4": ("e2fsck", "-fn"), "xfs": ("xfs_repair", "-n")}
 _CLONE_NEWNS = 0x20000
+_FILLER_BYTES, _BLOCK_BYTES = 1 << 25, 4096
 _SYNC_FILE_RANGE_WRITE_AND_WAIT = 7
 _library = ctypes.CDLL(None, use_errno=True)
 
@@ -55,6 +57,18 @@ def mounted(image: Path, kind: str, place: Path) -> Iterator[None]:
         _run("umount", str(place))
 
 
+def fill(file: Path, free_bytes: int | None) -> None:
+    """Let `file` take all room but about `free_bytes`; None: no room."""
+    taken, piece = 0, _FILLER_BYTES if free_bytes is not None else 0
+    with file.open("wb") as filler:
+        while piece >= _BLOCK_BYTES:
+            found = os.statvfs(file)
+            if found.f_bavail * found.f_frsize >= piece + (free_bytes or 0) and _allocated(filler, taken, piece):
+                taken += piece
+            else:
+                piece //= 2
+
+
 def cut_power(place: Path, loss: str, seed: int) -> None:
     """From now on nothing reaches the disk."""
     if loss == "some":
@@ -71,6 +85,14 @@ def fault(image: Path, kind: str) -> str:
     """What the file system's own check finds; "" for nothing."""
     done = subprocess.run([*_CHECK[kind], str(image)], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def _allocated(filler: BinaryIO, offset: int, size: int) -> bool:
+    try:
+        os.posix_fallocate(filler.fileno(), offset, size)
+    except OSError:  # the file system needs the last blocks for its own books
+        return False
+    return True
 
 
 def _write_back(place: Path, chance: random.Random) -> None:

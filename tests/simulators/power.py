@@ -21,7 +21,8 @@ MEMORY = Path("/dev/shm")
 class Life:
     """`calls`: system calls made, by name; `claims`: what the scenario told the world; `found`: what a boot finds.
 
-    `after`: what a boot finds once the scenario was run again; `fault`: what the file system's check complains of.
+    `after`: what a boot finds once the scenario was run again; `fault`: what the file system's check complains of;
+    `error`: the class of the error that the scenario ended with, where the disk was full.
     """
 
     calls: tuple[str, ...]
@@ -29,6 +30,7 @@ class Life:
     found: Any
     after: Any = None
     fault: str = ""
+    error: str = ""
 
 
 class Power:
@@ -41,19 +43,23 @@ class Power:
 
     def rehearse(self) -> Life:
         """Without a cut."""
-        return self._ask(None, "all")
+        return self._ask(do="rehearse")
 
     def cut(self, at: int, loss: str) -> Life:
         """Power fails before system call `at`, counted from 0; `loss`: one of `disk.LOSSES`."""
-        return self._ask(at, loss)
+        return self._ask(do="cut", at=at, loss=loss)
 
-    def _ask(self, at: int | None, loss: str) -> Life:
+    def crowd(self, free_bytes: int) -> Life:
+        """No cut, but so much room on the disk; without a right to mount, that much in every single file."""
+        return self._ask(do="crowd", free_bytes=free_bytes)
+
+    def _ask(self, **request: str | int) -> Life:
         assert self._process.stdin
-        self._process.stdin.write(json.dumps({"at": at, "loss": loss}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = _answer(self._process)
-        if "error" in answer:
-            raise AssertionError(f"cut before call {at} ({loss}): {answer['error']}")
+        if "broken" in answer:
+            raise AssertionError(f"{request}: {answer['broken']}")
         calls, claims = tuple(answer.pop("calls")), tuple(answer.pop("claims"))
         return Life(calls=calls, claims=claims, **answer)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,32 @@ class Machine:
             after = self._inspect()
         fault = "" if self._kind == "none" else disk.fault(self._image, self._kind)
         return {"calls": calls, "claims": claims, "found": found, "after": after, "fault": fault}
+
+    def crowd(self, free_bytes: int) -> dict[str, Any]:
+        """Run it with so much room on the disk; its error, what a boot finds, and after doing it with room again."""
+        self._reset()
+        with self._mounted():
+            filler = self._place / "filler"
+            disk.fill(filler, free_bytes if self._kind != "none" else None)
+            limit_bytes = free_bytes if self._kind == "none" else None
+            error, claims = json.loads(_apart(lambda: json.dumps(self._attempt(limit_bytes))))
+            filler.unlink()
+        with self._mounted():
+            found = self._inspect()
+            _apart(lambda: self._scenario.run(self._place, lambda _: None))
+            after = self._inspect()
+        return {"calls": [], "claims": claims, "found": found, "after": after, "error": error}
+
+    def _attempt(self, limit_bytes: int | None) -> tuple[str, list[str]]:
+        """Name of the error that it ends with, "" for none, and claims. `limit_bytes`: of every file (setrlimit(2))."""
+        claims: list[str] = []
+        if limit_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+        try:
+            self._scenario.run(self._place, claims.append)
+        except Exception as error:  # noqa: BLE001  whatever a scenario makes of a full disk is what is asked for
+            return type(error).__name__, claims
+        return "", claims
 
     def _reset(self) -> None:
         if self._kind == "none":
@@ -153,9 +180,9 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = machine.rehearse() if request["at"] is None else machine.cut(request["at"], request["loss"])
+            answer = getattr(machine, request.pop("do"))(**request)
         except Exception:  # noqa: BLE001  the process's boundary: the test fails with it
-            answer = {"error": traceback.format_exc()}
+            answer = {"broken": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
