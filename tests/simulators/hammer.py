@@ -19,13 +19,15 @@ Ask = Callable[[], tuple[str, np.ndarray[Any, Any]]]
 
 
 class Hammer:
-    """`versions` has the version that gave each answer, in order; `failures` what any caller was refused with."""
+    """`versions` has the version that gave each answer, in order; `failures` what any caller was refused with.
 
-    def __init__(self, model: str) -> None:
+    Each request has `rows` rows."""
+
+    def __init__(self, model: str, rows: int = 1) -> None:
         self.model = model
         self.failures: list[str] = []
         self.versions: list[str] = []
-        self._wanted = golden(model, 1)
+        self._wanted = golden(model, rows)
         self._changed = threading.Condition()
         self._stopped = False
 
@@ -75,7 +77,9 @@ class Hammer:
         while not self._stopped:
             try:
                 version, scores = ask()
-                right = scores.argmax() == self._wanted.scores.argmax()
+                right = np.array_equal(
+                    scores.reshape(self._wanted.scores.shape).argmax(-1), self._wanted.scores.argmax(-1)
+                )
                 self._note(self.versions if right else self.failures, version if right else f"wrong answer {scores}")
             except Exception as error:  # noqa: BLE001  whatever a client raises is what the test is about
                 self._note(self.failures, f"{type(error).__name__}: {error}")

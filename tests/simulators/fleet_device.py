@@ -1,0 +1,216 @@
+"""A device of a fleet, all of it real: repository on a local web server, daemon and agent as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.agent.control import Control
+from gateway.agent.settings import ControlSettings
+from gateway.store.library import file_digest
+from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.fleet_server import FleetServer
+from tests.simulators.hammer import Hammer
+
+AGENT = (sys.executable, "-m", "gateway.agent")
+DEVICE, SLOT = "door-1", "meter-reader"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "probation": {"duration_s": 0.3, "look_s": 0.1, "slower_factor": 30.0},
+    "fetch": {
+        "connect_timeout_s": 2.0,
+        "read_timeout_s": 1.0,
+        "document_deadline_s": 2.0,
+        "blob_deadline_s": 2.0,
+        "minimum_rate_window_s": 0.5,
+        "attempts": 2,
+        "backoff_base_s": 0.01,
+    },
+    "agent": {"drain_s": 2.0},
+    "store": {"keep_free_bytes": 0},
+}
+"""Short: a test waits for all of them."""
+TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 4.0\n"
+ONE_VARIANT = "onnx-int8"
+
+Change = Callable[[Path], None]
+"""Makes another model of a version's folder."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What it printed with --json."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+class FleetDevice:
+    """Made by `fleet_device`; `slot` is meter-reader, of which no version is published yet."""
+
+    def __init__(self, folder: Path, state: Path) -> None:
+        self.folder, self.store = folder, folder / "agent"
+        self.repository = FleetRepository(folder / "repository")
+        self.server = FleetServer(self.repository)
+        self.socket, self.config_file = folder / "control.sock", folder / "edge-agent.toml"
+        (folder / "by-hand").mkdir()
+        config = f'{QUIET}{TRIALS}[fleet]\nstore = "{self.store}"\n[control]\nlisten = "unix:{self.socket}"\n'
+        self.daemon = Daemon(folder / "gateway", models=folder / "by-hand", state=state, config=config)
+        self.control = Control(ControlSettings(str(self.socket)))
+        self.newest = 0
+        self.configure()
+
+    # ---- the agent ---------------------------------------------------------------------------------------------------
+    def configure(self, **tables: Mapping[str, Any]) -> None:
+        """The agent's settings, where they differ from SETTINGS."""
+        wanted: dict[str, dict[str, Any]] = {"control": {"socket": str(self.socket), "load_timeout_s": 30.0}}
+        for name, table in (*SETTINGS.items(), *tables.items()):
+            wanted[name] = {**wanted.get(name, {}), **table}
+        lines = [[f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items())] for name, table in wanted.items()]
+        self.config_file.write_text("\n".join(line for table in lines for line in table) + "\n")
+
+    def bootstrap(self) -> Done:
+        """Make it a device of the repository, pinned to its first root."""
+        source = self.folder / "bootstrap"
+        source.mkdir(exist_ok=True)
+        (source / "root.json").write_bytes(self.repository.root_bytes(1))
+        document = {
+            "schema": 1,
+            "device": DEVICE,
+            "repository": self.server.url,
+            "assignment": f"{self.server.url}assignments/{DEVICE}.json",
+        }
+        (source / "device.json").write_text(json.dumps(document))
+        return self.agent("bootstrap", str(source))
+
+    def agent(self, verb: str, *arguments: str, wrap: Sequence[str] = (), **environ: str) -> Done:
+        """Carry a verb out to its end; `wrap`: a command that runs it."""
+        done = subprocess.run(
+            [*wrap, *self.command(verb, *arguments)],
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def command(self, verb: str, *arguments: str) -> list[str]:
+        """The command line of a verb."""
+        return [*AGENT, verb, *arguments, "--config", str(self.config_file), "--state", str(self.store)]
+
+    @contextmanager
+    def started(self, verb: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A verb under way; killed at the end where it still is."""
+        command = self.command(verb, *arguments)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def sync(self, *arguments: str, **options: Any) -> Done:
+        """`edge-agent sync --json`."""
+        return self.agent("sync", "--json", *arguments, **options)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """`edge-agent status --json`."""
+        done = self.agent("status", "--json")
+        assert done.code == 0, done.err
+        return done.told
+
+    # ---- the repository ----------------------------------------------------------------------------------------------
+    def publish(self, change: Change | None = None, *, floor: str | None = None) -> str:
+        """The next version of meter-reader with one variant, changed before it is signed; its target path."""
+        self.newest += 1
+        version = copy_model(SLOT, self.folder / "models", str(self.newest))
+        keep_variant(version, ONE_VARIANT)
+        if change:
+            change(version)
+        return self.repository.add_model(version, floor=floor)
+
+    def assign(self, target: str | None, **changes: Any) -> bytes:
+        """Assign one release to the slot, or nothing at all; the published document."""
+        return self.repository.assign(DEVICE, {SLOT: target} if target else {}, **changes)
+
+    def update(self, change: Change | None = None) -> Done:
+        """Publish, assign, sync."""
+        self.assign(self.publish(change))
+        return self.sync()
+
+    # ---- the daemon --------------------------------------------------------------------------------------------------
+    @property
+    def serving(self) -> dict[str, int]:
+        """Percent of the slot's requests by version, as the daemon says."""
+        found = [one for one in self.control.status()["models"] if one["model"] == SLOT]
+        return {one["version"]: one["weight"] for one in found if one["weight"]}
+
+    @contextmanager
+    def hammered(self, rows: int = 1) -> Iterator[Hammer]:
+        """A client asks over gRPC without a pause; no request may fail, and every answer must be right."""
+        hammer = Hammer(SLOT, rows)
+        thread = threading.Thread(target=hammer.over_grpc, args=(self.daemon.grpc,))
+        thread.start()
+        try:
+            hammer.wait_answers()
+            yield hammer
+            hammer.wait_answers()
+        finally:
+            hammer.stop()
+            thread.join(WAIT_S)
+        assert hammer.failures == []
+
+
+def keep_variant(version: Path, name: str) -> None:
+    """Leave a single variant in a manifest."""
+    manifest = version / "manifest.toml"
+    head, *variants = manifest.read_text().split("[[variant]]\n")
+    (kept,) = [text for text in variants if text.startswith(f'name = "{name}"')]
+    manifest.write_text(f"{head}[[variant]]\n{kept}")
+
+
+def exchange_artifact(version: Path, content: bytes, file: str = f"{ONE_VARIANT}/model.onnx") -> None:
+    """Other bytes in a model, its manifest telling the truth of them."""
+    place, manifest = version / file, version / "manifest.toml"
+    text, before, size = manifest.read_text(), file_digest(place), place.stat().st_size
+    place.write_bytes(content)
+    text = text.replace(before, file_digest(place)).replace(f"bytes = {size}", f"bytes = {len(content)}")
+    manifest.write_text(text)
+
+
+@contextmanager
+def fleet_device(folder: Path, state: Path, *, installed: bool = True) -> Iterator[FleetDevice]:
+    """A bootstrapped device whose daemon runs; with `installed`, version 1 is committed and serves."""
+    device = FleetDevice(folder, state)
+    with device.server.running():
+        assert device.bootstrap().code == 0
+        device.daemon.start()
+        try:
+            if installed:
+                done = device.update()
+                assert done.code == 0, done.err
+            yield device
+            assert device.daemon.stop() == 0
+            assert "Traceback" not in device.daemon.log, device.daemon.log
+        finally:
+            if device.daemon in LIVE:
+                device.daemon.kill()

@@ -1,0 +1,135 @@
+"""Releases of meter-reader that must not take over: each makes an honest version's folder into one that is signed,
+whole and ill. `fleet_device.FleetDevice.publish` takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway.store.library import file_digest
+from tests.simulators import models_litert
+from tests.simulators.daemon import SHIPPED
+from tests.simulators.fleet_device import ONE_VARIANT, Change, exchange_artifact, keep_variant
+
+FOR_EVER = 2**62
+
+
+def wrong_golden(version: Path) -> None:
+    """Digests are right; the expected answers are other classes'."""
+    file, manifest = version / "golden.npz", version / "manifest.toml"
+    before = file_digest(file)
+    with np.load(file) as arrays:
+        changed = dict(arrays)
+    changed["output.scores"] = np.roll(changed["output.scores"], 1, axis=1)
+    np.savez(file, **changed)
+    manifest.write_text(manifest.read_text().replace(before, file_digest(file)))
+
+
+def crashing(version: Path) -> None:
+    """Opening it ends the process with a signal."""
+    shipped = (SHIPPED / version.parent.name / "1" / "manifest.toml").read_text()
+    (version / "manifest.toml").write_text(shipped.replace('version = "1"', f'version = "{version.name}"', 1))
+    keep_variant(version, "litert-fp32")
+    exchange_artifact(version, models_litert.crashing(), "litert-fp32/model.tflite")
+
+
+def looping(trips: int, *, per_row: bool = False) -> Change:
+    """Right answers after so many turns of a loop for each run; `per_row`: for each row but the first."""
+
+    def change(version: Path) -> None:
+        exchange_artifact(version, _with_loop(version / ONE_VARIANT / "model.onnx", trips, per_row=per_row))
+
+    return change
+
+
+def hanging(version: Path) -> None:
+    """Its first run never ends."""
+    looping(FOR_EVER)(version)
+
+
+def hoarding(mib_per_row: int) -> Change:
+    """Right answers, and so much memory for each row of the greatest request."""
+
+    def change(version: Path) -> None:
+        exchange_artifact(version, _with_hoard(version / ONE_VARIANT / "model.onnx", mib_per_row))
+
+    return change
+
+
+def _with_loop(file: Path, trips: int, *, per_row: bool) -> bytes:
+    from onnx import TensorProto, helper
+
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["ill_go"], ["ill_on"]), helper.make_node("Abs", ["ill_in"], ["ill_out"])],
+        "ill_body",
+        [
+            helper.make_tensor_value_info("ill_step", TensorProto.INT64, []),
+            helper.make_tensor_value_info("ill_go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("ill_in", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("ill_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("ill_out", TensorProto.FLOAT, []),
+        ],
+    )
+    count = [
+        helper.make_node("Shape", ["image"], ["ill_shape"], start=0, end=1),
+        helper.make_node("Squeeze", ["ill_shape"], ["ill_rows"]),
+        helper.make_node("Sub", ["ill_rows", "ill_one"], ["ill_more"]),
+        helper.make_node("Mul", ["ill_more", "ill_trips"], ["ill_count"]),
+    ]
+    return _added(
+        file,
+        [
+            *(count if per_row else [helper.make_node("Identity", ["ill_trips"], ["ill_count"])]),
+            helper.make_node("ReduceSum", ["image"], ["ill_sum"], keepdims=0),
+            helper.make_node("Loop", ["ill_count", "ill_start", "ill_sum"], ["ill_result"], body=body),
+        ],
+        [
+            helper.make_tensor("ill_one", TensorProto.INT64, [], [1]),
+            helper.make_tensor("ill_trips", TensorProto.INT64, [], [trips]),
+            helper.make_tensor("ill_start", TensorProto.BOOL, [], [True]),
+        ],
+    )
+
+
+def _with_hoard(file: Path, mib_per_row: int) -> bytes:
+    from onnx import TensorProto, helper
+
+    return _added(
+        file,
+        [
+            helper.make_node("ReduceSum", ["image", "ill_axes"], ["ill_row"], keepdims=0),
+            helper.make_node("Unsqueeze", ["ill_row", "ill_axis"], ["ill_column"]),
+            helper.make_node("Expand", ["ill_column", "ill_wide"], ["ill_hoard"]),
+            helper.make_node("Sqrt", ["ill_hoard"], ["ill_more"]),
+            helper.make_node("ReduceMax", ["ill_more"], ["ill_result"], keepdims=0),
+        ],
+        [
+            helper.make_tensor("ill_axes", TensorProto.INT64, [3], [1, 2, 3]),
+            helper.make_tensor("ill_axis", TensorProto.INT64, [1], [1]),
+            helper.make_tensor("ill_wide", TensorProto.INT64, [2], [1, mib_per_row << 18]),
+        ],
+    )
+
+
+def _added(file: Path, nodes: list[Any], constants: list[Any]) -> bytes:
+    """The model, with `ill_result`, a scalar that is no NaN, taken nought times into its scores."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = onnx.load(file)
+    graph = model.graph
+    (last,) = [node for node in graph.node if "scores" in node.output]
+    last.output[list(last.output).index("scores")] = "true_scores"
+    nodes = [
+        *nodes,
+        helper.make_node("Mul", ["ill_result", "ill_nought"], ["ill_nothing"]),
+        helper.make_node("Add", ["true_scores", "ill_nothing"], ["scores"]),
+    ]
+    graph.node.extend(nodes)
+    graph.initializer.extend([*constants, helper.make_tensor("ill_nought", TensorProto.FLOAT, [], [0.0])])
+    content: bytes = model.SerializeToString()
+    return content
