@@ -45,10 +45,14 @@ class PublicKey:
 
 def make_key(folder: Path, name: str, passphrase: str | None) -> PublicKey:
     """A new key in `folder`. None: not encrypted. Raises ConfigurationError, where it exists too, or OSError."""
+    return keep_key(folder, name, Ed25519PrivateKey.generate(), passphrase)
+
+
+def keep_key(folder: Path, name: str, private: Ed25519PrivateKey, passphrase: str | None) -> PublicKey:
+    """Write a key's two files. Raises as `make_key`."""
     secret = _free(folder, name, SECRET_SUFFIX)
     if passphrase is not None and len(passphrase) < PASSPHRASE_MINIMUM_CHARS:
         raise ConfigurationError(f"a passphrase needs {PASSPHRASE_MINIMUM_CHARS} characters at least; choose another")
-    private = Ed25519PrivateKey.generate()
     encryption = (
         serialization.NoEncryption()
         if passphrase is None

@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from fleet import releases, signing
 from fleet.assignments import assigned, assignment_metadata, next_assignment
 from fleet.drafts import Draft
+from fleet.keys import keep_key
 from fleet.publish import Publication, plan_publication
 from fleet.releases import Model, plan_release, release_target, target_of
 from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
@@ -258,6 +261,13 @@ class FleetRepository:
         """A copy of what the owner's role has published, to be changed and forged."""
         return self.published.roles[owner_role(owner)]
 
+    def keep_keys(self) -> None:
+        """Write every key, not encrypted, to the publisher's folder `keys`: `edge-fleet` can go on from here."""
+        for signer in {s.public_key.keyid: s for signers in self.keys.values() for s in signers}.values():
+            private = load_pem_private_key(signer.private_bytes, None)
+            assert isinstance(private, Ed25519PrivateKey)
+            keep_key(self.workspace.keys, signer.public_key.keyid, private, None)
+
     def _begin(self) -> None:
         beginning = signing.Beginning(
             self._public(ROOT), self._public(TARGETS), self._public(SNAPSHOT), self._public(DIRECTOR)
@@ -269,6 +279,14 @@ class FleetRepository:
 
     def _public(self, role: str) -> list[Any]:
         return [signer.public_key for signer in self.keys[role]]
+
+    def draft_rotation(self, role: str) -> None:
+        """As `rotate`, but all that is signed waits to be published."""
+        old = self.keys[role]
+        self.keys[role] = [new_key(f"{role}-next-{i}") for i in range(len(old))]
+        drafts = signing.rotate(self.drafting(), role, self._public(role), 2 if role == ROOT else 1)
+        self.retired += old
+        self.workspace.save(map(self._signed, drafts))
 
     def _add(self, model: Model, owner: str, floor: str | None) -> str:
         role = owner_role(owner)
