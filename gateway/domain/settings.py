@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gateway.domain.document import Table
@@ -12,6 +13,8 @@ from gateway.domain.errors import ConfigurationError
 
 INTEGER_LIMIT = 2**32
 """Larger than any bound of ours: one that reads up to it still fits a buffer."""
+VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
+"""`metadata` of a field that no buffer must fit, such as a disk's quota: up to what JSON holds exactly (RFC 8259, 6)."""
 NUMBER_LIMIT = 1e12
 
 S = TypeVar("S")
@@ -24,7 +27,7 @@ def read_settings(settings: type[S], table: Table) -> S:
     """
     hints = typing.get_type_hints(settings)
     values = {
-        spec.name: _value(hints[spec.name], spec.name, table)
+        spec.name: _value(hints[spec.name], spec.name, table, spec.metadata.get("high", INTEGER_LIMIT))
         for spec in dataclasses.fields(typing.cast("Any", settings))
         if spec.name in table or spec.default is dataclasses.MISSING is spec.default_factory
     }
@@ -35,13 +38,13 @@ def read_settings(settings: type[S], table: Table) -> S:
         table.refuse(error.key, error.problem)
 
 
-def _value(kind: Any, key: str, table: Table) -> Any:
+def _value(kind: Any, key: str, table: Table, high: int) -> Any:
     if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+        return _value(_not_none(kind), key, table, high) or None  # "" is how a text that is not set may be written
     if kind is bool:
         return table.flag(key)
     if kind is int:
-        return table.integer(key, low=0, high=INTEGER_LIMIT)
+        return table.integer(key, low=0, high=high)
     if kind is float:
         return float(table.number(key, low=0.0, high=NUMBER_LIMIT))
     if kind is str:
@@ -50,6 +53,10 @@ def _value(kind: Any, key: str, table: Table) -> Any:
         inner = table.table(key)
         return read_settings(typing.cast("type[Any]", kind), inner or Table({}, file=table.file, name=key))
     return _values(typing.get_args(kind)[0], key, table)
+
+
+def _not_none(kind: types.UnionType) -> Any:
+    return next(part for part in typing.get_args(kind) if part is not types.NoneType)
 
 
 def _values(kind: Any, key: str, table: Table) -> tuple[Any, ...]:

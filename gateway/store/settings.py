@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gateway.domain.settings import VAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class StateSettings:
 class BlobSettings:
     """`[store]`: how much of the disk releases may take."""
 
-    quota_bytes: int = 8_589_934_592  # all blobs and what is being fetched, together
-    keep_free_bytes: int = 67_108_864  # left to others on the same disk, the journal among them
+    quota_bytes: int = field(default=8_589_934_592, metadata=VAST)  # 8 GiB: all blobs, also what is being fetched
+    keep_free_bytes: int = field(default=67_108_864, metadata=VAST)  # left to others on the same disk, as the journal
     sync_every_bytes: int = 16_777_216  # a download that power interrupts loses at most this much
     read_chunk_bytes: int = 1_048_576  # memory used to read a file for its digest
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gateway.domain.settings import VAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,7 @@ class TrustSettings:
     metadata_limit_bytes: int = 4_194_304  # 4 MiB: largest signed document of the repository that is read
     assignment_limit_bytes: int = 262_144  # largest assignment that is read
     nesting_limit: int = 32  # how deep a signed document may nest
-    version_limit: int = 9_007_199_254_740_991  # 2^53 - 1: what every JSON reader and SQLite hold exactly
+    version_limit: int = field(default=2**53 - 1, metadata=VAST)  # what every JSON reader and SQLite hold exactly
     slots_limit: int = 256  # targets in one assignment
     roots_limit: int = 1024  # roots between the pinned one and the one that vouches
     evidence_limit: int = 8  # signed documents between a root and the target it vouches for

@@ -1,4 +1,4 @@
-"""packaging/edge-gateway.toml is the reference: it names every setting there is, no other, and the true default."""
+"""The samples in packaging/ are the reference: each names every setting there is, no other, and the true default."""
 
 from __future__ import annotations
 
@@ -6,31 +6,60 @@ import dataclasses
 import re
 import tomllib
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, SECTIONS, Config, parse_config
+from gateway import config as gateway_config
+from gateway.agent import config as agent_config
+from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
+from gateway.domain.errors import ConfigurationError
 
-SAMPLE = Path(__file__).parents[2] / "packaging" / "edge-gateway.toml"
+PACKAGING = Path(__file__).parents[2] / "packaging"
 SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
 """A "#" directly before a name or a table: what an operator removes. Prose has a space behind it."""
 EXAMPLE = {"name", "topics", "model", "sensor"}
 """Settings of a route that the sample shows by example, because they have no useful default."""
-LISTEN = {"grpc": DEFAULT_GRPC, "http": DEFAULT_HTTP}
-"""Settings that are parsed beside their table's dataclass."""
 
 
-def _shipped() -> str:
-    return SAMPLE.read_text(encoding="utf-8")
+@dataclass(frozen=True)
+class Sample:
+    """A configuration that ships, and what reads it; `listen`: settings that are parsed beside a table's dataclass."""
+
+    name: str
+    parse: Callable[[str, str], Any]
+    sections: Mapping[str, Any]
+    listen: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shipped(self) -> str:
+        return (PACKAGING / self.name).read_text(encoding="utf-8")
+
+    @property
+    def uncommented(self) -> str:
+        lines = self.shipped.splitlines()
+        return "\n".join(SETTING.sub("", line, count=1) if SETTING.match(line) else line for line in lines)
+
+    @property
+    def settings(self) -> set[tuple[str, str]]:
+        known = {pair for table, make in self.sections.items() for pair in _documented(make, table)}
+        return known | {(table, "listen") for table in self.listen}
 
 
-def _uncommented() -> str:
-    return "\n".join(
-        SETTING.sub("", line, count=1) if SETTING.match(line) else line for line in _shipped().splitlines()
-    )
+GATEWAY = Sample(
+    "edge-gateway.toml",
+    gateway_config.parse_config,
+    gateway_config.SECTIONS,
+    {"grpc": DEFAULT_GRPC, "http": DEFAULT_HTTP},
+)
+AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIONS)
+TABLES = [
+    pytest.param(sample, table, id=f"{sample.name} {table}") for sample in (GATEWAY, AGENT) for table in sample.sections
+]
+both = pytest.mark.parametrize("sample", [GATEWAY, AGENT], ids=lambda sample: sample.name)
 
 
 def _plain(value: Any) -> Any:
@@ -71,57 +100,74 @@ def _written(values: dict[str, Any], table: str) -> Iterator[tuple[str, str]]:
                 yield table, key
 
 
-def _settings() -> set[tuple[str, str]]:
-    known = {pair for table, make in SECTIONS.items() for pair in _documented(typing.cast("type", make), table)}
-    return known | {(table, "listen") for table in LISTEN}
+@both
+def test_the_sample_as_shipped_changes_nothing(sample: Sample) -> None:
+    assert dataclasses.replace(sample.parse(sample.shipped, "sample"), file="") == sample.parse("", "")
 
 
-def test_the_sample_as_shipped_changes_nothing() -> None:
-    assert dataclasses.replace(parse_config(_shipped(), "sample"), file="") == parse_config("", "")
+@both
+def test_the_sample_names_every_setting(sample: Sample) -> None:
+    missing = sample.settings - set(_written(tomllib.loads(sample.uncommented), ""))
+    assert not missing, f"describe in packaging/{sample.name}: {sorted(missing)}"
 
 
-def test_the_sample_names_every_setting() -> None:
-    missing = _settings() - set(_written(tomllib.loads(_uncommented()), ""))
-    assert not missing, f"describe in packaging/edge-gateway.toml: {sorted(missing)}"
+@both
+def test_the_sample_names_nothing_else(sample: Sample) -> None:
+    unknown = set(_written(tomllib.loads(sample.uncommented), "")) - sample.settings
+    assert not unknown, f"no such settings; remove from packaging/{sample.name}: {sorted(unknown)}"
 
 
-def test_the_sample_names_nothing_else() -> None:
-    unknown = set(_written(tomllib.loads(_uncommented()), "")) - _settings()
-    assert not unknown, f"no such settings; remove from packaging/edge-gateway.toml: {sorted(unknown)}"
-
-
-@pytest.mark.parametrize("table", SECTIONS)
-def test_what_the_sample_calls_a_default_is_the_default(table: str) -> None:
-    read, true = (_plain(getattr(config, table)) for config in (parse_config(_uncommented(), "sample"), Config()))
-    for name in _repeated(typing.cast("type", SECTIONS[table])):
+@pytest.mark.parametrize(("sample", "table"), TABLES)
+def test_what_the_sample_calls_a_default_is_the_default(sample: Sample, table: str) -> None:
+    read, true = (_plain(getattr(sample.parse(text, ""), table)) for text in (sample.uncommented, ""))
+    for name in _repeated(sample.sections[table]):
         read.pop(name), true.pop(name)
     assert read == true
 
 
-@pytest.mark.parametrize(("table", "default"), LISTEN.items())
+@both
+def test_every_setting_of_the_sample_is_explained(sample: Sample) -> None:
+    lines = sample.shipped.splitlines()
+    mute = [line for line in lines if SETTING.match(line) and " = " in line and " # " not in line]
+    assert not mute
+
+
+@both
+def test_a_text_that_is_not_set_may_be_written_empty(sample: Sample) -> None:
+    """The sample writes "" for it: it must mean absent, not a file or a proxy without a name."""
+    for table, make in sample.sections.items():
+        names = [spec.name for spec in dataclasses.fields(make) if spec.type == "str | None"]
+        read = getattr(sample.parse(sample.uncommented, ""), table)
+        assert {name: getattr(read, name) for name in names} == dict.fromkeys(names)
+
+
+def test_security_that_is_written_empty_is_absent() -> None:
+    from gateway.config import read_security
+
+    security = read_security(parse_config(GATEWAY.uncommented, "sample"))
+    assert security == read_security(parse_config("", ""))
+
+
+@pytest.mark.parametrize(("table", "default"), GATEWAY.listen.items())
 def test_listening_by_default_is_what_the_sample_says(table: str, default: tuple[str, ...]) -> None:
-    assert tomllib.loads(_uncommented())[table]["listen"] == list(default)
+    assert tomllib.loads(GATEWAY.uncommented)[table]["listen"] == list(default)
 
 
 def test_the_example_route_shows_true_defaults() -> None:
-    (route,) = parse_config(_uncommented(), "sample").mqtt.route
+    (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
     true = {spec.name: _plain(spec.default) for spec in dataclasses.fields(route) if spec.name not in EXAMPLE}
     assert {name: value for name, value in _plain(route).items() if name not in EXAMPLE} == true
 
 
-def test_every_setting_of_the_sample_is_explained() -> None:
-    mute = [line for line in _shipped().splitlines() if SETTING.match(line) and " = " in line and "  # " not in line]
-    assert not mute
-
-
-def test_a_text_that_is_not_set_may_be_written_empty() -> None:
-    """The sample writes "" for it, so the gateway must take "" as absent, not as a file's name."""
-    from gateway.config import read_security
-
-    security = read_security(parse_config(_uncommented(), "sample"))
-    assert security == read_security(parse_config("", ""))
+def test_a_disk_larger_than_any_buffer_may_have_a_quota() -> None:
+    """Bounds of what is read end at 4 GiB; what only is compared does not."""
+    parsed = agent_config.parse_config("[store]\nquota_bytes = 64_000_000_000\n", "")
+    assert parsed.store.quota_bytes == 64_000_000_000
+    with pytest.raises(ConfigurationError, match="read_chunk_bytes"):
+        agent_config.parse_config("[store]\nread_chunk_bytes = 64_000_000_000\n", "")
 
 
 def test_removing_a_setting_from_the_sample_would_be_noticed() -> None:
     """The check itself: it finds settings inside repeated tables too."""
-    assert {("mqtt.route", "idle_expiry_s"), ("grpc", "listen"), ("log", "level")} <= _settings()
+    assert {("mqtt.route", "idle_expiry_s"), ("grpc", "listen"), ("log", "level")} <= GATEWAY.settings
+    assert {("store", "quota_bytes"), ("fetch", "proxy"), ("trust", "version_limit")} <= AGENT.settings
