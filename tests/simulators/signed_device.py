@@ -1,0 +1,58 @@
+"""A device of a fleet for system tests: a signed repository of the shipped models, its store, a daemon over both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tritonclient.grpc as triton
+
+from gateway.agent.control import Control, ControlSettings
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, Daemon, copy_model, running
+from tests.simulators.device_store import DeviceStore
+from tests.simulators.fleet_repository import FleetRepository
+
+VARIANT = ("onnx-int8",)
+"""The one variant that is fetched: trials of others would only take time."""
+
+
+class SignedDevice:
+    """`paths` are targets by (owner, model, version); `hand` is the model directory, empty at first."""
+
+    def __init__(self, folder: Path, state: Path) -> None:
+        self.folder, self.state = folder, state
+        self.repository = FleetRepository(folder / "repository")
+        self.hand = folder / "hand"
+        self.hand.mkdir()
+        self.store = DeviceStore(folder / "store", self.repository)
+        self.socket = folder / "control.sock"
+        self.control = Control(ControlSettings(str(self.socket)))
+
+    def publish(self, model: str, version: str = "1", owner: str = "acme") -> str:
+        """A shipped model under this version; its target path."""
+        return self.repository.add_model(copy_model(model, self.folder / "published" / owner, version), owner)
+
+    def config(self, store: Path | None = None, more: str = "") -> str:
+        """The daemon's configuration; `more` goes below `[fleet]`."""
+        fleet = f'[fleet]\nstore = "{store or self.store.folder}"\n{more}'
+        return f'{QUIET}{SHORT_TRIALS}{fleet}[control]\nlisten = "unix:{self.socket}"\n'
+
+    @contextmanager
+    def running(self, store: Path | None = None, more: str = "", **options: Any) -> Iterator[Daemon]:
+        """A daemon over this store, without agent and network."""
+        config = self.config(store, more)
+        options = {"models": self.hand, "state": self.state, "http": ["off"], "config": config, **options}
+        with running(self.folder / "gateway", **options) as daemon:
+            yield daemon
+
+    def standings(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """GET /v1/status, by model and version."""
+        return {(line["model"], line["version"]): line for line in self.control.status()["models"]}
+
+
+def index(daemon: Daemon) -> dict[tuple[str, str], tuple[str, str]]:
+    """RepositoryIndex: state and reason by model and version."""
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        return {(one.name, one.version): (one.state, one.reason) for one in client.get_model_repository_index().models}
