@@ -106,7 +106,7 @@ class Poll:
         activation = Activation(slot, target.path, digest, (), evidence, found.root)
         self._bring_manifest(activation, release)
         candidates = self._control.plan(activation)
-        check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["eligible"]})
+        check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["fits"]})
         return activation
 
     def installed(self, target: Target) -> Installed:

@@ -55,6 +55,11 @@ class Candidate:
     verdict: Verdict | None = None
 
     @property
+    def fits(self) -> bool:
+        """Hardware and software for it are there, whatever its trial here found."""
+        return self.eligible or self.verdict is not None
+
+    @property
     def proven(self) -> bool:
         """Eligible, and its trial here passed."""
         return self.eligible and self.verdict is not None and self.verdict.passed

@@ -102,6 +102,7 @@ async def test_plan_and_load():
         "variant": "onnx-fp32",
         "accelerator": None,
         "rank": None,
+        "fits": False,
         "eligible": False,
         "reason": "no step",
     }

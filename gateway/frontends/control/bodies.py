@@ -111,11 +111,13 @@ class StatisticsDocument(msgspec.Struct):
 
 
 class CandidateDocument(msgspec.Struct):
-    """A variant on an accelerator; rank 1 is the ladder's best."""
+    """A variant on an accelerator; rank 1 is the ladder's best. `fits`: hardware and software are there, whatever a
+    trial found; `eligible`: and nothing speaks against it."""
 
     variant: str
     accelerator: str | None
     rank: int | None
+    fits: bool
     eligible: bool
     reason: str
 
@@ -204,9 +206,8 @@ def counters_document(statistics: ServableStatistics, *, signed: bool) -> Counte
 
 def candidate_document(candidate: Candidate) -> CandidateDocument:
     """One line of POST /v1/plan."""
-    return CandidateDocument(
-        candidate.variant.name, candidate.accelerator, candidate.rank, candidate.eligible, candidate.reason
-    )
+    c = candidate
+    return CandidateDocument(c.variant.name, c.accelerator, c.rank, c.fits, c.eligible, c.reason)
 
 
 def loaded_document(loaded: Loaded) -> LoadedDocument:
