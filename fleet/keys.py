@@ -25,7 +25,8 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 SCHEMA = 1
 KEY_LIMIT_BYTES = 65_536
-PASSPHRASE_MINIMUM_CHARS = 10
+PASSPHRASE_MINIMUM_CHARS = 12
+"""PKCS#8 as `cryptography` writes it stretches a passphrase 2,048 times (PBKDF2), which is little: length must do."""
 SECRET_SUFFIX, PUBLIC_SUFFIX = ".pem", ".pub"
 HSM_LIBRARY = "PYKCS11LIB"
 """The environment variable by which securesystemslib finds the token's PKCS#11 library."""
