@@ -21,9 +21,7 @@ from tests.simulators.session import SimulatedSession
 
 VERSIONS = ("1", "2", "3")
 ONE = st.sampled_from(VERSIONS)
-WEIGHTS = st.lists(st.sampled_from([0, 5, 20, 50]), min_size=3, max_size=3).map(
-    lambda parts: {"1": parts[0], "2": parts[1], "3": WHOLE - parts[0] - parts[1]}
-)
+ANY = st.permutations(VERSIONS)
 DIGESTS = st.sampled_from(["d1", "d1", "d2"])
 LEASE_S = 60.0
 
@@ -112,9 +110,16 @@ class Fleet(RuleBasedStateMachine):
         self.staged.pop(version, None)
         self.heal()
 
-    @rule(weights=WEIGHTS, shadow=st.sampled_from(["", "", *VERSIONS]))
-    def route(self, weights: dict[str, int], shadow: str) -> None:
-        weights = {version: weight for version, weight in weights.items() if weight}
+    @rule(
+        order=ANY,
+        part=st.sampled_from([0, 5, 50]),
+        shadow=st.sampled_from(["", *VERSIONS]),
+        known=st.sampled_from("yyyn"),
+    )
+    def route(self, order: list[str], part: int, shadow: str, known: str) -> None:
+        """Between two versions, as a rule loaded ones."""
+        among = [v for v in order if known == "n" or v in self.loaded()] or order
+        weights = {among[0]: WHOLE - part, among[-1]: part} if part and len(among) > 1 else {among[0]: WHOLE}
         loaded = {*weights, *([shadow] if shadow else [])} <= self.loaded()
         alone = list(weights) == [shadow]
         fault = self.fault_of(self.routed(weights, shadow))
@@ -230,4 +235,4 @@ class Fleet(RuleBasedStateMachine):
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestFleet.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
