@@ -7,6 +7,7 @@ hours. Here headers and body alike are read through `_Patient`, so deadline and 
 from __future__ import annotations
 
 import io
+import logging
 import socket
 import ssl
 import time
@@ -94,6 +95,7 @@ class _Patient(io.RawIOBase):
 
 def pools(base_url: str, settings: FetchSettings, line: Line) -> urllib3.PoolManager:
     """One connection to each of a few hosts. Raises ConfigurationError for certificates that cannot be read."""
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of odd headers with a trace; we judge what came
     manager = _manager(base_url, settings)
     secure = base_url.startswith("https:") or settings.ca_file or settings.certificate_file
     prepared = [tls_context(settings)] if secure else []

@@ -172,7 +172,6 @@ class DurableUpdater(Updater):
         self._check(Snapshot.type)
 
     def _load_targets(self, role: str, parent_role: str) -> Targets:
-        self._parents.pop(role, None)
         self._parents[role] = parent_role
         targets = super()._load_targets(role, parent_role)
         self._check(role)

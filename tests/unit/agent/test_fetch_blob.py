@@ -208,8 +208,9 @@ SLOW: dict[str, Behaviour] = {
 
 @pytest.mark.parametrize("slow", SLOW.values(), ids=SLOW)
 def test_a_slow_or_broken_server_is_given_up_for_now(blobs: Blobs, slow: Behaviour) -> None:
-    error, requests = refused(blobs, slow)
-    assert (error.final, requests) == (False, QUICK.attempts)
+    error, _ = refused(blobs, slow)  # a request that nobody answers may not have been read when it is given up
+    assert not error.final
+    assert f"failure {QUICK.attempts} in a row" in str(error)
 
 
 def test_a_stall_in_the_middle_is_gone_on_from(blobs: Blobs) -> None:
@@ -220,7 +221,8 @@ def test_a_stall_in_the_middle_is_gone_on_from(blobs: Blobs) -> None:
 
 def test_the_rate_is_held(blobs: Blobs) -> None:
     pauses: list[float] = []
-    settings = FetchSettings(rate_limit_bytes_per_s=100_000, rate_burst_bytes=1000, minimum_rate_bytes_per_s=200_000)
+    least = {"minimum_rate_bytes_per_s": 200_000, "minimum_rate_window_s": 0.5, "read_timeout_s": 0.2}
+    settings = FetchSettings(rate_limit_bytes_per_s=100_000, rate_burst_bytes=1000, **least)
     now_ns = [0]
 
     def pause(seconds: float) -> None:

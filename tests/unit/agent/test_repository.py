@@ -14,7 +14,7 @@ from tuf.api.metadata import DelegatedRole, Metadata, Root, Snapshot, TargetFile
 
 from gateway.agent.folder import FolderSource
 from gateway.agent.repository import Found, SignedRepository, as_target
-from gateway.agent.settings import RepositorySettings
+from gateway.agent.settings import FetchSettings, RepositorySettings
 from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
 from gateway.domain.assignment import Target
@@ -318,7 +318,8 @@ def test_a_source_that_lacks_what_was_promised_is_said(device: Device) -> None:
 def test_a_server_that_is_away_is_said(device: Device) -> None:
     with device.publisher.served() as url:
         pass
-    repository = SignedRepository(device.trusted, WebSource(url), device.pinned, device.publisher.now)
+    source = WebSource(url, FetchSettings(attempts=1))
+    repository = SignedRepository(device.trusted, source, device.pinned, device.publisher.now)
     with pytest.raises(FetchError):
         repository.refresh()
 
