@@ -129,7 +129,7 @@ class Daemon:
             control=lambda: self._config.models.control,
         )
         self._fleet = Fleet(store, self._repository, loader, unsigned=config.fleet.unsigned)
-        self._listed: Repository = Listed(self._repository) if store.present else self._repository
+        self._listed: Repository = Listed(self._repository, store)
 
     async def _first_synchronisation(self) -> None:
         """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""

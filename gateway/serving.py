@@ -121,14 +121,16 @@ class Fleet:
 
 
 class Listed:
-    """Implements Repository for callers on a device of a fleet: as the engine's own, and what is unsigned says so."""
+    """Implements Repository for callers: as the engine's own, and on a device of a fleet what is unsigned says so."""
 
-    def __init__(self, repository: ModelRepository) -> None:
-        self._repository = repository
+    def __init__(self, repository: ModelRepository, store: Store) -> None:
+        self._repository, self._store = repository, store
         self.versions, self.load, self.unload = repository.versions, repository.load, repository.unload
 
     def index(self) -> Sequence[IndexEntry]:
         """Repository.index."""
+        if not self._store.present:  # asked each time: a device may be bootstrapped while it serves
+            return self._repository.index()
         signed = {(one.model, one.version) for one in self._repository.standings() if _is_signed(one)}
         return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
 

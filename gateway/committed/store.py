@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gateway.committed.ask import ask_judge
 from gateway.committed.judge import Judgement
@@ -55,8 +56,9 @@ class Store:
 
     @property
     def present(self) -> bool:
-        """Whether this device is part of a fleet."""
-        return bool(self._settings.store)
+        """Whether this device is part of a fleet: a store is named, and `edge-agent bootstrap` laid a root there."""
+        settings = self._settings
+        return bool(settings.store) and (_may_be_there(settings.root_file) or _may_be_there(self._active_file))
 
     async def committed(self) -> Committed:
         """What is committed now. Raises StoreError where that cannot be read; VariantError (transient) where nothing
@@ -80,7 +82,7 @@ class Store:
     async def release(self, activation: Activation, *, planned: bool = False) -> Release:
         """One release, judged; with `planned` only its manifest need be here. Raises VariantError."""
         if not self.present:
-            raise VariantError("this device is part of no fleet; set [fleet] store")
+            raise VariantError("this device is part of no fleet; set [fleet] store, and run edge-agent bootstrap")
         try:
             judgement = await self._judged(Active({activation.slot: activation}))
         except ValueError as error:
@@ -91,9 +93,13 @@ class Store:
         return await asyncio.to_thread(read, activation, self._settings.folder, self._library)
 
     async def _active(self) -> Active:
-        if not self.present:
+        if not self._settings.store:
             return Active()
-        return await asyncio.to_thread(read_active, self._settings.folder / ACTIVE_FILE)
+        return await asyncio.to_thread(read_active, self._active_file)
+
+    @property
+    def _active_file(self) -> Path:
+        return self._settings.folder / ACTIVE_FILE
 
     async def _judged(self, active: Active) -> Judgement:
         """Ask of what is not known to be sound; another root of trust than before makes all of it unknown."""
@@ -148,6 +154,17 @@ class Store:
         except (ConfigurationError, StoreError, ValueError) as error:
             _log.error("the fleet's device profile %s is not used: %s", path, error)
             return None
+
+
+def _may_be_there(file: Path) -> bool:
+    """Also where we may not look: then reading it fails, and says why."""
+    try:
+        file.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _profiles(active: Active) -> dict[str, str]:

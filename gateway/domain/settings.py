@@ -14,7 +14,7 @@ from gateway.domain.errors import ConfigurationError
 INTEGER_LIMIT = 2**32
 """Larger than any bound of ours: one that reads up to it still fits a buffer."""
 VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
-"""`metadata` of a field that no buffer must fit, such as a disk's quota: up to what JSON holds exactly (RFC 8259, 6)."""
+"""`metadata` of a field that no buffer must fit, such as a disk's quota: up to what JSON keeps exact (RFC 8259, 6)."""
 NUMBER_LIMIT = 1e12
 
 S = TypeVar("S")
