@@ -78,6 +78,8 @@ def _problem(verify: Callable[[], object]) -> str:
         verify()
     except (Distrust, StoreError) as error:
         return str(error)
+    except ImportError:  # the library is not installed: that is no fault of what is judged
+        raise
     except Exception as error:  # noqa: BLE001  what nobody foresaw of one must not keep the others from serving
         return f"it cannot be judged: {type(error).__name__}: {error!s:.300}"
     return ""

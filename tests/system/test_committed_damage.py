@@ -1,4 +1,4 @@
-"""A bit that the disk turned, in every kind of file of the store: that one is refused and says why, the others serve."""
+"""A bit that the disk turned, in every kind of file of the store: that one is refused and says why, others serve."""
 
 import re
 import shutil

