@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
-from tuf.api.metadata import Metadata, Role, Root, TargetFile, Targets
+from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
 from fleet.drafts import Document, Draft
 from fleet.roles import Quorum, delegated_roles, quorum, signer_name
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
 
 
-def describe(draft: Draft, keyid: str) -> list[str]:
-    """What the holder of the key would sign, line by line."""
+def describe(draft: Draft, key: Key) -> list[str]:
+    """What the holder of this key would sign, line by line."""
     signed = draft.metadata.signed
-    before = draft.previous if draft.previous and _bears(draft.previous, draft, keyid) else None
+    before = draft.previous if draft.previous and Quorum((key,), 1).signed_by(draft.previous) else None
     lines = [f"{draft.role}, version {signed.version}, valid until {signed.expires:{TIME_FORMAT}}"]
     if before:
         lines.append(f"  compared with version {before.signed.version}, which this key signed:")
@@ -50,11 +50,6 @@ def release_line(release: SignedRelease) -> str:
     variants = ", ".join(variant.name for variant in release.variants)
     at = release.released_at.strftime(TIME_FORMAT)
     return f"{release.model} {release.version}, floor {release.floor}, variants {variants}, released {at}"
-
-
-def _bears(previous: Document, draft: Draft, keyid: str) -> bool:
-    key = draft.keys.get(keyid)
-    return key is not None and bool(Quorum((key,), 1).signed_by(previous))
 
 
 def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:

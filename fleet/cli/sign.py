@@ -42,11 +42,11 @@ def command(arguments: argparse.Namespace) -> int:
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
     """None where the holder declined."""
     for signer in signers:
-        key = draft.keys.get(signer.public_key.keyid)
-        if key is None or Quorum((key,), 1).signed_by(draft.metadata):
+        key = signer.public_key
+        if key.keyid not in draft.keys or Quorum((key,), 1).signed_by(draft.metadata):
             continue
         if not arguments.json:
-            print("\n".join(describe(draft, key.keyid)))
+            print("\n".join(describe(draft, key)))
         if not arguments.yes and not _agreed(file):
             return None
         draft = signed_with(draft, signer)

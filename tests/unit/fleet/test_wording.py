@@ -1,0 +1,106 @@
+"""What a key holder is told before signing comes from what is signed, however the draft was dressed up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuf.api.metadata import Metadata
+
+from fleet import signing
+from fleet.drafts import Draft
+from fleet.releases import plan_release, read_model, target_of
+from fleet.settings import FleetSettings
+from fleet.wording import describe
+from tests.simulators.fleet_repository import FleetRepository, new_key
+
+MODEL = Path(__file__).parents[3] / "models" / "activity" / "1"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> FleetRepository:
+    made = FleetRepository(tmp_path)
+    made.add_release("reader", "1")
+    return made
+
+
+def told(draft: Draft, signer) -> str:
+    return "\n".join(describe(draft, signer.public_key))
+
+
+def test_a_release_is_told_in_words(repository: FleetRepository) -> None:
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    text = told(planned.draft, repository.keys["models-acme"][0])
+    assert text.startswith("models-acme, version 2, valid until ")
+    assert "compared with version 1, which this key signed" in text
+    assert "adds models/acme/activity/1/release: activity 1, floor 1, variants onnx-fp32, " in text
+    assert f"sha256 {planned.target.hashes['sha256']}" in text
+    assert "reader" not in text
+    assert "1 of acme-0: not signed, 1 more needed" in text
+
+
+def test_a_version_before_that_this_key_did_not_sign_hides_nothing(repository: FleetRepository) -> None:
+    """A sender could invent one that holds the bad release already."""
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    invented = Metadata(planned.draft.metadata.signed)
+    invented.sign(new_key())
+    text = told(replace(planned.draft, previous=invented), repository.keys["models-acme"][0])
+    assert "in full, because this key did not sign the version before" in text
+    assert "adds models/acme/activity/1/release" in text
+    assert "adds models/acme/reader/1/release" in text
+
+
+def test_nor_does_one_that_somebody_signed_under_this_keys_id(repository: FleetRepository) -> None:
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    holder, sender = repository.keys["models-acme"][0], new_key()
+    sender.public_key.keyid = holder.public_key.keyid
+    invented = Metadata(planned.draft.metadata.signed)
+    invented.sign(sender)
+    quorum = replace(planned.draft.quorums[0], keys=(sender.public_key,))
+    draft = replace(planned.draft, previous=invented, quorums=(quorum,))
+    assert "adds models/acme/activity/1/release" in told(draft, holder)
+
+
+def test_a_document_that_is_no_release_stands_out(repository: FleetRepository) -> None:
+    target = target_of("models/acme/x/1/release", b"{}", {"floor": "1"})
+    draft = signing.add_targets(repository.drafting(), "models-acme", [(target, b"{}")])
+    assert "WHICH IS NO RELEASE" in told(draft, repository.keys["models-acme"][0])
+
+
+def test_new_keys_of_root_are_told_beside_the_old(repository: FleetRepository) -> None:
+    new = [new_key(name).public_key for name in ("ann", "ben")]
+    (draft,) = signing.rotate(repository.drafting(), "root", new, 2)
+    text = told(draft, repository.keys["root"][0])
+    assert "root: 2 of ann, ben (before: 2 of root-0, root-1, root-2)" in text
+    assert "timestamp:" not in text
+    assert "the keys of root as published: 2 of root-0, root-1, root-2: not signed, 2 more needed" in text
+    assert "its new keys: 2 of ann, ben: not signed, 2 more needed" in text
+
+
+def test_a_delegation_is_told_with_its_paths(repository: FleetRepository) -> None:
+    (draft,) = signing.delegate(repository.drafting(), "models-new", [new_key("nina").public_key], 1)
+    text = told(draft, repository.keys["targets"][0])
+    assert "models-new, for models/new/*/*/*: 1 of nina" in text
+    assert "models-acme" not in text
+
+
+def test_a_renewal_says_that_nothing_changes(repository: FleetRepository) -> None:
+    text = told(signing.renew(repository.drafting(), "models-acme"), repository.keys["models-acme"][0])
+    assert "nothing changes but the version and the time it is valid" in text
+
+
+def test_what_is_removed_or_replaced_is_told(repository: FleetRepository) -> None:
+    draft = signing.renew(repository.drafting(), "models-acme")
+    target = draft.metadata.signed.targets.pop("models/acme/reader/1/release")
+    assert "removes models/acme/reader/1/release" in told(draft, repository.keys["models-acme"][0])
+    target.unrecognized_fields["custom"] = {"floor": "0"}
+    draft.metadata.signed.targets[target.path] = target
+    text = told(draft, repository.keys["models-acme"][0])
+    assert "replaces models/acme/reader/1/release" in text
+
+
+def test_who_signed_is_told(repository: FleetRepository) -> None:
+    draft = signing.renew(repository.drafting(), "root")
+    draft = signing.signed_with(draft, repository.keys["root"][1])
+    assert "signed by root-1, 1 more needed" in told(draft, repository.keys["root"][0])
