@@ -24,7 +24,7 @@ OWN = "mallory"
 
 
 class OnlineThief:
-    """Methods return what a device is served; `stolen` are the online keys as they were at the last theft."""
+    """Methods return what a device is served; `stolen`: the online keys at the last theft."""
 
     def __init__(self, repository: FleetRepository) -> None:
         self.repository = repository
