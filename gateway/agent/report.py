@@ -14,6 +14,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.update import REPORTED, Failure
 from gateway.store.active import Active
+from gateway.store.journal import Journal
 from gateway.store.journal_rows import Accepted, Update
 
 HISTORY = 20
@@ -31,7 +32,7 @@ IN_STEP, UPDATING, WAITS, BEHIND, REFUSED, UNREACHABLE, NEW = (
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that the document is made of."""
+    """All that the document is made of. `rejected`: why an assigned release is not tried again, by slot."""
 
     identity: Identity
     active: Active
@@ -40,22 +41,24 @@ class Standing:
     finished: tuple[Update, ...]
     polled: Mapping[str, str] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
+    rejected: Mapping[str, str] = field(default_factory=dict)
     time_floor: str | None = None
     used_bytes: int = 0
 
 
 def read_standing(storage: Storage, identity: Identity) -> Standing:
     """What the store says now. Raises StoreError."""
-    journal = storage.journal
+    journal, accepted = storage.journal, storage.journal.accepted()
     floor = journal.time_floor()
     return Standing(
         identity,
         storage.active(),
-        journal.accepted(),
+        accepted,
         journal.updates(),
         journal.finished(HISTORY),
         json.loads(journal.fact(POLLED) or "{}"),
         json.loads(journal.fact(WAITING) or "{}"),
+        _rejected(journal, accepted.assignment) if accepted else {},
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
     )
@@ -99,8 +102,8 @@ def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
     behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
     if not behind:
         return IN_STEP, f"everything of assignment {assignment.version} is committed"
-    failure = _failure(standing, behind[0])
-    because = f": {failure.reason}" if failure else "; run edge-agent sync"
+    reason = standing.rejected.get(behind[0])
+    because = f": {reason}" if reason else "; run edge-agent sync"
     return BEHIND, f"{behind[0]} does not run what is assigned{because}"
 
 
@@ -109,8 +112,10 @@ def _committed(standing: Standing, slot: str) -> str:
     return activation.release if activation else ""
 
 
-def _failure(standing: Standing, slot: str) -> Failure | None:
-    return next((update.failure for update in standing.finished if update.slot == slot), None)
+def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
+    """Why what is assigned is not tried again, by slot."""
+    reasons = {s: journal.rejected(s, target.sha256, assignment.version) for s, target in assignment.slots.items()}
+    return {slot: reason for slot, reason in reasons.items() if reason}
 
 
 def _slots(standing: Standing, assignment: Assignment | None) -> list[str]:

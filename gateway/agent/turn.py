@@ -1,4 +1,8 @@
-"""One turn of `edge-agent run`, in a process of its own: a question, and work until the next one is due."""
+"""One turn of `edge-agent run`, in a process of its own: a question, and work until nothing is left to do.
+
+While an update goes on the questions are asked here, when they are due: what its probation showed so far is in the
+memory of this process, and another one would have to begin it anew.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned, pause_s
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.errors import StoreError
 
@@ -19,16 +23,28 @@ from gateway.store.errors import StoreError
 def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Turned | None:
     """How long to sleep then; None where the store cannot be used, which only an operator can mend."""
     configure_logging(config.log)
-    interrupt = _interrupted_by_signals()
+    signals = _Signals()
+    log = get_logger("agent")
     try:
         with opened(folder, config) as storage:
-            return _turned(Agent(storage, config), config, interrupt, failures, chance)
+            agent = Agent(storage, config)
+            turned, goes_on = _asked(agent, config, signals.event, failures, chance)
+            while goes_on and not signals.stopping:
+                signals.event.clear()
+                turned, goes_on = _asked(agent, config, signals.event, failures + turned.failed, chance)
+            return turned
+    except UnreachableError as error:  # somebody runs edge-agent sync
+        log.warning("the agent has to wait", problem=str(error))
+        return Turned(config.agent.retry_s, failed=True)
     except (ConfigurationError, StoreError) as error:
-        get_logger("agent").error("the agent cannot work", problem=str(error))
+        log.error("the agent cannot work", problem=str(error))
         return None
 
 
-def _turned(agent: Agent, config: AgentConfig, interrupt: threading.Event, failures: int, chance: float) -> Turned:
+def _asked(
+    agent: Agent, config: AgentConfig, interrupt: threading.Event, failures: int, chance: float
+) -> tuple[Turned, bool]:
+    """One question, and work until the next one is due; whether there is more to do then."""
     polled = agent.poll()
     failed = bool(polled.problem)
     asked_s = polled.assignment.poll_s if polled.assignment else None
@@ -39,12 +55,18 @@ def _turned(agent: Agent, config: AgentConfig, interrupt: threading.Event, failu
     if waiting and not failed:
         left_s = min(left_s, config.agent.retry_s)
     get_logger("agent").info("next question", in_s=round(left_s, 1))
-    return Turned(0.0 if interrupt.is_set() else left_s, failed=failed)
+    return Turned(0.0 if interrupt.is_set() else left_s, failed=failed), agent.goes_on(waiting)
 
 
-def _interrupted_by_signals() -> threading.Event:
-    """Set by the first of them: the step under way is finished, then the turn ends."""
-    interrupt = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: interrupt.set())
-    return interrupt
+class _Signals:
+    """Any of them sets `event`: the step under way is finished first. SIGHUP does not end the turn."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.stopping = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._came)
+
+    def _came(self, number: int, _frame: object) -> None:
+        self.stopping = self.stopping or number != signal.SIGHUP
+        self.event.set()

@@ -21,7 +21,8 @@ from gateway.agent.source import FetchError
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import UnreachableError
-from gateway.domain.reconcile import Install, Supersede, UnderWay, changes
+from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
+from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import retired
 from gateway.store.errors import StoreError
@@ -100,6 +101,10 @@ class Agent:
         self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
         return waiting
 
+    def goes_on(self, waiting: Mapping[str, str]) -> bool:
+        """Whether an update is under way beside those that are `waiting`."""
+        return any(update.slot not in waiting for update in self._storage.journal.updates())
+
     def _ask(self, poll: Poll, *, retry: bool) -> Polled:
         try:
             assignment = poll.ask()
@@ -116,22 +121,27 @@ class Agent:
 
     def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> None:
         self._install_files(assignment, poll)
-        journal = self._storage.journal
-        under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in journal.updates()}
-        for change in changes(assignment.slots, self._committed(), under_way, self._rejected(assignment, retry=retry)):
+        for change in self._changes(assignment, retry=retry):
+            if isinstance(change, Supersede):
+                self._supersede(change.slot)
+        for change in self._changes(assignment, retry=retry):  # what was in the way of some of them is gone
             if isinstance(change, Install):
                 activation = poll.activation(change.slot, change.target)
-                journal.begin(activation, assignment.version, system_now())
-            elif isinstance(change, Supersede):
-                self._supersede(change.slot)
-            else:
+                self._storage.journal.begin(activation, assignment.version, system_now())
+            elif isinstance(change, Withdraw):
                 self._withdraw(change.slot)
 
+    def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
+        updates = self._storage.journal.updates()
+        under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
+        return changes(assignment.slots, self._committed(), under_way, self._rejected(assignment, retry=retry))
+
     def _supersede(self, slot: str) -> None:
-        """Its successor begins with the next question: this one rolls back first."""
+        """Rolled back at once, so that its successor need not wait for another question."""
         update = self._storage.journal.update(slot)
         if update is not None:
             self._installer.fail(update, "something else is assigned now", reject=False)
+            self._installer.advance(replace(update, step=Step.ROLL_BACK))
 
     def _withdraw(self, slot: str) -> None:
         self._log.info("withdrawn", slot=slot)
