@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,18 +25,21 @@ SCHEMES = ("https", "http", "file")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`repository` and `assignment` are URLs; the latter of this device's own document. `root` is the pinned root."""
+    """`repository` and `assignment` are URLs; the latter of this device's own document. `root` is the pinned root,
+    `document` the bytes of device.json."""
 
     device: str
     repository: str
     assignment: str
     root: bytes
+    document: bytes = field(default=b"", compare=False)
 
 
 def read_identity(folder: Path) -> Identity:
     """What a folder with `device.json` and `root.json` says. Raises ConfigurationError."""
     file = folder / DEVICE_FILE
-    document = _document(read_text(file), str(file))
+    text = read_text(file)
+    document = _document(text, str(file))
     root = read_text(folder / ROOT_FILE).encode()
     device = document["device"]
     if not NAME_PATTERN.fullmatch(device):
@@ -45,13 +48,12 @@ def read_identity(folder: Path) -> Identity:
         if urlsplit(document[key]).scheme not in SCHEMES:
             problem = f"{document[key]!r:.200} is no URL of {', '.join(SCHEMES)}"
             raise ConfigurationError(problem, file=str(file), key=key)
-    return Identity(device, document["repository"], document["assignment"], root)
+    return Identity(device, document["repository"], document["assignment"], root, text.encode())
 
 
-def bootstrap(source: Path, folder: Path, settings: JournalSettings) -> Identity:
-    """Make the device in `folder` what `source` says. Safe to repeat. Raises ConfigurationError where the folder is
+def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Identity:
+    """Make the device in `folder` what `identity` says. Safe to repeat. Raises ConfigurationError where the folder is
     another device's already, Distrust where the root is not signed by itself, StoreError."""
-    identity = read_identity(source)
     trusted_root(identity.root, (), 1)
     if (folder / DEVICE_FILE).exists():
         known = read_identity(folder)
@@ -62,7 +64,7 @@ def bootstrap(source: Path, folder: Path, settings: JournalSettings) -> Identity
     make_folder(folder)
     Journal.create(folder, settings).close()
     write_file(folder / ROOT_FILE, identity.root)
-    write_file(folder / DEVICE_FILE, (source / DEVICE_FILE).read_bytes())  # last: its presence says that all is there
+    write_file(folder / DEVICE_FILE, identity.document)  # last: its presence says that all is there
     return identity
 
 
