@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.events import ModelRefused, RunFailed, ServableChanged, TrialFinished, VariantChosen
+from gateway.domain.events import (
+    LeaseRanOut,
+    ModelRefused,
+    RouteChanged,
+    RunFailed,
+    ServableChanged,
+    TrialFinished,
+    VariantChosen,
+)
 from gateway.observe.logs import (
     PRIORITIES,
     RepeatLimit,
@@ -179,6 +187,8 @@ def test_one_exception_again_and_again_is_one_warning() -> None:
         (TrialFinished("m", "1", "int8", "cpu", passed=False, reason="crashed"), "warning"),
         (ModelRefused("m", "1", "wrong digest"), "error"),
         (RunFailed("m", "1", "int8", "out of memory"), "error"),
+        (RouteChanged("m", {"1": 95, "2": 5}, shadow="2"), "info"),
+        (LeaseRanOut("m", {"1": 95, "2": 5}), "warning"),
     ],
 )
 def test_events_follow_the_law_of_levels(event: Any, level: str) -> None:
