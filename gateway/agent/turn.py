@@ -24,7 +24,6 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
     """How long to sleep then; None where the store cannot be used, which only an operator can mend."""
     configure_logging(config.log)
     signals = _Signals()
-    log = get_logger("agent")
     try:
         with opened(folder, config) as storage:
             agent = Agent(storage, config)
@@ -34,10 +33,10 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
                 turned, goes_on = _asked(agent, config, signals.event, failures + turned.failed, chance)
             return turned
     except UnreachableError as error:  # somebody runs edge-agent sync
-        log.warning("the agent has to wait", problem=str(error))
+        get_logger("agent").warning("the agent has to wait", problem=str(error))
         return Turned(config.agent.retry_s, failed=True)
     except (ConfigurationError, StoreError) as error:
-        log.error("the agent cannot work", problem=str(error))
+        get_logger("agent").error("the agent cannot work", problem=str(error))
         return None
 
 
