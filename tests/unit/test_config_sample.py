@@ -15,24 +15,30 @@ import pytest
 
 from gateway import config as gateway_config
 from gateway.agent import config as agent_config
+from gateway.agent.cli.common import USER
+from gateway.agent.identity import DEVICE_FILE
 from gateway.config import DEFAULT_GRPC, DEFAULT_HTTP, parse_config
 from gateway.domain.errors import ConfigurationError
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 SETTING = re.compile(r"#(?=[a-z_]+ = |\[)")
 """A "#" directly before a name or a table: what an operator removes. Prose has a space behind it."""
+PACKAGED = '[fleet]\nstore = "/var/lib/edge-agent"\n'
+"""The one setting that is made with the installation: where edge-agent.service keeps its store."""
 EXAMPLE = {"name", "topics", "model", "sensor"}
 """Settings of a route that the sample shows by example, because they have no useful default."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A configuration that ships, and what reads it; `listen`: settings that are parsed beside a table's dataclass."""
+    """A configuration that ships, and what reads it; `listen`: settings that are parsed beside a table's dataclass;
+    `packaged`: what it sets."""
 
     name: str
     parse: Callable[[str, str], Any]
     sections: Mapping[str, Any]
     listen: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    packaged: str = ""
 
     @property
     def shipped(self) -> str:
@@ -54,6 +60,7 @@ GATEWAY = Sample(
     gateway_config.parse_config,
     gateway_config.SECTIONS,
     {"grpc": DEFAULT_GRPC, "http": DEFAULT_HTTP},
+    PACKAGED,
 )
 AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIONS)
 TABLES = [
@@ -101,8 +108,8 @@ def _written(values: dict[str, Any], table: str) -> Iterator[tuple[str, str]]:
 
 
 @both
-def test_the_sample_as_shipped_changes_nothing(sample: Sample) -> None:
-    assert dataclasses.replace(sample.parse(sample.shipped, "sample"), file="") == sample.parse("", "")
+def test_the_sample_as_shipped_changes_nothing_else(sample: Sample) -> None:
+    assert dataclasses.replace(sample.parse(sample.shipped, "sample"), file="") == sample.parse(sample.packaged, "")
 
 
 @both
@@ -119,7 +126,7 @@ def test_the_sample_names_nothing_else(sample: Sample) -> None:
 
 @pytest.mark.parametrize(("sample", "table"), TABLES)
 def test_what_the_sample_calls_a_default_is_the_default(sample: Sample, table: str) -> None:
-    read, true = (_plain(getattr(sample.parse(text, ""), table)) for text in (sample.uncommented, ""))
+    read, true = (_plain(getattr(sample.parse(text, ""), table)) for text in (sample.uncommented, sample.packaged))
     for name in _repeated(sample.sections[table]):
         read.pop(name), true.pop(name)
     assert read == true
@@ -128,7 +135,7 @@ def test_what_the_sample_calls_a_default_is_the_default(sample: Sample, table: s
 @both
 def test_every_setting_of_the_sample_is_explained(sample: Sample) -> None:
     lines = sample.shipped.splitlines()
-    mute = [line for line in lines if SETTING.match(line) and " = " in line and " # " not in line]
+    mute = [line for line in lines if re.match("#?[a-z_]+ = ", line) and " # " not in line]
     assert not mute
 
 
@@ -157,6 +164,19 @@ def test_the_example_route_shows_true_defaults() -> None:
     (route,) = parse_config(GATEWAY.uncommented, "sample").mqtt.route
     true = {spec.name: _plain(spec.default) for spec in dataclasses.fields(route) if spec.name not in EXAMPLE}
     assert {name: value for name, value in _plain(route).items() if name not in EXAMPLE} == true
+
+
+def test_gateway_agent_and_units_name_the_same_store_and_socket() -> None:
+    """So that a device that was bootstrapped needs no editing."""
+    daemon, agent = (
+        (PACKAGING.parent / "systemd" / f"{name}.service").read_text() for name in ("edge-gateway", "edge-agent")
+    )
+    store = Path(gateway_config.parse_config(GATEWAY.shipped, "").fleet.store)
+    assert f"ConditionPathExists={store / DEVICE_FILE}\n" in agent
+    assert f"StateDirectory={store.relative_to('/var/lib')}\n" in agent
+    assert f" --control unix:{agent_config.parse_config(AGENT.shipped, '').control.socket}\n" in daemon
+    assert gateway_config.parse_config(GATEWAY.shipped, "").control.users == (USER,)
+    assert f"User={USER}\n" in agent
 
 
 def test_a_disk_larger_than_any_buffer_may_have_a_quota() -> None:
