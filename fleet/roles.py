@@ -131,6 +131,7 @@ def quorum(delegator: Root | Targets, role: str, purpose: str = "", *, optional:
     try:
         found = delegator.get_delegated_role(role)
     except ValueError:
-        raise ConfigurationError(f"there is no role {role!r:.150}; edge-fleet status lists those there are") from None
+        known = "edge-fleet status lists those there are, edge-fleet delegate adds an owner's"
+        raise ConfigurationError(f"there is no role {role!r:.150}; {known}") from None
     keys: Iterable[Key] = (delegator.get_key(keyid) for keyid in found.keyids)
     return Quorum(tuple(keys), found.threshold, purpose, optional)

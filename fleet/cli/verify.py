@@ -49,8 +49,10 @@ def _print(report: Report) -> None:
         (e.what, str(e.version), mark(e.days > 0), f"{e.expires:%Y-%m-%d %H:%M}", f"{e.days:.1f}")
         for e in report.expiries
     ]
-    print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
-    print(f"\n{report.files} target(s) and blob(s) hashed, {report.size_bytes} bytes")
+    if rows:
+        print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
+        print()
+    print(f"{report.files} target(s) and blob(s) hashed, {report.size_bytes} bytes")
     if report.findings:
         print()
         print_table(("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings])

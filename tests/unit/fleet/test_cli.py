@@ -1,0 +1,297 @@
+"""`edge-fleet` verb by verb: what it prints, its exit codes, wrong input in one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.cli import main
+from fleet.cli.parser import VERBS
+from fleet.workspace import Workspace
+from tests.simulators.fleet_repository import FleetRepository
+
+MODELS = Path(__file__).parents[3] / "models"
+PROFILE = Path(__file__).parents[3] / "device_profiles" / "generic-x86.toml"
+READER = "models/acme/reader/1/release"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("EDGE_FLEET_PASSPHRASE", "correct horse battery")
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, standard output, standard error."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main(list(map(str, arguments)))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def told(run: Run) -> Callable[..., Any]:
+    """The JSON of a command that ended with 0."""
+
+    def call(*arguments: str | Path) -> Any:
+        code, out, err = run(*arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    return call
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> FleetRepository:
+    """Published in this folder, with every key in `keys`."""
+    made = FleetRepository(tmp_path)
+    made.add_release("reader", "1")
+    made.keep_keys()
+    return made
+
+
+def key_files(repository: FleetRepository, role: str) -> list[str]:
+    return [f"keys/{signer.public_key.keyid}.pem" for signer in repository.keys[role]]
+
+
+def sign(run: Run, repository: FleetRepository, role: str, by: str | None = None) -> None:
+    keys = [text for file in key_files(repository, by or role) for text in ("--key", file)]
+    code, _, err = run("sign", f"drafts/{role}.json", "--yes", *keys)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_has_help_with_examples(run: Run, verb: Any) -> None:
+    code, out, _ = run(verb.name, "--help")
+    assert code == 0
+    assert f"  edge-fleet {verb.name}" in out
+    assert "exit codes: 0 fine" in out
+
+
+def test_a_repository_from_nothing(run: Run, told: Callable[..., Any]) -> None:
+    for name in ("ann", "ben", "cleo"):
+        assert run("keys", "new", name)[0] == 0
+    told("keys", "new", "online", "--out", "keys", "--no-passphrase")
+    assert [key["name"] for key in told("keys", "show")["keys"]] == ["ann", "ben", "cleo"]
+    init = ("--root", "ann.pub", "ben.pub", "cleo.pub", "--targets", "ann.pub", "--online", "keys/online.pub")
+    assert [draft["missing"] for draft in told("repo", "init", *init)["drafts"]] == [2, 1]
+    code, _, err = run("publish")
+    assert (code, "the draft of root waits: it lacks 2 signature(s)" in err) == (2, True)
+    assert told("sign", "drafts/root.json", "--key", "ann.pem", "--yes")["signed"][0]["missing"] == 1
+    assert told("sign", "drafts/root.json", "drafts/targets.json", "--key", "ann.pem", "--key", "ben.pem", "--yes")
+    assert told("publish")["published"] == {"root": 1, "targets": 1}
+    assert told("verify")["ok"]
+
+
+def test_signatures_of_two_machines_join(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
+    told("renew", "root")
+    copies = [Path(f"copy-{number}.json") for number in range(2)]
+    for copy, key in zip(copies, key_files(repository, "root"), strict=False):
+        copy.write_bytes(Path("drafts/root.json").read_bytes())
+        assert told("sign", copy, "--key", key, "--yes")["signed"][0]["missing"] == 1
+    assert told("publish", *copies)["published"] == {"root": 2}
+
+
+def test_what_waits_is_said_and_hinders_nothing(
+    run: Run, told: Callable[..., Any], repository: FleetRepository
+) -> None:
+    told("renew", "models-acme")
+    code, out, _ = run("publish")
+    assert code == 0
+    assert "the draft of models-acme waits: it lacks 1 signature(s): edge-fleet sign models-acme.json" in out
+    assert [draft["missing"] for draft in told("status")["drafts"]] == [1]
+
+
+def test_profiles_and_policies_are_published(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
+    told("profile", "add", PROFILE)
+    Path("hours.json").write_text('{"schema": 1}')
+    told("policy", "add", "hours.json")
+    for role in ("profiles", "policy"):
+        sign(run, repository, role)
+    assert told("publish")["published"] == {"policy": 1, "profiles": 1}
+    files = ("--file", "profiles/generic-x86.toml", "--file", "policy/hours.json")
+    assert told("assign", "camera-7", "reader=acme/reader/1", *files)["assigned"][0]["slots"] == {"reader": READER}
+    assert told("verify")["files"] == 5
+
+
+def test_assignments_grow_and_are_renewed(told: Callable[..., Any], repository: FleetRepository) -> None:
+    assert told("assign", "camera-7", "reader=acme/reader/1")["assigned"][0]["version"] == 1
+    assert told("assign", "camera-8", "--nothing")["assigned"][0]["slots"] == {}
+    renewed = told("assign", "all", "--renew")["assigned"]
+    assert [(entry["device"], entry["version"]) for entry in renewed] == [("camera-7", 2), ("camera-8", 2)]
+    assert renewed[0]["slots"] == {"reader": READER}
+    assert told("verify")["ok"]
+
+
+def test_a_device_is_given_root_and_addresses(told: Callable[..., Any], repository: FleetRepository) -> None:
+    repository.rotate("root")
+    told("bootstrap", "camera-7", "--out", "c7", "--url", "https://fleet.example.org/")
+    assert Path("c7/root.json").read_bytes() == repository.root_bytes(2)
+    assert json.loads(Path("c7/device.json").read_text()) == {
+        "schema": 1,
+        "device": "camera-7",
+        "repository": "https://fleet.example.org",
+        "assignment": "https://fleet.example.org/assignments/camera-7.json",
+    }
+
+
+def test_the_settings_of_the_folder_count(told: Callable[..., Any], repository: FleetRepository) -> None:
+    Path("fleet.toml").write_text('url = "http://mirror.local"\ntimestamp_expiry_d = 14\nassignment_expiry_h = 48.0\n')
+    assert told("bootstrap", "camera-7", "--out", "c7")["repository"] == "http://mirror.local"
+    told("publish")
+    told("assign", "camera-7", "--nothing")
+    left = {expiry["what"]: round(expiry["days_left"]) for expiry in told("verify")["expiries"]}
+    assert (left["timestamp"], left["assignments/camera-7"]) == (14, 2)
+
+
+def test_keys_are_rotated_by_old_and_new(run: Run, told: Callable[..., Any], repository: FleetRepository) -> None:
+    for name in ("x", "y", "online-2"):
+        run("keys", "new", name, "--out", "keys", "--no-passphrase")
+    drafts = told("rotate", "root", "--key", "keys/x.pub", "keys/y.pub")["drafts"]
+    assert [(quorum["threshold"], quorum["keys"][:1]) for quorum in drafts[0]["quorums"]] == [
+        (2, ["root-0"]),
+        (2, ["x"]),
+    ]
+    sign(run, repository, "root")
+    run("sign", "drafts/root.json", "--key", "keys/x.pem", "--key", "keys/y.pem", "--yes")
+    assert told("publish")["published"] == {"root": 2}
+    told("rotate", "timestamp", "--key", "keys/online-2.pub")
+    run("sign", "drafts/root.json", "--key", "keys/x.pem", "--key", "keys/y.pem", "--yes")
+    assert told("publish")["published"] == {"root": 3}
+    assert told("verify")["ok"]
+    assert repository.published.timestamp.signatures.keys() >= set(
+        repository.published.root.signed.roles["timestamp"].keyids
+    )
+
+
+def test_status_says_who_signs_and_how_long_it_holds(run: Run, repository: FleetRepository) -> None:
+    run("assign", "camera-7", "reader=acme/reader/1")
+    code, out, _ = run("status")
+    assert code == 0
+    assert re.search(r"root +│ 2 of root-0, root-1, root-2 +│ 1 +│ \d{4}-\d\d-\d\d \d\d:\d\d │ 365\.0 d", out)
+    assert re.search(r"acme +│ reader +│ 1 +│ 1", out)
+    assert re.search(r"camera-7 +│ reader=reader 1 +│ 1 ", out)
+
+
+def test_findings_are_told_and_end_with_1(run: Run, repository: FleetRepository) -> None:
+    next((repository.public / "blobs/sha256").iterdir()).write_bytes(b"x")
+    code, out, _ = run("verify")
+    assert code == 1
+    assert "copy it here from another mirror or a backup" in out
+    code, out, _ = run("verify", "--json")
+    assert (code, json.loads(out)["ok"]) == (1, False)
+
+
+def test_without_a_terminal_nothing_is_signed_unseen(
+    run: Run, repository: FleetRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("renew", "models-acme")
+    (key,) = key_files(repository, "models-acme")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    before = Path("drafts/models-acme.json").read_bytes()
+    code, _, err = run("sign", "drafts/models-acme.json", "--key", key)
+    assert (code, "--yes signs without asking" in err) == (2, True)
+    code, _, err = run("sign", "drafts/models-acme.json", "--key", key, "--json")
+    assert (code, "--json shows nothing in words" in err) == (2, True)
+    assert Path("drafts/models-acme.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("answer", ["y", "YES", "", "no"])
+def test_the_holder_decides(
+    run: Run, repository: FleetRepository, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    agreed = answer.lower().startswith("y")
+    run("renew", "models-acme")
+    (key,) = key_files(repository, "models-acme")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert run("sign", "drafts/models-acme.json", "--key", key)[0] == (0 if agreed else 1)
+    assert Workspace(Path()).drafts()["models-acme"].missing == (0 if agreed else 1)
+
+
+def test_two_at_once_do_not_disturb_each_other(run: Run, repository: FleetRepository) -> None:
+    with repository.workspace.locked():
+        code, _, err = run("publish")
+    assert (code, "another edge-fleet works here" in err) == (3, True)
+    assert run("publish")[0] == 0
+
+
+WRONG: list[tuple[str, str]] = [
+    ("keys new", "keys new needs one NAME"),
+    ("keys show nothere.pub", "nothere.pub: cannot be read: No such file or directory"),
+    ("keys new x --hsm nonsense", "is no token's key"),
+    ("sign nothere.json --key x.pem --yes", "nothere.json: cannot be read"),
+    ("delegate a/b --key {pub}", "'a/b' is no owner's name"),
+    ("delegate new --key {pub} {pub}", "is named twice"),
+    ("delegate new --key {pub} --threshold 0", "models-new needs 0 of 1 keys"),
+    ("delegate new --key {pem}", "is a secret key; name its public part"),
+    ("rotate nothing --key {pub}", "there is no role 'nothing'"),
+    ("renew snapshot", "snapshot is signed anew whenever edge-fleet publish runs"),
+    ("model add nothere --owner acme", "nothere: holds no manifest.toml"),
+    ("model add {models}/activity/1 --owner nobody", "edge-fleet delegate adds an owner's"),
+    ("model add {models}/activity/1 --owner acme --floor 2", "version 1 is below the floor 2"),
+    ("profile add nothere.toml", "nothere.toml: cannot be read"),
+    ("profile add {pub}", "must be called NAME.toml"),
+    ("policy add {models}/../pyproject.toml", "must be called NAME.json"),
+    ("publish {pub}", "is no draft that can be read"),
+    ("publish --key nothere.pem", "nothere.pem: cannot be read"),
+    ("assign camera-7", "nothing is named for camera-7; --nothing"),
+    ("assign camera-7 reader", "'reader' is not SLOT=OWNER/MODEL/VERSION"),
+    ("assign camera-7 reader=acme/reader/2", "'models/acme/reader/2/release' is not published"),
+    ("assign camera-7 r=acme/reader/1 r=acme/reader/1", "the slot r is named twice"),
+    ("assign camera-7 r=acme/reader/1 s=acme/reader/1", "is assigned to two slots"),
+    ("assign ../x r=acme/reader/1", "'../x' is no device's id"),
+    ("assign all r=acme/reader/1", "'all' is no device's id"),
+    ("assign x --renew", "nothing is assigned to 'x' yet"),
+    ("assign x r=acme/reader/1 --renew", "name neither slots nor files with it"),
+    ("bootstrap x --out y", "'' is no address; name where public is served"),
+    ("bootstrap ../x --out y --url http://h", "'../x' is no device's id"),
+    ("verify nothere", "nothere: is no folder"),
+    ("repo init --root {pub} {pub} {pub} --targets {pub} --online {pub}", "there is a repository here already"),
+    ("status --dir elsewhere", "elsewhere: holds no repository"),
+    ("publish --dir elsewhere", "begin with edge-fleet repo init"),
+    ("assign x --nothing --dir elsewhere", "edge-fleet publish comes first"),
+    ("verify --dir ''", "must not be empty"),
+    ("nonsense", "invalid choice: 'nonsense'"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=[line for line, _ in WRONG])
+def test_wrong_input_is_said_in_one_line(run: Run, repository: FleetRepository, line: str, said: str) -> None:
+    (pem,) = key_files(repository, "models-acme")
+    filled = line.format(pub=pem.replace(".pem", ".pub"), pem=pem, models=MODELS)
+    before = repository.published
+    code, out, err = run(*("" if word == "''" else word for word in filled.split()))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert err.startswith("edge-fleet")
+    assert (repository.published, repository.workspace.drafts()) == (before, {})
+
+
+def test_what_checks_models_must_be_there(run: Run, repository: FleetRepository, tmp_path: Path) -> None:
+    add = ("model", "add", MODELS / "activity" / "1", "--owner", "acme", "--edge-gateway")
+    code, _, err = run(*add, tmp_path / "nothere")
+    assert (code, "name the program with --edge-gateway PATH" in err) == (3, True)
+    code, _, err = run(*add, "/bin/true")
+    assert (code, "did not answer: nothing" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("text", "said"), [("timestamp_expiry_d = 30", "at most 14 days"), ("x = 1", "unknown key")])
+def test_wrong_settings_are_said(run: Run, text: str, said: str) -> None:
+    Path("fleet.toml").write_text(text)
+    code, _, err = run("status")
+    assert (code, said in err, err.startswith("edge-fleet: fleet.toml:1: ")) == (2, True, True)
