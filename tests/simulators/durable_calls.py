@@ -1,0 +1,87 @@
+"""A scenario for `power`: what `gateway.store.durable` and a download do, one after the other, for their system calls.
+
+ext4 and xfs write names in the order in which they were given, so on them a later fsync hides one that was left out.
+Other file systems do not: that each name is waited for is seen in the calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.domain.manifest import Artifact
+from gateway.store import durable
+from gateway.store.blobs import Blobs
+from gateway.store.materialised import materialise, remove
+from gateway.store.settings import BlobSettings
+from tests.simulators.store_update import CONTENTS, VARIANT, digest, release
+
+CALLS = {
+    "write_file": "open write fchmod fsync rename fsync",
+    "make_folder": "mkdir chmod fsync fsync mkdir chmod fsync fsync",
+    "remove_file": "unlink fsync",
+    "remove_tree": "rename fsync unlink rmdir",
+    "download": "open fchmod fallocate write fsync rename fsync",
+    "materialise": (
+        "mkdir chmod link rename mkdir chmod link rename mkdir chmod link rename fsync fsync fsync rename fsync"
+    ),
+    "variant": "mkdir chmod link rename mkdir chmod link rename fsync fsync fsync",
+    "collect": "unlink unlink fsync",
+}
+"""Names as on every machine: `unlink` stands for `unlinkat`, too."""
+EMPTY = hashlib.sha256(b"content").hexdigest()
+
+
+def prepare(folder: Path) -> None:
+    """What is there before."""
+    blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
+    blobs.prepare()
+    for content in CONTENTS["3"].values():
+        blobs.put(content)
+    for content in (b"left", b"over"):
+        blobs.put(content)
+    (folder / "releases").mkdir()
+    materialise(digest("3"), release("3"), [], blobs, folder / "releases")
+    durable.make_folder(folder / "tree")
+    (folder / "tree" / "file").touch()
+    (folder / "removed").touch()
+
+
+def run(folder: Path, claim: Callable[[str], None]) -> None:
+    """The work of each name in CALLS, which is claimed after it."""
+    blobs = Blobs(folder / "blobs", BlobSettings(keep_free_bytes=0))
+    needed = {artifact.sha256 for artifact in files()}
+    work: dict[str, Callable[[], object]] = {
+        "write_file": lambda: durable.write_file(folder / "written", b"content"),
+        "make_folder": lambda: durable.make_folder(folder / "a" / "b"),
+        "remove_file": lambda: durable.remove_file(folder / "removed"),
+        "remove_tree": lambda: durable.remove_tree(folder / "tree"),
+        "download": lambda: download(blobs),
+        "variant": lambda: materialise(digest("3"), release("3"), [VARIANT], blobs, folder / "releases"),
+        "collect": lambda: blobs.collect({*needed, EMPTY}),
+    }
+    for name, act in work.items():
+        act()
+        claim(name)
+    remove(folder / "releases", digest("3"))
+    claim("remove")
+    materialise(digest("3"), release("3"), [VARIANT], blobs, folder / "releases")
+    claim("materialise")
+
+
+def inspect(folder: Path) -> list[str]:
+    """Names of all files."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def files() -> tuple[Artifact, ...]:
+    """Of the release that is materialised."""
+    return release("3").files([VARIANT])
+
+
+def download(blobs: Blobs) -> None:
+    """One blob in one chunk."""
+    with blobs.writer(EMPTY, 7) as part:
+        part.append(b"content")
+        part.finish()
