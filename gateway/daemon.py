@@ -20,7 +20,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, watchdog_period_s
-from gateway.serving import Fleet, Listed
+from gateway.serving import Fleet, Listed, control_frontend
 from gateway.store.state import State
 
 if TYPE_CHECKING:
@@ -197,15 +197,7 @@ class Daemon:
         settings = self._config.control
         if settings.address is None:
             return
-        from gateway.frontends.control.about import About
-        from gateway.frontends.control.server import ControlFrontend
-        from gateway.hardware.report import inventory_json
-
-        fleet, surveyed = self._fleet, self._surveyed
-        inventory = inventory_json(surveyed.inventory, surveyed.profile_name)
-        name, problem = surveyed.profile_name or "", lambda: fleet.problem
-        about = About(name, inventory, self._vitals, fleet.waits_for_restart, problem)
-        frontend = ControlFrontend(fleet, self._repository, self._engine, about, settings)
+        frontend = control_frontend(self._fleet, self._repository, self._engine, self._surveyed, self._vitals, settings)
         bound = await frontend.start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)

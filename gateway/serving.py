@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gateway import assembly
+from gateway.assembly import Survey
 from gateway.committed.store import Committed, Store
 from gateway.committed.together import Together, together
 from gateway.config import Config
@@ -22,9 +24,15 @@ from gateway.domain.ports import IndexEntry, Loaded, Standing
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate
+from gateway.domain.vitals import Vitals
+from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
 from gateway.engine.repository import ModelRepository
+from gateway.frontends.control.settings import ControlSettings
 from gateway.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from gateway.frontends.control.server import ControlFrontend
 
 UNSIGNED = "unsigned: it lies in the model directory, and nobody signed it"
 
@@ -133,6 +141,25 @@ class Listed:
             return self._repository.index()
         signed = {(one.model, one.version) for one in self._repository.standings() if _is_signed(one)}
         return [_marked(line, signed=(line.name, line.version) in signed) for line in self._repository.index()]
+
+
+def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and settings in this order
+    fleet: Fleet,
+    repository: ModelRepository,
+    engine: Engine,
+    surveyed: Survey,
+    vitals: Callable[[], Vitals],
+    settings: ControlSettings,
+) -> ControlFrontend:
+    """The control API over all of them."""
+    from gateway.frontends.control.about import About
+    from gateway.frontends.control.server import ControlFrontend
+    from gateway.hardware.report import inventory_json
+
+    name = surveyed.profile_name
+    inventory = inventory_json(surveyed.inventory, name)
+    about = About(name or "", inventory, vitals, fleet.waits_for_restart, lambda: fleet.problem)
+    return ControlFrontend(fleet, repository, engine, about, settings)
 
 
 async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:

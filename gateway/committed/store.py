@@ -53,6 +53,7 @@ class Store:
         self._settings, self._library = settings, library
         self._sound: set[Activation | Installed] = set()
         self._root = ""
+        self._judging = asyncio.Lock()
 
     @property
     def present(self) -> bool:
@@ -102,6 +103,11 @@ class Store:
         return self._settings.folder / ACTIVE_FILE
 
     async def _judged(self, active: Active) -> Judgement:
+        """One at a time: what an earlier root of trust vouched for must not be kept under another."""
+        async with self._judging:
+            return await self._judged_alone(active)
+
+    async def _judged_alone(self, active: Active) -> Judgement:
         """Ask of what is not known to be sound; another root of trust than before makes all of it unknown."""
         root = await asyncio.to_thread(self._root_digest)
         if root != self._root:
