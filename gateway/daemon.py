@@ -25,7 +25,6 @@ from gateway.store.state import State
 
 if TYPE_CHECKING:
     from gateway.domain.access import Address, Security
-    from gateway.domain.ports import Repository
     from gateway.domain.statistics import Sample
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
@@ -129,7 +128,7 @@ class Daemon:
             control=lambda: self._config.models.control,
         )
         self._fleet = Fleet(store, self._repository, loader, unsigned=config.fleet.unsigned)
-        self._listed: Repository = Listed(self._repository, store)
+        self._listed = Listed(self._repository, store)
 
     async def _first_synchronisation(self) -> None:
         """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""

@@ -184,6 +184,14 @@ def command(*arguments):
     return json.loads(done.stdout)
 
 
+def test_a_store_that_is_named_and_not_there_is_no_fleet(device, tmp_path):
+    """As on every device that was installed and never bootstrapped."""
+    copy_model("activity", device.hand)
+    with device.running(tmp_path / "nowhere") as daemon:
+        assert index(daemon) == {("activity", "1"): ("READY", "")}
+        assert device.control.status()["problem"] == ""
+
+
 def test_a_device_of_no_fleet_says_so(device):
     activation = device.store.fetch("meter-reader", device.publish("meter-reader"), VARIANT)
     config = device.config().replace(f'store = "{device.store.folder}"', 'store = ""')
