@@ -17,6 +17,7 @@ from tuf.api.metadata import Metadata
 from tests.simulators.publisher import MODELS, PASSPHRASE, ROOT, Publisher, serving
 from tests.simulators.stock_client import StockClient
 
+pytestmark = pytest.mark.timeout(180)
 TARGET = "models/acme/meter-reader/1/release"
 TUF_JS = ROOT / ".venv" / "tuf-js" / "node_modules"
 SOFT_HSM = Path("/usr/lib/softhsm/libsofthsm2.so")

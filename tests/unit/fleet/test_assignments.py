@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuf.api.metadata import Metadata
 
@@ -37,6 +37,7 @@ def made(slots: dict[str, Target], **changes: object) -> Metadata:
 
 
 @given(st.dictionaries(NAMES, NAMES, max_size=5).filter(lambda slots: len(set(slots.values())) == len(slots)))
+@settings(deadline=None)
 def test_slots_come_back(slots: dict[str, str]) -> None:
     metadata = made({slot: target(name) for slot, name in slots.items()})
     assert slots_of(metadata) == {slot: target(name).path for slot, name in slots.items()}

@@ -63,6 +63,15 @@ def repository(tmp_path: Path) -> FleetRepository:
     return made
 
 
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> FleetRepository:
+    """As `repository`, for tests after which it is as before."""
+    made = FleetRepository(tmp_path_factory.mktemp("settled"))
+    made.add_release("reader", "1")
+    made.keep_keys()
+    return made
+
+
 def key_files(repository: FleetRepository, role: str) -> list[str]:
     return [f"keys/{signer.public_key.keyid}.pem" for signer in repository.keys[role]]
 
@@ -270,16 +279,19 @@ WRONG: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("line", "said"), WRONG, ids=[line for line, _ in WRONG])
-def test_wrong_input_is_said_in_one_line(run: Run, repository: FleetRepository, line: str, said: str) -> None:
-    (pem,) = key_files(repository, "models-acme")
+def test_wrong_input_is_said_in_one_line(
+    run: Run, settled: FleetRepository, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.chdir(settled.workspace.folder)
+    (pem,) = key_files(settled, "models-acme")
     filled = line.format(pub=pem.replace(".pem", ".pub"), pem=pem, models=MODELS)
-    before = repository.published
+    before = settled.published
     code, out, err = run(*("" if word == "''" else word for word in filled.split()))
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
     assert err.startswith("edge-fleet")
-    assert (repository.published, repository.workspace.drafts()) == (before, {})
+    assert (settled.published, settled.workspace.drafts()) == (before, {})
 
 
 def test_what_checks_models_must_be_there(run: Run, repository: FleetRepository, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_draft_comes_back_as_it_was(repository: FleetRepository, role: str) ->
 
 
 @given(st.lists(st.lists(st.integers(0, HOLDERS - 1), max_size=3), max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_signatures_join_in_any_order(repository: FleetRepository, draft: Draft, copies: list[list[int]]) -> None:
     joined = draft
     for signers in copies:
@@ -93,7 +93,7 @@ def test_content_of_targets_that_are_not_signed_is_not_shown(draft: Draft) -> No
 
 
 @given(st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_damage_makes_reading_stumble(draft: Draft, data: st.DataObject) -> None:
     content = draft_bytes(draft)
     start = data.draw(st.integers(0, len(content) - 1))

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.keys import import_token_key, load_signer, make_key, read_public
@@ -94,6 +94,7 @@ def test_a_public_part_alone_does_not_sign(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+@settings(deadline=None)
 def test_no_content_makes_reading_stumble(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     file = tmp_path_factory.mktemp("keys") / "x.pub"
     file.write_bytes(content)
@@ -104,6 +105,7 @@ def test_no_content_makes_reading_stumble(tmp_path_factory: pytest.TempPathFacto
 
 
 @given(st.dictionaries(st.sampled_from(["schema", "name", "scheme", "public", "uri", "keyid"]), st.just(1) | st.text()))
+@settings(deadline=None)
 def test_no_document_makes_reading_stumble(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, object]
 ) -> None:

@@ -83,7 +83,7 @@ def test_clients_refresh_from_every_beginning_of_a_publication(repository: Watch
 
 
 @given(st.lists(st.sampled_from([*ROLES, "release", "nothing"]), min_size=2, max_size=4))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_also_from_those_of_several_changes(tmp_path_factory: pytest.TempPathFactory, changes: list[str]) -> None:
     folder = tmp_path_factory.mktemp("several")
     repository = Watched(folder / "fleet")

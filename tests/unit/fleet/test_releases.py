@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.releases import build_release, choose_floor, model_files, model_floor, plan_release, read_model
@@ -40,6 +40,7 @@ def test_every_file_of_every_variant_is_published_once() -> None:
 
 
 @given(VERSIONS, st.none() | VERSIONS, st.none() | VERSIONS)
+@settings(deadline=None)
 def test_a_floor_never_falls_and_never_exceeds_its_release(
     version: str, wanted: str | None, standing: str | None
 ) -> None:
