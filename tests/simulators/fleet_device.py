@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"keep_free_bytes": 0},
 }
 """Short: a test waits for all of them."""
-TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 4.0\n"
+TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 6.0\n"
 ONE_VARIANT = "onnx-int8"
 
 Change = Callable[[Path], None]
@@ -163,6 +165,14 @@ class FleetDevice:
         """Percent of the slot's requests by version, as the daemon says."""
         found = [one for one in self.control.status()["models"] if one["model"] == SLOT]
         return {one["version"]: one["weight"] for one in found if one["weight"]}
+
+    def wait_for_share(self, agent: subprocess.Popen[str]) -> None:
+        """Until the newest version answers a share of what names none, by the doing of `agent`."""
+        deadline = time.monotonic() + WAIT_S
+        while str(self.newest) not in self.serving:
+            assert agent.poll() is None, agent.communicate()
+            assert time.monotonic() < deadline, self.daemon.log
+            select.select([], [], [], 0.02)  # the daemon tells nobody of its routes
 
     @contextmanager
     def hammered(self, rows: int = 1) -> Iterator[Hammer]:
