@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from layout import Layout
+from layout import PROGRAMS, UNITS, Layout
 from record import Record, digest
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -24,7 +24,10 @@ LAUNCHER = """#!/bin/sh
 # Finds its interpreter beside itself: this tree may be moved.
 # The working directory is no place to import from, and ONNX Runtime is not to collect usage for its vendor.
 export PYTHONSAFEPATH=1 ORT_DISABLE_TELEMETRY="${ORT_DISABLE_TELEMETRY-1}"
-exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m gateway "$@"
+{state}exec "$(dirname -- "$(readlink -f -- "$0")")/python3" -m {package} "$@"
+"""
+STATE = """# What an operator types means the store of the unit, unless told otherwise.
+if [ -z "${STATE_DIRECTORY-}${XDG_STATE_HOME-}" ]; then export STATE_DIRECTORY=/var/lib/edge-agent; fi
 """
 PRIVATE = ("/root/", "/home/")
 """Where the service may not look (ProtectHome=yes)."""
@@ -60,7 +63,8 @@ def install(layout: Layout, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="edge-gateway-build.") as build:
         _build_environment(layout, Path(build), options)
     _place_files(layout, record)
-    _place_configuration(layout, record)
+    for place, sample in layout.configurations.items():
+        _place_configuration(layout, record, place, sample)
     record.write(layout)
     _swap(layout)
     _tell_the_system(layout)
@@ -74,7 +78,7 @@ def uninstall(layout: Layout) -> None:
             f"nothing is installed under {layout.real(layout.prefix)}; name the PREFIX and DESTDIR used then"
         )
     if layout.live:
-        _run_if_booted("systemctl", "disable", "--now", "--quiet", "edge-gateway.service")
+        _run_if_booted("systemctl", "disable", "--now", "--quiet", *UNITS)
     kept = [path for path, known in record.files.items() if not _remove(layout.real(Path(path)), known)]
     shutil.rmtree(layout.real(layout.venv))
     record.remove_folders(layout)
@@ -82,17 +86,19 @@ def uninstall(layout: Layout) -> None:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
         _say(f"kept {path}, because it was changed")
-    if layout.real(layout.state).exists():
-        _say(f"kept {layout.state} (verdicts); remove it with: rm -r {layout.state}")
+    for state, what in layout.states.items():
+        if layout.real(state).exists():
+            _say(f"kept {state} ({what}); remove it with: rm -r {state}")
     if layout.live:
-        _say("kept the user edge-gateway, which may own files; remove it with: userdel edge-gateway")
+        users = "edge-agent and edge-gateway"
+        _say(f"kept the users {users}, which may own files; remove them with: userdel edge-agent; userdel edge-gateway")
 
 
 # ---- the virtual environment ----------------------------------------------------------------------------------------
 
 
 def _build_environment(layout: Layout, build: Path, options: argparse.Namespace) -> None:
-    """Build it at `layout.staging`: dependencies by hash, our wheel, byte code, one launcher."""
+    """Build it at `layout.staging`: dependencies by hash, our wheel, byte code, launchers."""
     stage, python = layout.real(layout.staging), _interpreter(options.python)
     shutil.rmtree(stage, ignore_errors=True)
     _say("building the wheel")
@@ -134,12 +140,17 @@ def _make_relocatable(stage: Path) -> None:
     for program in programs.iterdir():
         if not re.fullmatch(r"python[\d.]*", program.name):
             program.unlink()
-    launcher = programs / "edge-gateway"
-    launcher.write_text(LAUNCHER)
-    launcher.chmod(0o755)
+    for name, package in PROGRAMS.items():
+        launcher = programs / name
+        launcher.write_text(_launcher(name, package))
+        launcher.chmod(0o755)
     settings = stage / "pyvenv.cfg"
     lines = settings.read_text().splitlines(keepends=True)
     settings.write_text("".join(line for line in lines if not line.startswith("command")))
+
+
+def _launcher(name: str, package: str) -> str:
+    return LAUNCHER.replace("{package}", package).replace("{state}", STATE if name == "edge-agent" else "")
 
 
 def _compile(layout: Layout, stage: Path) -> None:
@@ -196,14 +207,14 @@ def _packaged(layout: Layout, target: str) -> Path:
     return layout.venv / found.relative_to(stage)
 
 
-def _place_configuration(layout: Layout, record: Record) -> None:
+def _place_configuration(layout: Layout, record: Record, place: Path, sample: str) -> None:
     """The sample, unless the operator has written over the one that was installed."""
-    real = layout.real(layout.configuration)
-    if real.exists() and digest(real) != record.files.get(str(layout.configuration)):
-        _say(f"kept {layout.configuration}, because it was changed; all settings of this version: {layout.sample}")
-        record.files.setdefault(str(layout.configuration), "changed")
+    real = layout.real(place)
+    if real.exists() and digest(real) != record.files.get(str(place)):
+        _say(f"kept {place}, because it was changed; all settings of this version: {layout.share / sample}")
+        record.files.setdefault(str(place), "changed")
         return
-    _write(layout, record, layout.configuration, (SOURCE / "packaging" / "edge-gateway.toml").read_text())
+    _write(layout, record, place, (SOURCE / "packaging" / sample).read_text())
 
 
 def _write(layout: Layout, record: Record, place: Path, text: str) -> None:
@@ -231,7 +242,8 @@ def _remove(real: Path, known: str) -> bool:
 
 
 def _tell_the_system(layout: Layout) -> None:
-    _say(f"installed {layout.real(layout.bin / 'edge-gateway')}")
+    for name in PROGRAMS:
+        _say(f"installed {layout.real(layout.bin / name)}")
     if not layout.live:
         _say("an image needs its user at first boot: systemd-sysusers makes it there")
         return
@@ -240,8 +252,9 @@ def _tell_the_system(layout: Layout) -> None:
     _run_if_booted("systemctl", "daemon-reload")
     _run_if_booted("udevadm", "control", "--reload")
     _run_if_booted("udevadm", "trigger", "--subsystem-match=powercap", "--action=add")
-    _say(f"next: look at {layout.configuration}, then: systemctl enable --now edge-gateway")
-    _say("after an upgrade: systemctl restart edge-gateway")
+    _say("next: look at /etc/edge-gateway/edge-gateway.toml, then: systemctl enable --now edge-gateway")
+    _say("in a fleet: edge-agent bootstrap DIR, then: systemctl enable --now edge-agent")
+    _say("after an upgrade: systemctl restart edge-gateway, and try-restart edge-agent")
 
 
 def _run_if_booted(*command: str) -> None:

@@ -9,6 +9,11 @@ from pathlib import Path
 SYSTEMD_SEARCHES = ("/usr", "/usr/local")
 """Prefixes whose lib/ holds units, sysusers.d and udev rules that systemd finds by itself."""
 
+PROGRAMS = {"edge-gateway": "gateway", "edge-agent": "gateway.agent"}
+"""Commands of a device, to the package that Python runs for each. `edge-fleet` is no device's."""
+UNITS = ("edge-agent.service", "edge-gateway.service")
+"""In the order in which they are stopped."""
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Layout:
@@ -54,10 +59,6 @@ class Layout:
         return self.prefix / "share" / "edge-gateway"
 
     @property
-    def sample(self) -> Path:
-        return self.share / "edge-gateway.toml"
-
-    @property
     def doc(self) -> Path:
         return self.prefix / "share" / "doc" / "edge-gateway"
 
@@ -67,21 +68,28 @@ class Layout:
         return (self.prefix if str(self.prefix) in SYSTEMD_SEARCHES else Path("/usr/local")) / "lib"
 
     @property
-    def configuration(self) -> Path:
-        return Path("/etc/edge-gateway/edge-gateway.toml")
+    def configurations(self) -> dict[Path, str]:
+        """File that the operator may change, to the sample in `share` that it begins as."""
+        return {Path("/etc/edge-gateway") / name: name for name in ("edge-gateway.toml", "edge-agent.toml")}
 
     @property
-    def state(self) -> Path:
-        return Path("/var/lib/edge-gateway")
+    def states(self) -> dict[Path, str]:
+        """Folder that stays when all else goes, to what it holds."""
+        return {
+            Path("/var/lib/edge-gateway"): "verdicts",
+            Path("/var/lib/edge-agent"): "who this device is to its fleet, signed releases and floors",
+        }
 
     @property
     def files(self) -> dict[str, Path]:
         """Source file to final path; replaced by every upgrade."""
         return {
             "systemd/edge-gateway.service": self.units / "systemd" / "system" / "edge-gateway.service",
+            "systemd/edge-agent.service": self.units / "systemd" / "system" / "edge-agent.service",
             "systemd/edge-gateway.sysusers": self.units / "sysusers.d" / "edge-gateway.conf",
             "systemd/60-edge-gateway.rules": self.units / "udev" / "rules.d" / "60-edge-gateway.rules",
-            "packaging/edge-gateway.toml": self.sample,
+            "packaging/edge-gateway.toml": self.share / "edge-gateway.toml",
+            "packaging/edge-agent.toml": self.share / "edge-agent.toml",
             "packaging/README.md": self.doc / "README.md",
         }
 
@@ -90,7 +98,7 @@ class Layout:
         """Link to what it points at inside the virtual environment."""
         shipped = "lib/python3*/site-packages/gateway/_share"
         return {
-            self.bin / "edge-gateway": "bin/edge-gateway",
+            **{self.bin / name: f"bin/{name}" for name in PROGRAMS},
             self.share / "device_profiles": f"{shipped}/device_profiles",
             self.share / "models": f"{shipped}/models",
         }
@@ -98,5 +106,5 @@ class Layout:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
-        leaves = {path.parent for path in (*self.files.values(), *self.links, self.configuration, self.venv)}
+        leaves = {path.parent for path in (*self.files.values(), *self.links, *self.configurations, self.venv)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

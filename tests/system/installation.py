@@ -16,8 +16,11 @@ from typing import Any
 REPOSITORY = Path(__file__).parents[2]
 VENV = Path("usr/local/lib/edge-gateway")
 COMMAND = Path("usr/local/bin/edge-gateway")
+AGENT = COMMAND.with_name("edge-agent")
 UNIT = Path("usr/local/lib/systemd/system/edge-gateway.service")
+AGENT_UNIT = UNIT.with_name("edge-agent.service")
 CONFIGURATION = Path("etc/edge-gateway/edge-gateway.toml")
+AGENT_CONFIGURATION = CONFIGURATION.with_name("edge-agent.toml")
 LIMIT_S = 280.0
 
 

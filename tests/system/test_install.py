@@ -7,8 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulators.fleet_repository import FleetRepository
+from tests.system.installation import AGENT as EDGE_AGENT
+from tests.system.installation import (
+    AGENT_CONFIGURATION,
+    AGENT_UNIT,
+    CONFIGURATION,
+    REPOSITORY,
+    UNIT,
+    VENV,
+    clean_environment,
+    files,
+    installed,
+    run,
+)
 from tests.system.installation import COMMAND as EDGE_GATEWAY
-from tests.system.installation import CONFIGURATION, REPOSITORY, UNIT, VENV, clean_environment, files, installed, run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -21,27 +34,56 @@ def _packages() -> Path:
 
 def test_what_lands_where() -> None:
     assert files(installed()) == {
+        "etc/edge-gateway/edge-agent.toml",
         "etc/edge-gateway/edge-gateway.toml",
+        "usr/local/bin/edge-agent",
         "usr/local/bin/edge-gateway",
+        "usr/local/lib/systemd/system/edge-agent.service",
         "usr/local/lib/systemd/system/edge-gateway.service",
         "usr/local/lib/sysusers.d/edge-gateway.conf",
         "usr/local/lib/udev/rules.d/60-edge-gateway.rules",
         "usr/local/share/doc/edge-gateway/README.md",
         "usr/local/share/edge-gateway/device_profiles",
+        "usr/local/share/edge-gateway/edge-agent.toml",
         "usr/local/share/edge-gateway/edge-gateway.toml",
         "usr/local/share/edge-gateway/models",
     }
 
 
-def test_the_command_works_where_it_was_moved_to(tmp_path: Path) -> None:
-    done = run(installed() / EDGE_GATEWAY, "--version", env=clean_environment(), cwd=tmp_path)
-    assert done.stdout.startswith("edge-gateway ")
+@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT])
+def test_the_command_works_where_it_was_moved_to(command: Path, tmp_path: Path) -> None:
+    done = run(installed() / command, "--version", env=clean_environment(), cwd=tmp_path)
+    assert done.stdout.startswith(f"{command.name} ")
 
 
-def test_the_working_directory_is_not_searched_for_modules(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [EDGE_GATEWAY, EDGE_AGENT])
+def test_the_working_directory_is_not_searched_for_modules(command: Path, tmp_path: Path) -> None:
     (tmp_path / "gateway.py").write_text("raise SystemExit('not this one')\n")
-    done = run(installed() / EDGE_GATEWAY, "--version", env=clean_environment(), cwd=tmp_path)
-    assert done.stdout.startswith("edge-gateway ")
+    done = run(installed() / command, "--version", env=clean_environment(), cwd=tmp_path)
+    assert done.stdout.startswith(f"{command.name} ")
+
+
+def test_the_agent_s_default_is_the_store_of_its_unit(tmp_path: Path) -> None:
+    done = run(installed() / EDGE_AGENT, "status", env=clean_environment(), check=False)
+    assert (done.returncode, done.stderr.count("/var/lib/edge-agent: holds no device")) == (2, 1)
+    for name, folder in (("STATE_DIRECTORY", tmp_path), ("XDG_STATE_HOME", tmp_path / "edge-agent")):
+        done = run(installed() / EDGE_AGENT, "status", env=clean_environment(**{name: str(tmp_path)}), check=False)
+        assert f"{folder}: holds no device" in done.stderr
+
+
+def test_the_agent_verifies_with_what_is_installed(tmp_path: Path) -> None:
+    """What signatures take is there, and it is enough."""
+    repository, source = FleetRepository(tmp_path / "fleet"), tmp_path / "given"
+    repository.assign("door-1", {})
+    source.mkdir()
+    url = repository.public.as_uri()
+    told = {"schema": 1, "device": "door-1", "repository": url, "assignment": f"{url}/assignments/door-1.json"}
+    (source / "device.json").write_text(json.dumps(told))
+    (source / "root.json").write_bytes(repository.root_bytes(1))
+    state = ("--state", tmp_path / "store")
+    run(installed() / EDGE_AGENT, "bootstrap", source, *state, env=clean_environment())
+    done = run(installed() / EDGE_AGENT, "sync", "--json", *state, env=clean_environment())
+    assert json.loads(done.stdout)["assignment"]["version"] == 1
 
 
 def test_it_probes_by_its_own_profiles(tmp_path: Path) -> None:
@@ -71,7 +113,7 @@ def test_no_runtime_collects_anything_at_home(model: str, tmp_path: Path) -> Non
 def test_every_module_is_compiled_under_its_final_path() -> None:
     sources = list(_packages().rglob("*.py"))
     assert len(sources) > 1000
-    for package in ("gateway", "numpy", "onnxruntime", "litestar", "google"):
+    for package in ("gateway", "numpy", "tuf", "cryptography", "onnxruntime", "litestar", "google"):
         missing = [source for source in (_packages() / package).rglob("*.py") if not _byte_code(source).is_file()]
         assert not missing
     compiled = _byte_code(_packages() / "gateway" / "daemon.py").read_bytes()
@@ -97,9 +139,9 @@ def test_openvino_comes_without_what_reports_its_use() -> None:
     assert "openvino_telemetry" not in distributions
 
 
-def test_only_our_program_and_python_are_there_to_run() -> None:
+def test_only_our_programs_and_python_are_there_to_run() -> None:
     names = {path.name for path in (installed() / VENV / "bin").iterdir()}
-    assert {name for name in names if not name.startswith("python")} == {"edge-gateway"}
+    assert {name for name in names if not name.startswith("python")} == {"edge-gateway", "edge-agent"}
 
 
 def test_any_user_may_read_and_only_root_may_write() -> None:
@@ -116,8 +158,11 @@ def test_the_interpreter_is_one_that_the_service_can_see() -> None:
 
 
 def test_configuration_and_unit_are_the_ones_of_the_source() -> None:
-    assert (installed() / CONFIGURATION).read_text() == (REPOSITORY / "packaging/edge-gateway.toml").read_text()
-    assert (installed() / UNIT).read_text() == (REPOSITORY / "systemd/edge-gateway.service").read_text()
+    for configuration in (CONFIGURATION, AGENT_CONFIGURATION):
+        shipped = REPOSITORY / "packaging" / configuration.name
+        assert (installed() / configuration).read_text() == shipped.read_text()
+    for unit in (UNIT, AGENT_UNIT):
+        assert (installed() / unit).read_text() == (REPOSITORY / "systemd" / unit.name).read_text()
 
 
 def _byte_code(source: Path) -> Path:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.installation import (
+    AGENT_CONFIGURATION,
+    AGENT_UNIT,
     COMMAND,
     CONFIGURATION,
     REPOSITORY,
@@ -47,19 +49,25 @@ def test_uninstalling_leaves_nothing(image: Path) -> None:
 
 def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image: Path) -> None:
     _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
+    _write(image / AGENT_CONFIGURATION, "[agent]\npoll_s = 60.0\n")
     _write(image / "var/lib/edge-gateway/state.sqlite", "verdicts")
+    _write(image / "var/lib/edge-agent/journal.sqlite", "floors")
     _write(image / "etc/edge-gateway/tokens", "camera s3cret\n")
     _write(image / "usr/local/bin/other", "#!/bin/sh\n")
     done = make("uninstall", image)
     assert files(image) == {
         str(CONFIGURATION),
+        str(AGENT_CONFIGURATION),
         "etc/edge-gateway/tokens",
         "usr/local/bin/other",
+        "var/lib/edge-agent/journal.sqlite",
         "var/lib/edge-gateway/state.sqlite",
     }
     assert not (image / VENV).exists()
     assert f"kept /{CONFIGURATION}" in done.stdout
+    assert f"kept /{AGENT_CONFIGURATION}" in done.stdout
     assert "kept /var/lib/edge-gateway" in done.stdout
+    assert "kept /var/lib/edge-agent" in done.stdout
 
 
 def test_uninstalling_what_is_not_there_says_where_it_looked(tmp_path: Path) -> None:
@@ -104,6 +112,7 @@ def test_another_prefix_is_written_into_the_unit(tmp_path: Path, lock: Path) -> 
     bare(image, lock, PREFIX="/opt/edge-gateway")
     unit = (image / UNIT).read_text()  # systemd searches no other folder for it
     assert "ExecStart=/opt/edge-gateway/bin/edge-gateway run " in unit
+    assert "ExecStart=/opt/edge-gateway/bin/edge-agent run\n" in (image / AGENT_UNIT).read_text()
     assert "edge-gateway " in run(image / "opt/edge-gateway/bin/edge-gateway", "--version").stdout
     make("uninstall", image, PREFIX="/opt/edge-gateway")
     assert list(image.iterdir()) == []
