@@ -123,7 +123,7 @@ def tls_context(settings: FetchSettings) -> ssl.SSLContext:
             if key == "ca_file":
                 context = ssl.create_default_context(cafile=file)
             elif file:
-                context.load_cert_chain(file, settings.key_file)
+                context.load_cert_chain(file, settings.key_file or None)
         except (OSError, ssl.SSLError) as error:
             problem = f"{file} cannot be used: {error.strerror or error}; name a PEM file that the agent may read"
             raise ConfigurationError(problem, table="fetch", key=key) from error
@@ -149,7 +149,7 @@ def _patient_pool(pool: urllib3.HTTPConnectionPool, line: Line) -> urllib3.HTTPC
 
 
 def _manager(base_url: str, settings: FetchSettings) -> urllib3.PoolManager:
-    proxy = settings.proxy
+    proxy = settings.proxy or None
     if proxy is None and settings.environment_proxy:
         parts = urllib.parse.urlsplit(base_url)
         passed = urllib.request.proxy_bypass(parts.hostname or "")

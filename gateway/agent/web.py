@@ -63,8 +63,7 @@ class WebSource:
     @property
     def name(self) -> str:
         """The URL, without what may be secret in it."""
-        parts = urllib.parse.urlsplit(self._base)
-        return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return _shown(self._base)
 
     def close(self) -> None:
         """Close the connections."""
@@ -193,6 +192,8 @@ class WebSource:
         raise FetchError(f"{_shown(url)} was redirected more than {self._settings.redirects} times", final=True)
 
     def _request(self, url: str, headers: Mapping[str, str]) -> Answer:
+        if not url.lower().startswith(("http://", "https://")):
+            raise FetchError(f"{_shown(url)} is no http or https URL", final=True)
         remaining_ns = self._line.patience.remaining_ns(self._now_ns()) if self._line.patience else 0
         if not remaining_ns:
             raise HungUpError("its time was over")
@@ -290,5 +291,9 @@ def _unusable(url: str, answer: Answer, wanted: str) -> FetchError:
 
 
 def _shown(url: str) -> str:
-    parts = urllib.parse.urlsplit(url)
+    """Without user, password and query."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        return "what is no URL"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:500]

@@ -213,12 +213,25 @@ def test_a_new_version_takes_the_place_of_the_old_one_and_a_forged_one_does_not(
     assert device.downloaded() == [b"two"]
 
 
-def test_sha512_will_do(device: Client, publisher: Publisher) -> None:
-    target = TargetFile.from_data("file", b"content", ["sha512"])
+@pytest.mark.parametrize("algorithms", [["sha512"], ["sha256", "sha512"], ["sha512", "sha256"]])
+def test_other_hashes_will_do(device: Client, publisher: Publisher, algorithms: list[str]) -> None:
+    target = TargetFile.from_data("file", b"content", algorithms)
     publisher.targets.targets["file"] = target
-    publisher.files[f"targets/{target.hashes['sha512']}.file"] = b"content"
+    for value in target.hashes.values():
+        publisher.files[f"targets/{value}.file"] = b"content"
     publisher.refresh()
     assert device.download("file"), device.said
+    assert len([path for path in publisher.requests if path.startswith("targets/")]) == 1
+
+
+def test_a_hash_that_nobody_knows_proves_nothing(device: Client, publisher: Publisher) -> None:
+    target = TargetFile.from_data("file", b"content", ["sha256"])
+    target.hashes = {"unknown": target.hashes["sha256"]}
+    publisher.targets.targets["file"] = target
+    publisher.files[f"targets/{target.hashes['unknown']}.file"] = b"content"
+    publisher.refresh()
+    assert not device.download("file")
+    assert device.downloaded() == []
 
 
 KINDS = {

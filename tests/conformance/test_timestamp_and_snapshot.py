@@ -253,3 +253,40 @@ def test_without_consistent_snapshots_names_carry_no_version(publisher: Publishe
         *(f"metadata/{name}.json" for name in ("2.root", "timestamp", "snapshot", "targets")),
         "targets/a/file",
     ]
+
+
+@pytest.mark.parametrize("role", [Timestamp.type, Snapshot.type, Targets.type])
+def test_what_is_not_there_ends_the_refresh_and_harms_nothing(device: Client, publisher: Publisher, role: str) -> None:
+    assert device.refresh()
+    publisher.refresh()
+    del publisher.files[publisher.place(role)]
+    assert not device.refresh()
+    before = {Timestamp.type: [], Snapshot.type: [Timestamp.type], Targets.type: [Timestamp.type, Snapshot.type]}[role]
+    assert device.versions() == {"root": 1, "timestamp": 1, "snapshot": 1, "targets": 1} | dict.fromkeys(before, 2)
+
+
+def test_the_bytes_that_came_are_the_bytes_that_are_kept(device: Client, publisher: Publisher) -> None:
+    publisher.files["metadata/timestamp.json"] += b" \n"
+    assert device.refresh(), device.said
+    assert device.content("timestamp") == publisher.files["metadata/timestamp.json"]
+
+
+@pytest.mark.parametrize("wrong", ["", "00", "0" * 128, "no hex"])
+def test_a_wrong_signature_beside_enough_right_ones_is_no_obstacle(
+    device: Client, publisher: Publisher, wrong: str
+) -> None:
+    publisher.set_keys(Timestamp.type, [1, 2])
+    publisher.publish(Root.type, Timestamp.type)
+    document = json.loads(publisher.files["metadata/timestamp.json"])
+    document["signatures"][0]["sig"] = wrong
+    publisher.files["metadata/timestamp.json"] = json.dumps(document).encode()
+    assert device.refresh(), device.said
+
+
+def test_a_snapshot_that_would_pass_for_a_timestamp_is_none(device: Client, publisher: Publisher) -> None:
+    publisher.set_keys(Snapshot.type, [101])  # the key of timestamp
+    publisher.snapshot.meta = {"snapshot.json": MetaFile(1)}
+    publisher.publish(Root.type, Snapshot.type)
+    publisher.files["metadata/timestamp.json"] = publisher.files["metadata/2.snapshot.json"]
+    assert not device.refresh()
+    assert device.versions() == {"root": 2}

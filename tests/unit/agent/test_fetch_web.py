@@ -278,3 +278,11 @@ def test_proxies_of_the_environment_count_only_where_they_are_wanted(monkeypatch
             assert other.read("file", LIMIT).content == b"by proxy"
             other.close()
         assert proxy.exchanges[0].path == f"{server.url}file"
+
+
+@pytest.mark.parametrize("where", ["http://[", "ftp://example.org", "nonsense", "", "http://"])
+def test_an_address_that_is_none_is_an_error_like_any_other(where: str) -> None:
+    source = WebSource(where, FetchSettings(attempts=1, proxy="", ca_file="", certificate_file="", key_file=""))
+    assert isinstance(source.name, str)
+    with pytest.raises(FetchError):
+        source.read("file", LIMIT)
