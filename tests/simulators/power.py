@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,9 @@ def power(scenario: str, kind: str) -> Iterator[Power]:
 def _started(scenario: str, kind: str, folder: Path) -> tuple[subprocess.Popen[str], str]:
     folder.mkdir()
     command = [sys.executable, "-m", "tests.simulators.power_machine", scenario, kind, str(folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads, of which the machine has no use
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, text=True, cwd=ROOT, env=alone)
     answer = _answer(process)
     if answer["ready"]:
         return process, ""

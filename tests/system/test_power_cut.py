@@ -17,15 +17,15 @@ from tests.simulators import disk
 from tests.simulators.power import Life, Power, power
 
 SEED = 4
-SAMPLE = 36
+SAMPLE = 24
 """Cuts per file system in `make test`."""
 UPDATE = "tests.simulators.store_update"
 CARELESS = "tests.simulators.careless_update"
 
 
-@pytest.fixture(scope="module", params=sorted(disk.SIZES_BYTES))
+@pytest.fixture(scope="module", params=["ext4", "xfs", "none"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Power]:
-    """A device with release 2, on each kind of file system."""
+    """A device with release 2, on each kind of file system; "none": it is only killed."""
     with power(UPDATE, request.param) as started:
         yield started
 
@@ -69,12 +69,14 @@ def complaints(machine: Power, whole: Life, cuts: list[tuple[int, str]]) -> Iter
 BEFORE = {"assignment": 2, "timestamp": 20, "acme/meter": 2}
 
 
-def sweep(machine: Power, cuts: list[tuple[int, str]], whole: Life) -> None:
+def sweep(machine: Power, cuts: list[tuple[int, str]], whole: Life, capsys: pytest.CaptureFixture[str]) -> None:
     found = list(complaints(machine, whole, cuts))
     how = "processes killed" if machine.kind == "none" else f"power cut on {machine.kind}"
     calls = len(whole.calls)
-    print(f"\n{how} at {len(cuts)} of {(calls + 1) * len(losses(machine.kind))} points of an update of {calls} calls:")
-    print(f"{len(found)} of {len(cuts)} ended otherwise than in the old release or the new one, durable, floors kept")
+    points = (calls + 1) * len(losses(machine.kind))
+    with capsys.disabled():
+        print(f"\n{how} at {len(cuts)} of {points} points of an update of {calls} system calls: {len(found)} ended")
+        print("otherwise than in the old release or the new one, what was reported being durable and no floor lower")
     assert found == []
 
 
@@ -82,16 +84,17 @@ def every(machine: Power, whole: Life) -> list[tuple[int, str]]:
     return [(at, loss) for at in range(len(whole.calls) + 1) for loss in losses(machine.kind)]
 
 
-def test_an_update_survives_cuts_here_and_there(machine: Power) -> None:
+@pytest.mark.timeout(180)
+def test_an_update_survives_cuts_here_and_there(machine: Power, capsys: pytest.CaptureFixture[str]) -> None:
     whole = machine.rehearse()
-    sweep(machine, random.Random(SEED).sample(every(machine, whole), SAMPLE), whole)
+    sweep(machine, random.Random(SEED).sample(every(machine, whole), SAMPLE), whole, capsys)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_an_update_survives_a_cut_at_every_system_call(machine: Power) -> None:
+def test_an_update_survives_a_cut_at_every_system_call(machine: Power, capsys: pytest.CaptureFixture[str]) -> None:
     whole = machine.rehearse()
-    sweep(machine, every(machine, whole), whole)
+    sweep(machine, every(machine, whole), whole, capsys)
 
 
 def test_the_update_is_what_it_should_be(machine: Power) -> None:
@@ -107,17 +110,18 @@ def test_the_update_is_what_it_should_be(machine: Power) -> None:
     assert calls["fsync"] + calls["fdatasync"] >= 20
 
 
-@pytest.mark.parametrize("kind", sorted(disk.SIZES_BYTES))
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "none"])
 def test_the_sweep_notices_what_careless_programs_lose(kind: str) -> None:
     """The sweep itself: renaming without fsync loses what was reported, or leaves a file without its content."""
     with power(CARELESS, kind) as machine:
-        calls = len(machine.rehearse().calls)
-        lives = [machine.cut(at, loss) for at in range(calls + 1) for loss in losses(machine.kind)]
+        calls = machine.rehearse().calls
+        after_writing = [at + 1 for at, name in enumerate(calls) if name == "write"]
+        lives = [machine.cut(at, loss) for at in after_writing for loss in losses(machine.kind)]
     broken = {claim for life in lives for claim in life.claims if life.found.get(claim) != "new"}
     torn = {name for life in lives for name, state in life.found.items() if state == "torn"}
     if machine.kind == "none":
-        print("no power cut: what a kill leaves is what was written; carelessness cannot be seen")
-        assert (broken, torn) == (set(), set())
+        assert (broken, torn) == (set(), set()), "a kill takes nothing that was written: carelessness is not seen"
     else:
         assert broken == {"renamed", "renamed and synced folder", "journal"}
         assert "renamed and synced folder" in torn
