@@ -58,7 +58,7 @@ def file_digest(path: Path) -> str:
 
 
 def _replace(path: Path, mode: int, write: Callable[[BinaryIO], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     part = path.with_name(f".{path.name}{PART_SUFFIX}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -67,10 +67,21 @@ def _replace(path: Path, mode: int, write: Callable[[BinaryIO], object]) -> None
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a failed write(2) does not say of which file
         raise
     sync_folder(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """With what it lies in; each name is on the disk before anything is put under it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

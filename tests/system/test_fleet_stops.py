@@ -15,6 +15,9 @@ SCENARIO = "tests.simulators.publish_cut"
 SEED = 4
 SAMPLE = 12
 """Cuts per file system in `make test`."""
+ENOUGH_BYTES = 1_000_000
+"""More than what is published takes, with its blocks."""
+CROWDED = 10
 
 
 @pytest.fixture(scope="module", params=sorted(disk.SIZES_BYTES))
@@ -66,6 +69,23 @@ def test_a_publication_survives_cuts_here_and_there(machine: Power) -> None:
         "parts": [],
     }
     sweep(machine, whole, random.Random(SEED).sample(points(machine, whole), SAMPLE))
+
+
+def judge_crowded(life: Life, whole: Life) -> str:
+    """What is wrong after it ran with little room on the disk; "" for nothing."""
+    left = [name for name in life.found["parts"] if name]
+    return judge(life, whole) or (f"left lying: {left}" if left else "")
+
+
+@pytest.mark.timeout(180)
+def test_a_publication_survives_a_full_disk(machine: Power) -> None:
+    whole = machine.rehearse()
+    lives = {free: machine.crowd(free) for free in range(0, ENOUGH_BYTES, ENOUGH_BYTES // CROWDED)}
+    wrong = {free: said for free, life in lives.items() if (said := judge_crowded(life, whole))}
+    published = sum(PUBLISHED in life.claims for life in lives.values())
+    print(f"\n{machine.kind} with 0 to {ENOUGH_BYTES} bytes left, {len(lives)} times: {published} published")
+    assert wrong == {}
+    assert 0 < published < len(lives), "the disk was never full, or always"
 
 
 @pytest.mark.long
