@@ -102,6 +102,7 @@ class Daemon:
         self._state = state
         await self._build(state)
         stack.push_async_callback(self._repository.close)
+        stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
         self._start_regions(stack)
         await self._start_grpc(stack, security)
@@ -127,7 +128,7 @@ class Daemon:
             scan_model=lambda model: self._fleet.of_model(model, assembly.releases_of(self._config, model)),
             control=lambda: self._config.models.control,
         )
-        self._fleet = Fleet(store, self._repository, loader, unsigned=config.fleet.unsigned)
+        self._fleet = Fleet(store, self._repository, loader, config.fleet)
         self._listed = Listed(self._repository, store)
 
     async def _first_synchronisation(self) -> None:

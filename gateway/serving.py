@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.assembly import Survey
+from gateway.committed.settings import FleetSettings
 from gateway.committed.store import Committed, Store
 from gateway.committed.together import Together, together
 from gateway.config import Config
@@ -40,15 +41,20 @@ _log = logging.getLogger(__name__)
 
 
 class Fleet:
-    """The one way to the model repository for daemon and agent. `unsigned`: whether what nobody signed may serve."""
+    """The one way to the model repository for daemon and agent. Made in a running loop; close it before the repository.
 
-    def __init__(self, store: Store, repository: ModelRepository, loader: Loader, *, unsigned: bool) -> None:
+    What cannot be read or judged is tried again until it can: a start that was short of memory, or whose disk came
+    late, ends where others do.
+    """
+
+    def __init__(self, store: Store, repository: ModelRepository, loader: Loader, settings: FleetSettings) -> None:
         self._store, self._repository, self._loader = store, repository, loader
-        self._unsigned = unsigned
+        self._settings = settings
         self._hand: Sequence[Release] = ()
         self._committed = Committed()
         self._profiles: Mapping[str, str] | None = None
         self._changing = asyncio.Lock()
+        self._retry: asyncio.Task[None] | None = None
         self.problem = ""
         """Why what is committed could not be read when it was last asked for ("": it could)."""
 
@@ -60,6 +66,14 @@ class Fleet:
             self._hand = hand
             await self._read()
             await self._serve()
+        if self.problem and (self._retry is None or self._retry.done()):
+            self._retry = asyncio.create_task(self._try_again(), name="committed")
+
+    async def close(self) -> None:
+        """Try nothing again."""
+        if self._retry is not None:
+            self._retry.cancel()
+            await asyncio.wait({self._retry})
 
     def of_model(self, model: str, hand: Sequence[Release]) -> tuple[Release, ...]:
         """What one model is made of: for a caller that loads it again by name."""
@@ -113,6 +127,15 @@ class Fleet:
         if self._profiles is None:
             self._profiles = self._committed.profiles
 
+    async def _try_again(self) -> None:
+        while self.problem:
+            await asyncio.sleep(self._settings.retry_s)
+            async with self._changing:
+                await self._read()
+                if not self.problem:
+                    await self._serve()
+        _log.info("what is committed serves now")
+
     async def _serve(self) -> None:
         """First without what is denied, so that it ends where it served; then with it, so that the index says why."""
         found = self._together(self._hand)
@@ -125,7 +148,7 @@ class Fleet:
     def _together(self, hand: Iterable[Release]) -> Together:
         standings = self._repository.standings()
         serving = {(one.model, one.version) for one in standings if one.state == "READY" and _is_signed(one)}
-        return together(self._committed, hand, unsigned=self._unsigned, serving=serving)
+        return together(self._committed, hand, unsigned=self._settings.unsigned, serving=serving)
 
 
 class Listed:

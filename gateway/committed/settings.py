@@ -16,6 +16,7 @@ class FleetSettings:
     root: str = ""  # the root of trust that this device was given; "": root.json in the store
     unsigned: bool = True  # whether what lies in [models] dir, which nobody signed, may serve
     verify_deadline_s: float = 60.0  # how long the process that judges all signatures may take
+    retry_s: float = 30.0  # pause before what could not be read or judged is tried again
 
     def __post_init__(self) -> None:
         """Refuse a root without a store, and paths that depend on where one stands. ConfigurationError (fleet)."""
@@ -24,8 +25,9 @@ class FleetSettings:
         for key in ("store", "root"):
             if (value := getattr(self, key)) and not Path(value).is_absolute():
                 raise ConfigurationError(f"must be an absolute path, not {value!r:.200}", table="fleet", key=key)
-        if self.verify_deadline_s <= 0:
-            raise ConfigurationError("must be more than 0", table="fleet", key="verify_deadline_s")
+        for key in ("verify_deadline_s", "retry_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigurationError("must be more than 0", table="fleet", key=key)
 
     @property
     def folder(self) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from gateway.domain.release import Release
 from gateway.store.active import Active, read_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
+from gateway.store.library import file_digest
 from gateway.store.settings import LibrarySettings
 
 ACTIVE_FILE = "active.json"
@@ -66,6 +66,7 @@ class Store:
         could be judged."""
         active = await self._active()
         judgement = await self._judged(active)
+        self._sound &= {*active.slots.values(), *active.previous.values(), *active.files}
         slots = {slot: await asyncio.to_thread(self._slot, slot, active, judgement) for slot in active.slots}
         return Committed(slots, _profiles(active))
 
@@ -129,7 +130,7 @@ class Store:
 
     def _root_digest(self) -> str:
         try:
-            return hashlib.sha256(self._settings.root_file.read_bytes()).hexdigest()
+            return file_digest(self._settings.root_file)
         except OSError:  # the judge says why nothing can be believed
             return ""
 

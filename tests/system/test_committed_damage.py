@@ -100,6 +100,18 @@ def test_nothing_is_known_of_a_damaged_list_and_what_is_by_hand_serves(device, t
         assert "what is committed cannot be served" in daemon.log
 
 
+def test_what_could_not_be_read_is_tried_again(device, tmp_path):
+    """A disk that comes late, a process that could not be started: nobody is there to say commit."""
+    store = damaged(device, tmp_path, "active", lambda file: flip_bit(file, 0.0))
+    with device.running(store, more="retry_s = 0.2\n") as daemon:
+        assert {key for key, (state, _) in index(daemon).items() if state == "READY"} == {HAND}
+        flip_bit(store / "active.json", 0.0)
+        daemon.wait_logged("variant chosen", model="meter-reader", version="2")
+        daemon.wait_logged("variant chosen", model="moves")
+        daemon.wait_logged("what is committed serves now")
+        assert device.control.status()["problem"] == ""
+
+
 def test_what_serves_goes_on_when_the_list_or_its_files_are_damaged_meanwhile(device, tmp_path):
     store = damaged(device, tmp_path, "active", lambda _: None)
     with device.running(store) as daemon:
