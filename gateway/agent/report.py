@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.agent.identity import Identity
 from gateway.agent.storage import Storage
-from gateway.agent.work import POLLED, WAITING
+from gateway.agent.work import OUT_OF_REACH, POLLED, WAITING
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.update import REPORTED, Failure
@@ -92,7 +92,7 @@ def judged(standing: Standing) -> tuple[str, str]:
         return UPDATING, f"{update.slot} is being updated to {update.activation.version}: {update.step.value}"
     reason, problem = standing.polled.get("reason", ""), standing.polled.get("problem", "")
     if problem:
-        return (UNREACHABLE if reason == "unreachable" else REFUSED), problem
+        return (UNREACHABLE if reason in OUT_OF_REACH else REFUSED), problem
     if standing.accepted is None:
         return NEW, "the fleet was not asked yet; run edge-agent sync"
     return _compared(standing, standing.accepted.assignment)

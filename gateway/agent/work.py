@@ -31,10 +31,13 @@ from gateway.trust.distrust import Distrust
 POLLED, WAITING = "polled", "waiting"
 """Names of the facts: how the last question ended; why updates do not go on, by slot."""
 
+OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
+"""Reasons that say nothing of what is assigned: another time it may be otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How a question to the fleet ended. `reason`: of `trust.distrust.Reason`, "unreachable", "no-room" or ""."""
+    """How a question to the fleet ended. `reason`: of `trust.distrust.Reason`, one of OUT_OF_REACH, "daemon-refuses" or ""."""
 
     assignment: Assignment | None
     reason: str = ""
@@ -113,8 +116,10 @@ class Agent:
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
             return Polled(None, "unreachable", str(error), error.retry_after_s)
-        except (UnreachableError, RefusedError) as error:
+        except UnreachableError as error:
             return Polled(None, "daemon", str(error))
+        except RefusedError as error:
+            return Polled(None, "daemon-refuses", str(error))
         except StoreError as error:
             return Polled(None, "store", str(error))
         return Polled(assignment)
