@@ -1,0 +1,41 @@
+"""The guide names what there is, with true defaults, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.parser import PROGRAM, VERBS
+from fleet.settings import FleetSettings
+
+GUIDE = (Path(__file__).parents[3] / "fleet" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_is_in_the_guide(verb: str) -> None:
+    assert re.search(rf"\bedge-fleet {verb}\b|`{verb}`|\b{verb} add\b", GUIDE)
+
+
+def test_every_setting_is_in_the_guide_with_its_default() -> None:
+    written = dict(re.findall(r"^\| `([a-z_]+)` \| `([^`]*)` \|", GUIDE, re.MULTILINE))
+    true = {spec.name: json.dumps(spec.default) for spec in dataclasses.fields(FleetSettings)}
+    assert written == true
+
+
+def test_every_command_of_the_guide_can_be_parsed() -> None:
+    lines = re.findall(r"^edge-fleet (.+?)(?: +#.*)?$", GUIDE.replace("\\\n", " "), re.MULTILINE)
+    assert len(lines) >= 12
+    for line in lines:
+        assert PROGRAM.parser().parse_args(line.split())
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_example_of_the_help_can_be_parsed(verb) -> None:
+    lines = re.findall(r"edge-fleet (.+?)(?: +#.*)?$", verb.examples.replace("\\\n", " "), re.MULTILINE)
+    assert lines
+    for line in lines:
+        assert PROGRAM.parser().parse_args(line.partition(" | ")[0].split())
