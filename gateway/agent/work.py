@@ -37,7 +37,7 @@ OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """How a question to the fleet ended. `reason`: of `trust.distrust.Reason`, one of OUT_OF_REACH, "daemon-refuses" or ""."""
+    """How a question to the fleet ended. `reason`: of `Reason` (trust), of OUT_OF_REACH, "daemon-refuses" or ""."""
 
     assignment: Assignment | None
     reason: str = ""

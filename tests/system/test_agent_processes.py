@@ -1,0 +1,206 @@
+"""Processes that are not there, are there twice, or end in the middle: the daemon, the agent, and both."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.daemon import WAIT_S
+from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, fleet_device
+
+SLOWLY = {**SETTINGS["probation"], "duration_s": 60.0}
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
+    """Version 1 serves."""
+    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def settings(device: FleetDevice) -> None:
+    device.configure()
+
+
+def test_a_second_agent_leaves_the_first_alone(device: FleetDevice) -> None:
+    device.configure(probation=SLOWLY)
+    device.assign(device.publish())
+    with device.hammered(), device.started("sync") as first:
+        device.wait_for_share(first)
+        for verb, *arguments in (("sync", "--json"), ("rollback", SLOT)):
+            second = device.agent(verb, *arguments)
+            assert (second.code, second.out) == (3, "")
+            assert "another edge-agent is at work here" in second.err
+        assert device.status["state"] == "updating"  # may be asked at any time
+        assert first.poll() is None
+    device.configure()
+    assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def test_without_a_daemon_the_agent_says_what_to_do(device: FleetDevice) -> None:
+    before = device.serving
+    device.assign(device.publish())
+    device.daemon.stop()
+    done = device.sync()
+    assert done.code == 3
+    assert "is edge-gateway.service running" in done.err
+    assert str(device.socket) in done.err
+    assert done.told["slots"][SLOT]["committed"]["version"] in before
+    device.daemon.start()
+    with device.hammered():
+        assert device.serving == before
+        assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def test_a_daemon_killed_during_probation_rolls_back(device: FleetDevice) -> None:
+    before = device.serving
+    device.configure(probation=SLOWLY)
+    device.assign(device.publish())
+    with device.started("sync", "--json") as agent:
+        device.wait_for_share(agent)
+        device.daemon.kill()
+        device.daemon.start()
+        assert device.serving == before  # by itself, without the agent
+        out, err = agent.communicate(timeout=WAIT_S)
+    assert agent.returncode == 1, err
+    assert "the daemon" in out
+    update = device.status["history"][0]
+    assert (update["state"], update["failure"]["step"]) == ("rolled_back", "probation")
+    with device.hammered():
+        assert device.serving == before
+
+
+def test_an_agent_killed_during_probation_leaves_the_traffic_to_what_is_committed(device: FleetDevice) -> None:
+    """The share is a lease, and nobody renews it."""
+    before = device.serving
+    device.configure(probation=SLOWLY)
+    device.assign(device.publish())
+    with device.hammered(), device.started("sync") as agent:
+        device.wait_for_share(agent)
+        agent.kill()
+        agent.wait()
+        deadline = time.monotonic() + WAIT_S
+        while device.serving != before:
+            assert time.monotonic() < deadline, device.serving
+    assert device.status["state"] == "updating"
+    device.configure()
+    with device.hammered():
+        assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def test_a_slot_that_is_withdrawn(device: FleetDevice) -> None:
+    device.assign(None)
+    done = device.sync()
+    assert (done.code, done.told["slots"]) == (0, {})
+    assert device.serving == {}
+    assert not list((device.store / "releases").iterdir())
+    device.assign(device.publish())
+    assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def running(device: FleetDevice) -> subprocess.Popen[bytes]:
+    """`edge-agent run`, its log in a file."""
+    with (device.folder / "agent.log").open("ab") as log:
+        return subprocess.Popen(device.command("run"), stdout=log, stderr=log)
+
+
+def wait_log(device: FleetDevice, text: str, count: int = 1) -> None:
+    """Until the log has it so many times."""
+    deadline = time.monotonic() + WAIT_S
+    file = device.folder / "agent.log"
+    while file.read_text().count(text) < count:
+        assert time.monotonic() < deadline, file.read_text()
+        time.sleep(0.02)
+
+
+def test_run_keeps_in_step_wakes_by_sighup_and_stops_by_sigterm(device: FleetDevice) -> None:
+    log = device.folder / "agent.log"
+    log.unlink(missing_ok=True)
+    with device.hammered(), running(device) as agent:
+        try:
+            wait_log(device, '"next question"')
+            device.assign(device.publish())
+            agent.send_signal(signal.SIGHUP)
+            wait_log(device, '"outcome": "done"')
+            assert device.serving == {str(device.newest): 100}
+            wait_log(device, '"next question"', 2)
+            resident = resident_bytes(agent.pid)
+            print(f"\nedge-agent run sleeps in {resident / 2**20:.1f} MiB (RSS)")
+            assert resident < 45e6
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(WAIT_S) == 0
+        finally:
+            agent.kill()
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def test_run_finishes_a_probation_that_lasts_longer_than_its_polls_are_apart(device: FleetDevice) -> None:
+    log = device.folder / "agent.log"
+    log.unlink(missing_ok=True)
+    device.configure(agent={"poll_s": 0.5, "jitter_percent": 0.0}, probation={**SLOWLY, "duration_s": 2.0})
+    device.assign(device.publish())
+    with running(device) as agent:
+        try:
+            wait_log(device, '"outcome": "done"')
+            assert log.read_text().count('"step": "probation"') == 1
+            assert log.read_text().count('"event": "polled"') >= 3
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(WAIT_S) == 0
+        finally:
+            agent.kill()
+    assert device.serving == {str(device.newest): 100}
+
+
+def test_run_stopped_during_a_probation_goes_on_later(device: FleetDevice) -> None:
+    log = device.folder / "agent.log"
+    log.unlink(missing_ok=True)
+    device.configure(probation=SLOWLY)
+    device.assign(device.publish())
+    with running(device) as agent:
+        try:
+            wait_log(device, '"step": "probation"')
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(WAIT_S) == 0
+        finally:
+            agent.kill()
+    assert device.status["state"] == "updating"
+    device.configure()
+    assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def test_run_waits_for_an_agent_that_somebody_started_by_hand(device: FleetDevice) -> None:
+    log = device.folder / "agent.log"
+    log.unlink(missing_ok=True)
+    device.configure(probation=SLOWLY, agent={"retry_s": 0.2})
+    device.assign(device.publish())
+    with device.started("sync") as by_hand:
+        device.wait_for_share(by_hand)
+        with running(device) as agent:
+            try:
+                wait_log(device, "another edge-agent is at work here")
+                by_hand.kill()
+                by_hand.wait()
+                wait_log(device, '"step": "probation"')
+                agent.send_signal(signal.SIGTERM)
+                assert agent.wait(WAIT_S) == 0
+            finally:
+                agent.kill()
+    device.configure()
+    assert device.sync().code == 0
