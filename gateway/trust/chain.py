@@ -17,7 +17,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.assignment_form import DIGEST
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import check_path, is_file, release_path
+from gateway.trust.paths import is_file, release_path
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS, TrustSettings
 from gateway.trust.signatures import signers
@@ -114,7 +114,6 @@ def _vouched(path: str, evidence: Sequence[str], root: Root, blob: Blob, setting
 
     The top-level targets role delegates only: alone it vouches for nothing, whoever holds its keys.
     """
-    check_path(path)
     where = f"the evidence for {path}"
     if not 2 <= len(evidence) <= settings.evidence_limit:
         counted = f"it has {len(evidence)} documents, 2 to {settings.evidence_limit} are read"

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from securesystemslib.signer import CryptoSigner, SSlibKey
-from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Root, TargetFile, Targets
+from tuf.api.metadata import DelegatedRole, Delegations, Metadata, TargetFile, Targets
 
 from gateway.domain.activation import activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.trust.chain import trusted_root, verify_activation, verify_file
+from gateway.trust.chain import verify_activation, verify_file
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.settings import TrustSettings
 from tests.simulators.fleet_repository import FleetRepository, new_key
 from tests.simulators.trusting_device import TrustingDevice, folder_files
 
@@ -286,39 +285,12 @@ def test_a_release_document_of_another_release(installed: TrustingDevice, reposi
     assert reason(installed, evidence=digests, release=keep(installed, document)) is Reason.SWAPPED
 
 
-# ---- the chain of roots
-
-
-def chain_reason(pinned: bytes, roots: list[bytes], version: int, **settings: int) -> Reason:
-    with pytest.raises(Distrust) as caught:
-        trusted_root(pinned, roots, version, TrustSettings(**settings))
-    return caught.value.reason
-
-
-def test_each_root_is_signed_by_its_predecessor_and_by_itself(repository: FleetRepository) -> None:
-    for _ in range(3):
-        repository.rotate("root")
-    one, *later = [repository.root_bytes(version) for version in range(1, 5)]
-    assert trusted_root(one, later, 4).version == 4
-    assert trusted_root(one, later, 2).version == 2
-    assert trusted_root(later[1], [one, *later], 4).version == 4  # pinned at 3: what is older is not asked
-    assert trusted_root(later[2], later, 1).version == 4  # the pinned root is the oldest that counts
-    assert chain_reason(one, later[1:], 4) is Reason.DAMAGED
-    assert chain_reason(one, later[:2], 4) is Reason.DAMAGED
-    assert chain_reason(one, later, 4, roots_limit=2) is Reason.TOO_LARGE
-
-
-def test_a_root_that_only_one_side_signed(repository: FleetRepository) -> None:
-    one, old = repository.root_bytes(1), list(repository.keys["root"])
-    repository.rotate("root")
-    true = Metadata[Root].from_bytes(repository.root_bytes(2))
-    for holders in (old[:2], repository.keys["root"], [old[0], repository.keys["root"][0]], old[:1]):
-        forged = repository.sign(Metadata(true.signed), holders)
-        assert chain_reason(one, [forged], 2) is Reason.FORGED
-    unsigned = Metadata[Root].from_bytes(one)
-    unsigned.signatures.clear()
-    assert chain_reason(unsigned.to_bytes(), [], 1) is Reason.FORGED
-    assert chain_reason(b"", [], 1) is Reason.DAMAGED
+def test_a_length_that_its_owner_signed_falsely(installed: TrustingDevice, repository: FleetRepository) -> None:
+    owner = evidence(installed, 1)
+    owner.signed.targets[TWO].length += 1
+    content = repository.sign(owner, repository.keys["models-acme"])
+    digests = (installed.slots[SLOT].evidence[0], keep(installed, content))
+    assert reason(installed, evidence=digests) is Reason.SWAPPED
 
 
 # ---- profiles and policies
@@ -337,6 +309,13 @@ def test_a_file_is_verified_as_a_release_is(repository: FleetRepository, device:
         return verify_file(target, digests, 1, pinned=device.pinned, roots=device.roots, blob=blob)
 
     assert verified(target) == content
+    longer = state.roles["policy"]
+    longer.signed.targets[path].length += 1
+    digests = (digests[0], keep(device, repository.sign(longer, repository.keys["policy"])))
+    with pytest.raises(Distrust, match="bytes are not those"):
+        verified(replace(target, size_bytes=len(content) + 1))
+    longer.signed.targets[path].length -= 1
+    digests = (digests[0], keep(device, repository.sign(longer, repository.keys["policy"])))
     for changed, expected in (
         (replace(target, sha256=keep(device, b"{}"), size_bytes=2), Reason.SWAPPED),
         (replace(target, size_bytes=14), Reason.SWAPPED),

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tuf.api.metadata import DelegatedRole, Delegations, TargetFile, Targets
 
+from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.routing import version_order
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import check_path, is_file, release_path
 from gateway.trust.settings import TrustSettings
-from gateway.trust.targets import Role, evidence_roles, find_target, floor_of
+from gateway.trust.targets import Role, check_target, evidence_roles, find_target, floor_of
 
 PATH = "models/acme/reader/2/release"
 FILE = TargetFile(3, {"sha256": "ab" * 32}, PATH)
@@ -96,6 +97,31 @@ def test_roles_that_delegate_to_each_other_end() -> None:
     role, order = asked(targets=wide, **{f"r{number}": delegating() for number in range(50)})
     assert find_target(PATH, role, TrustSettings(delegations_limit=9)) is None
     assert len(order) == 9
+
+
+def test_a_path_that_is_not_understood_is_looked_up_nowhere() -> None:
+    role, order = asked(targets=delegating(("acme", "models/acme/*/*/*", True)))
+    with pytest.raises(Distrust) as caught:
+        find_target("models/acme/../2/release", role)
+    assert caught.value.reason is Reason.BAD_PATH
+    assert not order
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, Reason.UNSIGNED),
+        (TargetFile(4, FILE.hashes, PATH), Reason.SWAPPED),
+        (TargetFile(3, {"sha256": "cd" * 32}, PATH), Reason.SWAPPED),
+        (TargetFile(3, {"sha512": "ab" * 32}, PATH), Reason.SWAPPED),
+    ],
+)
+def test_a_target_is_as_it_is_signed(found: TargetFile | None, reason: Reason) -> None:
+    target = Target(PATH, 3, "ab" * 32)
+    check_target(target, FILE)
+    with pytest.raises(Distrust) as caught:
+        check_target(target, found)
+    assert caught.value.reason is reason
 
 
 def owner(**floors: Any) -> Targets:
