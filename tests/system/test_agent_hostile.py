@@ -1,0 +1,150 @@
+"""Whoever holds every online key (timestamp, snapshot, director) against a whole device: exit code 1, the reason in
+`status`, nothing new served, floors as they were; and the next honest assignment is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tuf.api.metadata import Metadata, TargetFile, Targets
+
+from gateway.agent.config import AgentConfig
+from gateway.agent.storage import looked_at
+from gateway.domain.assignment import Target
+from gateway.store.journal_rows import Floors
+from tests.simulators.fleet_device import DEVICE, SLOT, FleetDevice, fleet_device
+from tests.simulators.fleet_repository import FleetRepository, new_key
+
+ATTACKERS = b"the attacker's"
+RELEASE = f"models/acme/{SLOT}/{{}}/release"
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
+    """Version 2 serves; its owner's floor is 2, and 1 was assigned before."""
+    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
+        made.assign(made.publish(floor="2"))
+        assert made.sync().code == 0
+        yield made
+
+
+def forged(repository: FleetRepository, version: str) -> Target:
+    return repository.forge_release(SLOT, version, ATTACKERS)[0]
+
+
+def unsigned_model(device: FleetDevice) -> None:
+    device.repository.assign(DEVICE, {SLOT: forged(device.repository, "66")})
+
+
+def swapped_hash(device: FleetDevice) -> None:
+    device.repository.assign(DEVICE, {SLOT: forged(device.repository, "2")})
+
+
+def another_devices_document(device: FleetDevice) -> None:
+    repository = device.repository
+    repository.put_assignment(DEVICE, repository.assign("door-2", {SLOT: RELEASE.format(1)}, version=1000))
+
+
+def replayed_older_document(device: FleetDevice) -> None:
+    device.repository.assign(DEVICE, {}, version=1)
+
+
+def below_the_floor(device: FleetDevice) -> None:
+    device.repository.assign(DEVICE, {SLOT: RELEASE.format(1)})
+
+
+def wrong_hardware(device: FleetDevice) -> None:
+    path = device.repository.add_release(SLOT, "50", accelerators=["hailo-8"], runtime="onnx", floor="2")
+    device.repository.assign(DEVICE, {SLOT: path})
+
+
+def expired(device: FleetDevice) -> None:
+    now = datetime.now(UTC)
+    times = {"issued": now - timedelta(hours=25), "expires": now - timedelta(hours=1)}
+    device.repository.assign(DEVICE, {SLOT: RELEASE.format(2)}, **times)
+
+
+def another_online_key(device: FleetDevice) -> None:
+    repository = device.repository
+    content = repository.assignment(DEVICE, {SLOT: RELEASE.format(2)}, signers=repository.keys["timestamp"])
+    repository.put_assignment(DEVICE, content)
+
+
+def forged_owner_metadata(device: FleetDevice) -> None:
+    repository = device.repository
+    target, document = repository.forge_release(SLOT, "67", ATTACKERS)
+    metadata = repository.owner_targets()
+    metadata.signed.targets[target.path] = TargetFile.from_data(target.path, document, ["sha256"])
+    metadata.signed.version += 1
+    stolen = [*repository.keys["director"], *repository.keys["snapshot"], new_key()]
+    repository.forge("models-acme", metadata, stolen)
+    repository.assign(DEVICE, {SLOT: target})
+
+
+def slot_twice(device: FleetDevice) -> None:
+    repository = device.repository
+    made = repository.assignment(DEVICE, {SLOT: RELEASE.format(1), "second": RELEASE.format(2)})
+    metadata: Metadata[Targets] = Metadata.from_bytes(made)
+    for file in metadata.signed.targets.values():
+        file.unrecognized_fields["custom"] = {"slot": SLOT}
+    repository.put_assignment(DEVICE, repository.sign(metadata, repository.keys["director"]))
+
+
+CASES: dict[str, tuple[Callable[[FleetDevice], None], str]] = {
+    "an unsigned model": (unsigned_model, "unsigned"),
+    "a swapped hash": (swapped_hash, "swapped"),
+    "another device's document": (another_devices_document, "other-device"),
+    "an older document": (replayed_older_document, "replayed"),
+    "below the owner's floor": (below_the_floor, "below-floor"),
+    "wrong hardware": (wrong_hardware, "wrong-hardware"),
+    "an expired document": (expired, "expired"),
+    "another online key": (another_online_key, "wrong-key"),
+    "a slot twice": (slot_twice, "slot-twice"),
+    "forged owner metadata": (forged_owner_metadata, "forged"),
+}
+
+
+def floors(device: FleetDevice) -> Floors:
+    with looked_at(device.store, AgentConfig()) as storage:
+        return storage.journal.floors()
+
+
+def check_refused(device: FleetDevice, reason: str) -> None:
+    before, active = floors(device), (device.store / "active.json").read_bytes()
+    serving = device.serving
+    done = device.sync()
+    assert (done.code, done.told["state"], done.told["last_poll"]["reason"]) == (1, "refused", reason), done.told["why"]
+    assert f"({reason})" in done.told["why"]
+    assert done.told["why"] in done.err
+    after = floors(device)
+    assert replace(after, numbers={}) == replace(before, numbers={})
+    assert {k: v for k, v in after.numbers.items() if k.startswith("assignment")} == {
+        k: v for k, v in before.numbers.items() if k.startswith("assignment")
+    }
+    assert all(after.numbers[name] >= value for name, value in before.numbers.items())
+    assert (device.serving, (device.store / "active.json").read_bytes()) == (serving, active)
+    assert not [file for file in (device.store / "blobs/sha256").iterdir() if ATTACKERS in file.read_bytes()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_thief_of_every_online_key(device: FleetDevice, case: str) -> None:
+    attack, reason = CASES[case]
+    metadata = device.repository.public / "metadata"
+    honest = {file: file.read_bytes() for file in metadata.iterdir()}
+    with device.hammered():
+        attack(device)
+        check_refused(device, reason)
+    if case == "forged owner metadata":  # what the thief signed as timestamp and snapshot has to be overtaken
+        for file in set(metadata.iterdir()) - set(honest):
+            file.unlink()
+        for file, content in honest.items():
+            file.write_bytes(content)
+        device.publish(floor="2")
+        device.assign(device.publish(floor="2"))
+    else:
+        device.assign(RELEASE.format(2))
+    done = device.sync()
+    assert (done.code, done.told["state"]) == (0, "in-step"), done.told["why"]
