@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gateway import assembly
 from gateway.assembly import Survey
 from gateway.committed.settings import FleetSettings
-from gateway.committed.store import Committed, Store
+from gateway.committed.store import Committed, Slot, Store
 from gateway.committed.together import Together, together
 from gateway.config import Config
 from gateway.domain.activation import Activation
@@ -142,8 +142,26 @@ class Fleet:
         for problem in found.unlisted:
             _log.error("not served: %s", problem)
         await self._repository.synchronise((*found.signed, *found.admitted))
+        if await self._let_previous_step_in():
+            found = self._together(self._hand)
+            await self._repository.synchronise((*found.signed, *found.admitted))
         if found.denied:
             await self._repository.synchronise(found.every)
+
+    async def _let_previous_step_in(self) -> bool:
+        """Where a committed release is what its owner signed and yet cannot be opened (a runtime was renewed, say),
+        the release before it, if that is sound, rather than nothing. Whether there is such a slot."""
+        standings = {(one.model, one.version): one for one in self._repository.standings()}
+        slots = dict(self._committed.slots)
+        for name, slot in self._committed.slots.items():
+            standing = standings.get((name, slot.release.version))
+            if slot.release.problem or standing is None or standing.state != "UNAVAILABLE":
+                continue
+            if (previous := await self._store.previous(name)) is not None:
+                slots[name] = Slot(replace(slot.release, manifest=None, problem=standing.reason), previous)
+        found = slots != self._committed.slots
+        self._committed = replace(self._committed, slots=slots)
+        return found
 
     def _together(self, hand: Iterable[Release]) -> Together:
         standings = self._repository.standings()

@@ -70,6 +70,14 @@ class Store:
         slots = {slot: await asyncio.to_thread(self._slot, slot, active, judgement) for slot in active.slots}
         return Committed(slots, _profiles(active))
 
+    async def previous(self, slot: str) -> Release | None:
+        """What served `slot` before what is committed, if that is here and sound."""
+        try:
+            activation = (await self._active()).previous.get(slot)
+            return None if activation is None else await self.release(activation)
+        except (StoreError, VariantError):
+            return None
+
     async def profiles(self) -> tuple[Profile, ...]:
         """Device profiles that are installed and sound; the log says what is wrong with the others. Never raises."""
         try:

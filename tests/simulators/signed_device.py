@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,3 +57,14 @@ def index(daemon: Daemon) -> dict[tuple[str, str], tuple[str, str]]:
     """RepositoryIndex: state and reason by model and version."""
     with triton.InferenceServerClient(daemon.grpc) as client:
         return {(one.name, one.version): (one.state, one.reason) for one in client.get_model_repository_index().models}
+
+
+def poisoned(folder: Path) -> Path:
+    """The release, whole and to be signed, with an artifact that no runtime can read."""
+    artifact = folder / "onnx-int8" / "model.onnx"
+    before, content = artifact.read_bytes(), b"no network"
+    artifact.write_bytes(content)
+    manifest = folder / "manifest.toml"
+    text = manifest.read_text().replace(hashlib.sha256(before).hexdigest(), hashlib.sha256(content).hexdigest())
+    manifest.write_text(text.replace(f"bytes = {len(before)}", f"bytes = {len(content)}"))
+    return folder

@@ -1,6 +1,7 @@
 """A daemon that serves what the store commits: with nothing but the disk, beside what was given by hand."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from gateway.agent.control import RefusedError
 from gateway.store.active import retired, write_active
 from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, copy_model, golden
 from tests.simulators.hammer import hammering
-from tests.simulators.signed_device import VARIANT, SignedDevice, index
+from tests.simulators.signed_device import VARIANT, SignedDevice, index, poisoned
 
 PROFILE = (ROOT / "device_profiles" / "generic-x86.toml").read_text()
 
@@ -57,6 +58,24 @@ def test_the_daemon_asks_no_clock(device):
     with device.running(environ=clock) as daemon:
         assert index(daemon) == {("meter-reader", "1"): ("READY", "")}
         assert "1970-01-02" in daemon.log
+
+
+def test_a_signed_release_that_cannot_be_opened_here_leaves_its_place_to_the_previous_one(device):
+    """Committed, signed and whole, but no runtime takes it any more; a later one that it takes is served again."""
+    device.store.install("meter-reader", device.publish("meter-reader"), VARIANT)
+    bad = poisoned(copy_model("meter-reader", device.folder / "bad", version="2"))
+    device.store.install("meter-reader", device.repository.add_model(bad), VARIANT)
+    with device.running() as daemon:
+        assert answers(daemon) == ["1"] * 5
+        for again in (daemon.reload, device.control.commit):
+            state, reason = index(daemon)["meter-reader", "2"]
+            assert state == "UNAVAILABLE"
+            assert re.search("onnx-int8.*; the previous release, version 1, serves instead", reason)
+            again()
+        assert answers(daemon) == ["1"] * 5
+        device.store.install("meter-reader", device.publish("meter-reader", "3"), VARIANT)
+        device.control.commit()
+        assert index(daemon) == {("meter-reader", "3"): ("READY", "")}
 
 
 def test_what_is_unsigned_is_marked_everywhere(device):

@@ -1,6 +1,5 @@
 """The control API of a real daemon: versions loaded, shared, compared and let go while callers never notice."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from gateway.agent.control import RefusedError
 from tests.simulators import modules
 from tests.simulators.daemon import ANYWHERE, copy_model
 from tests.simulators.hammer import hammering
-from tests.simulators.signed_device import VARIANT, SignedDevice, index
+from tests.simulators.signed_device import VARIANT, SignedDevice, index, poisoned
 
 NOBODY = 65534
 
@@ -124,17 +123,6 @@ def test_a_release_that_fails_its_golden_set_is_refused_with_the_reason(device):
         hammer.wait_answers()
         assert set(device.standings()) == {("meter-reader", "1")}
     assert hammer.failures == []
-
-
-def poisoned(folder):
-    """The release, whole and to be signed, with an artifact that no runtime can read."""
-    artifact = folder / "onnx-int8" / "model.onnx"
-    before, content = artifact.read_bytes(), b"no network"
-    artifact.write_bytes(content)
-    manifest = folder / "manifest.toml"
-    text = manifest.read_text().replace(hashlib.sha256(before).hexdigest(), hashlib.sha256(content).hexdigest())
-    manifest.write_text(text.replace(f"bytes = {len(before)}", f"bytes = {len(content)}"))
-    return folder
 
 
 @pytest.fixture
