@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tuf.api.metadata import Key, Metadata, Root, Targets
 
-from fleet.roles import Quorum
+from fleet.roles import ROOT, TARGETS, Quorum, check_targets, role_paths
 from gateway.domain.errors import ConfigurationError
 
 SCHEMA = 1
@@ -67,7 +67,7 @@ def read_draft(content: bytes, file: str) -> Draft:
             documents={path: text.encode() for path, text in document["documents"].items()},
         )
         _check_kind(draft, document["schema"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigurationError) as error:
         problem = f"is no draft that can be read ({type(error).__name__}: {error!s:.200}); ask for it again"
         raise ConfigurationError(problem, file=file) from None
     check_documents(draft, file)
@@ -101,9 +101,13 @@ def check_documents(draft: Draft, file: str = "") -> None:
 def _check_kind(draft: Draft, schema: object) -> None:
     if schema != SCHEMA:
         raise ValueError(f"schema {schema!r:.40} is not known, {SCHEMA} is")
-    kind = Root if draft.role == "root" else Targets
+    if draft.role not in {ROOT, TARGETS}:
+        role_paths(draft.role)
+    kind = Root if draft.role == ROOT else Targets
     if not all(isinstance(m.signed, kind) for m in (draft.metadata, draft.previous) if m):
         raise ValueError(f"its role is {draft.role}, its document of another kind")
+    if isinstance(draft.metadata.signed, Targets):
+        check_targets(draft.metadata.signed)
 
 
 def _quorum_document(quorum: Quorum) -> dict[str, Any]:

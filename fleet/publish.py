@@ -121,7 +121,7 @@ def _conflict(published: Published, ready: Mapping[str, Draft]) -> tuple[str, st
         if above in ready:
             return above, f"it changes who signs {role}, which these keys have not signed yet"
         if role in ready:
-            return role, f"it is not signed by the keys that {above} names; have {above} published first"
+            return role, f"it is not signed by the keys that {above} names; make it again, or publish {above} first"
     return None
 
 

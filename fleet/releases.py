@@ -89,11 +89,14 @@ def model_floor(targets: Targets | None, owner: str, model: str, *, beside: str 
     The target `beside` does not count.
     """
     prefix = f"models/{owner}/{model}/"
-    return newest_version(
-        str(target.custom["floor"])
-        for path, target in (targets.targets if targets else {}).items()
-        if path.startswith(prefix) and path != beside and isinstance(target.custom, dict) and "floor" in target.custom
-    )
+    every = (targets.targets if targets else {}).items()
+    floors = (signed_floor(target) for path, target in every if path.startswith(prefix) and path != beside)
+    return newest_version(floor for floor in floors if floor)
+
+
+def signed_floor(target: TargetFile) -> str:
+    """What the owner signed beside a target ("": nothing)."""
+    return str(target.custom.get("floor", "")) if isinstance(target.custom, dict) else ""
 
 
 def choose_floor(wanted: str | None, standing: str | None, version: str) -> str:

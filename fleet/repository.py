@@ -16,7 +16,7 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
 
 from fleet.disk import read_bounded
-from fleet.roles import ROOT, TARGETS, delegated_roles
+from fleet.roles import ROOT, TARGETS, check_targets, delegated_roles
 from gateway.domain.errors import ConfigurationError
 
 METADATA, TARGET_FILES, BLOBS, ASSIGNMENTS = "metadata", "targets", "blobs/sha256", "assignments"
@@ -94,7 +94,9 @@ def read_metadata(folder: Path, name: str, kind: type[Signed], limit_bytes: int)
     content = read_bounded(folder / name, limit_bytes)
     try:
         metadata: Metadata[Any] = Metadata.from_bytes(content)
-    except RepositoryError as error:
+        if isinstance(metadata.signed, Targets):
+            check_targets(metadata.signed)
+    except (RepositoryError, ValueError) as error:
         problem = f"is damaged: {error!s:.200}; restore it from a mirror or a backup"
         raise ConfigurationError(problem, file=str(folder / name)) from None
     if not isinstance(metadata.signed, kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
 ONLINE = (SNAPSHOT, TIMESTAMP)
 """Signed while publishing, by keys that the publisher holds."""
 OWNER_PREFIX = "models-"
+DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,21 @@ def role_paths(role: str) -> list[str]:
 
 def signer_name(key: Key) -> str:
     """What people call the key's holder; the beginning of the key's id where it was given no name."""
-    return str(key.unrecognized_fields.get(NAME_FIELD) or key.keyid[:8])
+    return printable(str(key.unrecognized_fields.get(NAME_FIELD) or key.keyid[:8]))
+
+
+def printable(text: str) -> str:
+    """On one line and without what would steer a terminal: documents come from others."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def check_targets(targets: Targets) -> None:
+    """Raises ValueError where a target could not be a file of the repository: its path, its digest."""
+    for path, target in targets.targets.items():
+        if not all(NAME_PATTERN.fullmatch(part) for part in path.split("/")):
+            raise ValueError(f"{path!r:.200} is no target's path")
+        if not DIGEST_PATTERN.fullmatch(target.hashes.get("sha256", "")):
+            raise ValueError(f"{path!r:.200} has no sha256 digest")
 
 
 NAME_FIELD = "x-edge-name"

@@ -12,7 +12,7 @@ from typing import Any, cast
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
-from fleet.releases import model_files
+from fleet.releases import model_files, signed_floor
 from fleet.repository import (
     ASSIGNMENTS,
     Published,
@@ -138,7 +138,8 @@ def assignment_findings(state: Published, device: str, metadata: Metadata[Target
         yield Finding(where, "is not signed by the director", again)
     if metadata.signed.unrecognized_fields.get("device") != device:
         yield Finding(where, "is addressed to another device", again)
-    slots = [str((target.custom or {}).get("slot")) for target in metadata.signed.targets.values() if target.custom]
+    customs = [target.custom for target in metadata.signed.targets.values()]
+    slots = [str(custom["slot"]) for custom in customs if isinstance(custom, dict) and "slot" in custom]
     for slot in sorted({slot for slot in slots if slots.count(slot) > 1}):
         yield Finding(where, f"fills the slot {slot} twice", again)
     for path, target in metadata.signed.targets.items():
@@ -152,9 +153,9 @@ def release_findings(target: TargetFile, release: SignedRelease) -> Iterator[Fin
     again = "edge-fleet model add it under a new version"
     if release.target != target.path:
         yield Finding(target.path, f"is the document of {release.target}", again)
-    floor = target.custom.get("floor") if isinstance(target.custom, dict) else None
-    if floor != release.floor:
-        yield Finding(target.path, f"signs the floor {floor}, its document says {release.floor}", again)
+    if signed_floor(target) != release.floor:
+        problem = f"signs the floor {signed_floor(target)}, its document says {release.floor}"
+        yield Finding(target.path, problem, again)
 
 
 def verify(folder: Path, now: datetime, settings: FleetSettings, advance: Advance = lambda _: None) -> Report:

@@ -12,8 +12,11 @@ from typing import cast
 from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
 from fleet.drafts import Document, Draft
-from fleet.roles import Quorum, delegated_roles, quorum, signer_name
+from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
+
+ID_CHARS = 16
+"""Of a key's id, shown: another key with the same 64 bits takes longer to find than it is worth."""
 
 
 def describe(draft: Draft, key: Key) -> list[str]:
@@ -27,7 +30,7 @@ def describe(draft: Draft, key: Key) -> list[str]:
         lines.append("  in full, because this key did not sign the version before:")
     changes = list(_root_changes(signed, before) if isinstance(signed, Root) else _changes(signed, before, draft))
     lines += [f"  {line}" for line in changes or ["nothing changes but the version and the time it is valid"]]
-    return lines + [f"  {line}" for line in progress_lines(draft)]
+    return [printable(line) for line in lines + [f"  {line}" for line in progress_lines(draft)]]
 
 
 def progress_lines(draft: Draft) -> Iterator[str]:
@@ -45,6 +48,11 @@ def names(wanted: Quorum) -> str:
     return f"{wanted.threshold} of {', '.join(map(signer_name, wanted.keys))}"
 
 
+def identified(wanted: Quorum) -> str:
+    """As `names`, with ids: whoever makes a draft may call any key alice."""
+    return f"{wanted.threshold} of {', '.join(f'{signer_name(k)} ({k.keyid[:ID_CHARS]})' for k in wanted.keys)}"
+
+
 def release_line(release: SignedRelease) -> str:
     """A release in one line."""
     variants = ", ".join(variant.name for variant in release.variants)
@@ -55,7 +63,7 @@ def release_line(release: SignedRelease) -> str:
 def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:
     old = cast("Root", before.signed) if before else None
     for name in signed.roles:
-        now, then = names(quorum(signed, name)), names(quorum(old, name)) if old else ""
+        now, then = identified(quorum(signed, name)), identified(quorum(old, name)) if old else ""
         if old is None or _keys(signed.roles[name]) != _keys(old.roles[name]):
             yield f"{name}: {now}{f' (before: {then})' if then else ''}"
 
@@ -74,8 +82,8 @@ def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
     then = delegated_roles(old)
     for name, role in delegated_roles(signed).items():
         if name not in then or _keys(role) != _keys(then[name]) or role.paths != then[name].paths:
-            was = f" (before: {names(quorum(old, name))})" if name in then else ""
-            yield f"{name}, for {', '.join(role.paths or ())}: {names(quorum(signed, name))}{was}"
+            was = f" (before: {identified(quorum(old, name))})" if name in then else ""
+            yield f"{name}, for {', '.join(role.paths or ())}: {identified(quorum(signed, name))}{was}"
     for name in then.keys() - delegated_roles(signed).keys():
         yield f"removes the role {name}"
 

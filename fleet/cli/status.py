@@ -15,6 +15,7 @@ from fleet.cli.common import draft_json, now, workspace
 from fleet.cli.verify import expiry_json
 from fleet.drafts import Draft
 from fleet.publish import is_published
+from fleet.releases import signed_floor
 from fleet.repository import ASSIGNMENTS, Published, read_assignments
 from fleet.roles import Quorum, delegated_roles, quorum
 from fleet.settings import FleetSettings
@@ -67,7 +68,7 @@ def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
 def releases(published: Published) -> list[tuple[str, str]]:
     """Path and signed floor of every release, by model and version."""
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
-    found = [(t.path, str((t.custom or {}).get("floor", ""))) for t in targets if t.path.startswith(RELEASES)]
+    found = [(t.path, signed_floor(t)) for t in targets if t.path.startswith(RELEASES)]
     return sorted(found, key=lambda entry: (entry[0].split("/")[1:3], version_order(entry[0].split("/")[3])))
 
 

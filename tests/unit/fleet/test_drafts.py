@@ -116,6 +116,32 @@ def test_roles_and_kinds_must_agree(repository: FleetRepository) -> None:
         read_draft(json.dumps(document).encode(), "x")
 
 
+@pytest.mark.parametrize("role", ["../../escape", "models-a/b", "snapshot", "timestamp", "nobody", ""])
+def test_a_draft_is_of_a_role_that_people_sign(repository: FleetRepository, role: str) -> None:
+    document = json.loads(draft_bytes(signing.renew(repository.drafting(), "models-acme")))
+    document["role"] = role
+    with pytest.raises(ConfigurationError, match="is no draft that can be read"):
+        read_draft(json.dumps(document).encode(), "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "hashes", "said"),
+    [
+        ("models/acme/../../release", {"sha256": "ab" * 32}, "is no target's path"),
+        ("/etc/passwd", {"sha256": "ab" * 32}, "is no target's path"),
+        ("models/acme/x/1/release", {"sha512": "ab" * 64}, "has no sha256 digest"),
+        ("models/acme/x/1/release", {"sha256": "../../x"}, "has no sha256 digest"),
+    ],
+)
+def test_targets_that_could_be_no_file_are_refused(
+    repository: FleetRepository, path: str, hashes: dict[str, str], said: str
+) -> None:
+    document = json.loads(draft_bytes(signing.renew(repository.drafting(), "models-acme")))
+    document["metadata"]["signed"]["targets"][path] = {"length": 1, "hashes": hashes}
+    with pytest.raises(ConfigurationError, match=said):
+        read_draft(json.dumps(document).encode(), "x")
+
+
 def test_a_new_draft_keeps_what_the_one_before_added(repository: FleetRepository, tmp_path: Path) -> None:
     drafting = repository.drafting()
     first = signing.add_targets(drafting, PROFILES, [(target_of("profiles/a.toml", b"a"), b"a")])

@@ -160,7 +160,9 @@ def test_who_may_sign_changes_only_together_with_what_is_signed(repository: Flee
     ready, waiting = choose_ready(repository.published, [targets, owner], repository.now)
     assert (set(ready), dict(waiting)) == ({"targets", "models-acme"}, {})
     ready, waiting = choose_ready(repository.published, [owner], repository.now)
-    assert waiting == {"models-acme": "it is not signed by the keys that targets names; have targets published first"}
+    assert waiting == {
+        "models-acme": "it is not signed by the keys that targets names; make it again, or publish targets first"
+    }
 
 
 def test_root_waits_for_the_targets_whose_keys_it_changes(repository: FleetRepository) -> None:

@@ -168,6 +168,12 @@ def test_assignments_that_devices_would_refuse_are_found(repository: FleetReposi
     assert found(repository) == ["assignments/camera-7 is not signed by the director"]
 
 
+@pytest.mark.parametrize("custom", ["text", [], 7, {}, {"slot": 3}])
+def test_odd_custom_parts_are_no_stumbling_block(repository: FleetRepository, custom: object) -> None:
+    assignment(repository, lambda signed: signed["targets"][TARGET].update(custom=custom))
+    assert found(repository) == []
+
+
 def test_an_empty_folder_is_no_repository(tmp_path: Path) -> None:
     report = verify(tmp_path, FleetRepository(tmp_path / "x").now, FleetSettings())
     assert [finding.problem for finding in report.findings] == ["is missing"]

@@ -70,18 +70,24 @@ def test_a_document_that_is_no_release_stands_out(repository: FleetRepository) -
 
 def test_new_keys_of_root_are_told_beside_the_old(repository: FleetRepository) -> None:
     new = [new_key(name).public_key for name in ("ann", "ben")]
+    old = [signer.public_key for signer in repository.keys["root"]]
+
+    def listed(keys) -> str:
+        return ", ".join(f"{key.unrecognized_fields['x-edge-name']} ({key.keyid[:16]})" for key in keys)
+
     (draft,) = signing.rotate(repository.drafting(), "root", new, 2)
     text = told(draft, repository.keys["root"][0])
-    assert "root: 2 of ann, ben (before: 2 of root-0, root-1, root-2)" in text
+    assert f"root: 2 of {listed(new)} (before: 2 of {listed(old)})" in text
     assert "timestamp:" not in text
     assert "the keys of root as published: 2 of root-0, root-1, root-2: not signed, 2 more needed" in text
     assert "its new keys: 2 of ann, ben: not signed, 2 more needed" in text
 
 
 def test_a_delegation_is_told_with_its_paths(repository: FleetRepository) -> None:
-    (draft,) = signing.delegate(repository.drafting(), "models-new", [new_key("nina").public_key], 1)
+    key = new_key("nina").public_key
+    (draft,) = signing.delegate(repository.drafting(), "models-new", [key], 1)
     text = told(draft, repository.keys["targets"][0])
-    assert "models-new, for models/new/*/*/*: 1 of nina" in text
+    assert f"models-new, for models/new/*/*/*: 1 of nina ({key.keyid[:16]})" in text
     assert "models-acme" not in text
 
 
@@ -104,3 +110,11 @@ def test_who_signed_is_told(repository: FleetRepository) -> None:
     draft = signing.renew(repository.drafting(), "root")
     draft = signing.signed_with(draft, repository.keys["root"][1])
     assert "signed by root-1, 1 more needed" in told(draft, repository.keys["root"][0])
+
+
+def test_nothing_in_a_draft_steers_the_terminal(repository: FleetRepository) -> None:
+    key = new_key("ann\x1b[2J\u202eevil\nsigned by everybody").public_key
+    (draft,) = signing.delegate(repository.drafting(), "models-new", [key], 1)
+    text = told(draft, repository.keys["targets"][0])
+    assert "ann\\x1b[2J\\u202eevil\\nsigned by everybody" in text
+    assert all(line.isprintable() for line in text.splitlines())
