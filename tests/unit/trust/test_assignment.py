@@ -138,6 +138,12 @@ def test_a_target_that_is_not_of_the_form(content: bytes) -> None:
     assert reason(content) is Reason.DAMAGED
 
 
+@pytest.mark.parametrize("path", ["models/acme/../2/release", "models/acme/reader/2", "tools/x", "profiles/../x"])
+def test_a_path_that_is_not_understood(path: str) -> None:
+    slots = {"reader": replace(MADE.slots["reader"], path=path)}
+    assert reason(sign_assignment(replace(MADE, slots=slots), KEY)) is Reason.BAD_PATH
+
+
 def test_more_targets_than_are_read() -> None:
     assert reason(sign_assignment(MADE, KEY), settings=TrustSettings(slots_limit=2)) is Reason.TOO_LARGE
 
