@@ -76,11 +76,13 @@ class Fleet(RuleBasedStateMachine):
         return {*self.staged, *([self.committed] if self.committed else [])}
 
     def heal(self) -> None:
-        """Versions that are gone get nothing."""
+        """Versions that are gone get nothing; what is the default by now is no route any more."""
         self.weights = {v: weight for v, weight in self.weights.items() if weight and v in self.loaded()}
         self.shadow = self.shadow if self.weights and self.shadow in self.loaded() else ""
         if list(self.weights) == [self.shadow]:
             self.shadow = ""
+        if not self.shadow and list(self.weights) == [self.committed]:
+            self.weights = {}
 
     def shares(self) -> dict[str, int]:
         return self.weights or ({self.committed: WHOLE} if self.committed else {})
@@ -126,6 +128,7 @@ class Fleet(RuleBasedStateMachine):
         assert fault is (Fault.NOT_FOUND if not loaded else Fault.INVALID if alone else None)
         if fault is None:
             self.weights, self.shadow = weights, shadow
+            self.heal()
 
     async def routed(self, weights: dict[str, int], shadow: str) -> None:
         self.rig.repository.route("m", weights, shadow=shadow, lease_s=LEASE_S)

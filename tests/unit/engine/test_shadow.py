@@ -132,7 +132,9 @@ async def test_a_shadow_that_hangs_disturbs_nobody_and_is_asked_once() -> None:
     rig, _, new = await shadowed_rig(settings=EngineSettings(inline_limit_us=0, drain_s=0.01))
     new.gate.clear()
     try:
-        answers = [await rig.engine.infer(request(float(n))) for n in range(10)]
+        answers = [await rig.engine.infer(request(0.0))]
+        await rig.begun(new)
+        answers += [await rig.engine.infer(request(float(n))) for n in range(1, 10)]
         assert [values(answer) for answer in answers] == [[float(n)] for n in range(10)]
         assert (await settled(rig, 9)).not_compared == {"busy": 9}
         assert len(new.runs) == 1
