@@ -41,6 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:
     """None where the holder declined."""
+    before = draft
     for signer in signers:
         key = signer.public_key
         if key.keyid not in draft.keys or Quorum((key,), 1).signed_by(draft.metadata):
@@ -50,10 +51,11 @@ def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.N
         if not arguments.yes and not _agreed(file):
             return None
         draft = signed_with(draft, signer)
-    write_durably(file, draft_bytes(draft))
+    if draft is not before:
+        write_durably(file, draft_bytes(draft))
     if not arguments.json:
         rest = f"{draft.missing} more signature(s) needed" if draft.missing else "complete: edge-fleet publish"
-        print(f"signed {file}: {rest}")
+        print(f"{'signed' if draft is not before else 'these keys had signed'} {file}: {rest}")
     return draft
 
 

@@ -231,6 +231,15 @@ def test_the_holder_decides(
     assert Workspace(Path()).drafts()["models-acme"].missing == (0 if agreed else 1)
 
 
+def test_signing_again_changes_nothing(run: Run, repository: FleetRepository) -> None:
+    run("renew", "models-acme")
+    sign(run, repository, "models-acme")
+    before = Path("drafts/models-acme.json").read_bytes()
+    code, out, _ = run("sign", "drafts/models-acme.json", "--yes", "--key", *key_files(repository, "models-acme"))
+    assert (code, "these keys had signed drafts/models-acme.json: complete" in out) == (0, True)
+    assert Path("drafts/models-acme.json").read_bytes() == before
+
+
 def test_two_at_once_do_not_disturb_each_other(run: Run, repository: FleetRepository) -> None:
     with repository.workspace.locked():
         code, _, err = run("publish")
