@@ -114,7 +114,7 @@ def _committed(standing: Standing, slot: str) -> str:
 
 def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
     """Why what is assigned is not tried again, by slot."""
-    reasons = {s: journal.rejected(s, target.sha256, assignment.version) for s, target in assignment.slots.items()}
+    reasons = {s: journal.rejected(s, target.sha256) for s, target in assignment.slots.items()}
     return {slot: reason for slot, reason in reasons.items() if reason}
 
 

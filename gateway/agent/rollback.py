@@ -21,8 +21,6 @@ def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
     if storage.journal.update(slot) is not None:
         raise StoreError(f"{slot} is being updated; wait for the end (edge-agent status), then roll back")
     gone, after = active.slots[slot], rolled_back(active, slot)
-    accepted = storage.journal.accepted()
-    version = accepted.assignment.version if accepted else 0
-    storage.journal.reject(Rejection(slot, gone.release, version, REASON), system_now())
+    storage.journal.reject(Rejection(slot, gone.release, REASON), system_now())
     storage.activate(after)
     return gone, after.slots[slot]

@@ -13,10 +13,11 @@ from gateway.agent.config import AgentConfig, check_bootstrapped
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
-from gateway.store import materialised
+from gateway.observe.logs import get_logger
+from gateway.store import durable, materialised
 from gateway.store.active import Active, read_active, write_active
 from gateway.store.blobs import Blobs
-from gateway.store.errors import StoreError
+from gateway.store.errors import StoreError, told_as_store_error
 from gateway.store.journal import Journal
 
 LOCK_FILE, ACTIVE_FILE = "agent.lock", "active.json"
@@ -55,7 +56,10 @@ class Storage:
         materialised.sweep(self.releases, {activation.release for activation in kept})
         needed = {digest for activation in kept for digest in self._needed(activation)}
         needed |= {digest for file in active.files for digest in (file.target.sha256, *file.evidence)}
-        self.blobs.collect(needed, keep_parts=needed)
+        collected = self.blobs.collect(needed, keep_parts=needed)
+        if collected.removed or collected.strangers:
+            counts = {"removed": collected.removed, "freed_bytes": collected.freed_bytes}
+            get_logger("storage").info("store tidied", strangers=collected.strangers, **counts)
 
     def _needed(self, activation: Activation) -> set[str]:
         """Digests of all that an activation stands on; without its files where its document is damaged."""
@@ -73,6 +77,8 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     while another agent holds it, StoreError where it is damaged."""
     check_bootstrapped(folder)
     with _alone(folder), looked_at(folder, config) as storage:
+        with told_as_store_error(folder):
+            durable.sweep(folder)
         storage.blobs.prepare()
         yield storage
 

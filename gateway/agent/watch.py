@@ -34,7 +34,7 @@ class Watch:
         share = self._settings.share_percent
         weights = {self._old: 100 - share, self._new: share} if self._old else {self._new: 100}
         lease_s = LEASE_LOOKS * self._settings.look_s
-        self._control.route(self._slot, weights, shadow=self._old, lease_s=lease_s)
+        self._control.route(self._slot, weights, shadow=self._new if self._old else "", lease_s=lease_s)
 
     def look(self) -> Judgement:
         """Renew, look, judge. A daemon that does not answer for `hang_s` has failed the version, too."""
@@ -51,7 +51,7 @@ class Watch:
 
     def _judge(self, look: Look) -> Judgement:
         first, last = self._first or look, self._last or look
-        if look.new.executions != last.new.executions or not look.new.busy:
+        if not look.new.busy or _ended(look.new) != _ended(last.new):
             self._progress_s = look.at_s
         self._first, self._last = first, look
         return judge(first, look, self._progress_s, self._settings)
@@ -67,27 +67,32 @@ class Watch:
     def _look(self, now_s: float) -> Look:
         status, vitals = self._control.status(), self._control.vitals()
         counters = self._control.statistics(self._slot)
-        shadow = counters.get(self._old, {})
+        old = counters.get(self._old)
         return Look(
             at_s=now_s,
             instance=status["instance"],
-            new=_counts(counters.get(self._new, {}), shadow),
-            old=_counts(shadow, {}) if shadow else None,
+            new=_counts(counters.get(self._new, {})),
+            old=None if old is None else _counts(old),
             rss_bytes=status["rss_bytes"],
             hottest_c=max(vitals["temperatures_c"].values(), default=None),
             throttled=vitals["throttled"],
         )
 
 
-def _counts(counters: Mapping[str, Any], shadow: Mapping[str, Any]) -> Counts:
-    """What a version did. What its answers were compared with, and how often they differed, the `shadow` counts."""
+def _ended(counts: Counts) -> tuple[int, ...]:
+    """Changes with every run that ends, whoever asked for it."""
+    return counts.executions, counts.failed_runs, counts.compared
+
+
+def _counts(counters: Mapping[str, Any]) -> Counts:
+    """What a version did."""
     return Counts(
         requests=counters.get("requests", 0),
         executions=counters.get("executions", 0),
         failed_runs=counters.get("failed_runs", 0),
         infer_ns=counters.get("infer_ns", 0),
-        compared=shadow.get("compared", 0),
-        disagreed=shadow.get("disagreed", 0),
+        compared=counters.get("compared", 0),
+        disagreed=counters.get("disagreed", 0),
         busy=counters.get("busy", False),
     )
 

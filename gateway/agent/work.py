@@ -169,4 +169,4 @@ class Agent:
         if retry:
             return set()
         pairs = {(slot, target.sha256) for slot, target in assignment.slots.items()}
-        return {pair for pair in pairs if self._storage.journal.rejected(*pair, assignment.version)}
+        return {pair for pair in pairs if self._storage.journal.rejected(*pair)}

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gateway.domain.activation import Activation
-from gateway.domain.assignment import Assignment
+from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import ENDS, REVOCABLE, Failure, Step, after
 from gateway.store import journal_rows as rows
 from gateway.store.errors import AbsentError, StoreError
@@ -97,6 +97,7 @@ class Journal:
             digest = hashlib.sha256(content).hexdigest()
             row = (1, digest, content, rows.assignment_text(assignment))
             self._file.do("INSERT OR REPLACE INTO assignment VALUES (?, ?, ?, ?)", row)
+            self._forgive(assignment.slots)
 
     def accepted(self) -> Accepted | None:
         """The last accepted assignment: what this device is to run."""
@@ -157,7 +158,7 @@ class Journal:
             )
             self._put(failed)
             if reject:
-                self._reject(Rejection(slot, update.activation.release, update.assignment_version, failure.reason), now)
+                self._reject(Rejection(slot, update.activation.release, failure.reason), now)
         return failed
 
     def finish(self, slot: str, now: datetime) -> Update:
@@ -191,26 +192,28 @@ class Journal:
 
     # ---- rejections -------------------------------------------------------------------------------------------------
     def reject(self, rejection: Rejection, now: datetime) -> None:
-        """This release is not tried again in this slot until another assignment comes. Raises StoreError."""
+        """This release is not tried again in this slot until another one was assigned to it. Raises StoreError."""
         with self._file.transaction():
             self._reject(rejection, now)
 
-    def rejected(self, slot: str, release: str, assignment_version: int) -> str:
+    def rejected(self, slot: str, release: str) -> str:
         """Why it was rejected; "" where it was not."""
-        found = self._file.ask(
-            "SELECT reason FROM rejected WHERE slot = ? AND release = ? AND assignment_version = ?",
-            (slot, release, assignment_version),
-        )
+        found = self._file.ask("SELECT reason FROM rejected WHERE slot = ? AND release = ?", (slot, release))
         return str(found[0]["reason"]) if found else ""
 
     def _reject(self, rejection: Rejection, now: datetime) -> None:
-        key = (rejection.slot, rejection.release, rejection.assignment_version)
-        self._file.do("DELETE FROM rejected WHERE slot = ? AND release = ? AND assignment_version = ?", key)
-        self._file.do(
-            "INSERT INTO rejected (slot, release, assignment_version, reason, at) VALUES (?, ?, ?, ?, ?)",
-            (*key, rejection.reason or "rejected", rows.time_text(now)),
-        )
+        key = (rejection.slot, rejection.release)
+        self._file.do("DELETE FROM rejected WHERE slot = ? AND release = ?", key)
+        row = (*key, rejection.reason or "rejected", rows.time_text(now))
+        self._file.do("INSERT INTO rejected (slot, release, reason, at) VALUES (?, ?, ?, ?)", row)
         self._forget_oldest("rejected", self._settings.rejected_limit)
+
+    def _forgive(self, slots: Mapping[str, Target]) -> None:
+        """What is not assigned any more may come again: somebody changed their mind since."""
+        for found in self._file.ask("SELECT id, slot, release FROM rejected"):
+            target = slots.get(found["slot"])
+            if target is None or target.sha256 != found["release"]:
+                self._file.do("DELETE FROM rejected WHERE id = ?", (found["id"],))
 
     def _forget_oldest(self, table: str, limit: int) -> None:
         """By id, which only grows: many boards start without knowing the time."""

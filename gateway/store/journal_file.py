@@ -28,8 +28,7 @@ _FIRST = (
     f"CREATE TABLE update_under_way (slot TEXT PRIMARY KEY, {_UPDATE}) WITHOUT ROWID",
     f"CREATE TABLE finished (id INTEGER PRIMARY KEY AUTOINCREMENT, slot TEXT NOT NULL, {_UPDATE})",
     """CREATE TABLE rejected (id INTEGER PRIMARY KEY AUTOINCREMENT, slot TEXT NOT NULL, release TEXT NOT NULL,
-        assignment_version INTEGER NOT NULL, reason TEXT NOT NULL, at TEXT NOT NULL,
-        UNIQUE (slot, release, assignment_version))""",
+        reason TEXT NOT NULL, at TEXT NOT NULL, UNIQUE (slot, release))""",
     "CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     # whatever this program or an operator's shell does: a floor is never lowered and never taken away
     f"""CREATE TRIGGER floor_rises_anew BEFORE INSERT ON floor

@@ -56,11 +56,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A release that did not pass on this device, under this version of its assignment."""
+    """A release that did not pass on this device."""
 
     slot: str
     release: str
-    assignment_version: int
     reason: str
 
 

@@ -25,7 +25,7 @@ def run(folder: Path, claim: Callable[[str], None]) -> None:
     durable.sweep(folder)
     with contextlib.closing(Journal.open(folder)) as journal:
         accept(journal, "3", lambda _: None)
-        if journal.update(SLOT) is None and not journal.rejected(SLOT, digest("3"), 3):
+        if journal.update(SLOT) is None and not journal.rejected(SLOT, digest("3")):
             journal.begin(activation("3"), 3, NOW)
         while update := journal.update(SLOT):
             if update.step is Step.ROLL_BACK:
@@ -42,5 +42,5 @@ def inspect(folder: Path) -> dict[str, Any]:
     """As after an update, and why release 3 was rejected; how each update ended."""
     with contextlib.closing(Journal.open(folder)) as journal:
         ended = [f"{update.activation.version} {update.step.value}" for update in journal.finished(10)]
-        rejected = journal.rejected(SLOT, digest("3"), 3)
+        rejected = journal.rejected(SLOT, digest("3"))
     return {**store_update.inspect(folder), "rejected": rejected, "ended": ended}

@@ -165,8 +165,7 @@ def test_before_its_commit_an_update_can_fail_and_its_release_is_rejected(journa
     at(journal, step)
     failed = journal.fail("meter", FAILURE, NOW)
     assert (failed.step, failed.failure) == (Step.ROLL_BACK, FAILURE)
-    assert journal.rejected("meter", activation().release, 7) == "slower than before"
-    assert journal.rejected("meter", activation().release, 8) == ""
+    assert journal.rejected("meter", activation().release) == "slower than before"
     ended = journal.finish("meter", NOW)
     assert (ended.step, ended.failure) == (Step.ROLLED_BACK, FAILURE)
     assert journal.finished(1) == (ended,)
@@ -175,7 +174,7 @@ def test_before_its_commit_an_update_can_fail_and_its_release_is_rejected(journa
 def test_an_update_may_fail_without_its_release_being_to_blame(journal: Journal) -> None:
     at(journal, Step.FETCH)
     journal.fail("meter", FAILURE, NOW, reject=False)
-    assert journal.rejected("meter", activation().release, 7) == ""
+    assert journal.rejected("meter", activation().release) == ""
 
 
 @pytest.mark.parametrize("step", [Step.COMMIT, Step.RETIRE, Step.ROLL_BACK])
@@ -213,16 +212,32 @@ def test_histories_are_bounded_and_the_oldest_go_first(journal: Journal, tmp_pat
         journal.finish("meter", NOW)
     assert [update.assignment_version for update in journal.finished(9)] == [4, 3, 2]
     assert [update.assignment_version for update in journal.finished(1)] == [4]
-    rejected = [number for number in range(5) if journal.rejected("meter", activation("meter", number).release, number)]
+    rejected = [number for number in range(5) if journal.rejected("meter", activation("meter", number).release)]
     assert rejected == [3, 4]
     journal.close()
 
 
 def test_a_rejection_says_its_latest_reason(journal: Journal) -> None:
     for reason in ("slow", ""):
-        journal.reject(Rejection("meter", "a" * 64, 7, reason), NOW)
-    assert journal.rejected("meter", "a" * 64, 7) == "rejected"
-    assert journal.rejected("other", "a" * 64, 7) == ""
+        journal.reject(Rejection("meter", "a" * 64, reason), NOW)
+    assert journal.rejected("meter", "a" * 64) == "rejected"
+    assert journal.rejected("other", "a" * 64) == ""
+
+
+def test_a_release_may_be_tried_again_once_another_was_assigned(journal: Journal) -> None:
+    def assigned(slot: str, digest: str, version: int) -> None:
+        slots = {slot: Target("models/acme/meter/2/release", 1, digest)}
+        assignment = Assignment("door", version, NOW, NOW + timedelta(days=1), slots)
+        journal.accept(assignment, b"{}", Floors())
+
+    journal.reject(Rejection("meter", "a" * 64, "slow"), NOW)
+    assigned("meter", "a" * 64, 8)  # the same, signed anew
+    assert journal.rejected("meter", "a" * 64) == "slow"
+    assigned("meter", "b" * 64, 9)
+    assert journal.rejected("meter", "a" * 64) == ""
+    journal.reject(Rejection("meter", "b" * 64, "slow"), NOW)
+    assigned("other", "b" * 64, 10)
+    assert journal.rejected("meter", "b" * 64) == ""
 
 
 def test_facts_are_kept_together(journal: Journal, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.domain.activation import Activation
+from gateway.domain.assignment import Assignment, Target
 from gateway.domain.routing import version_order
 from gateway.domain.update import REVOCABLE, Failure, Step
 from gateway.store.errors import StoreError
@@ -21,6 +22,8 @@ from gateway.store.settings import JournalSettings
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDED = JournalSettings(finished_limit=2, rejected_limit=100)
 slots = st.sampled_from(["a", "b"])
+DIGESTS = ("0" * 64, "1" * 64)
+digests = st.sampled_from(DIGESTS)
 steps = st.sampled_from([step for step in Step if step not in {Step.DONE, Step.ROLLED_BACK, Step.ROLL_BACK}])
 versions = st.sampled_from(["1", "1.9", "1.10", "2-rc1", "2", "beta"])
 numbers = st.dictionaries(st.sampled_from(["root", "timestamp"]), st.integers(0, 9))
@@ -39,7 +42,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal = Journal.create(Path(self.folder.name), BOUNDED)
         self.steps: dict[str, Step] = {}
         self.ended: list[Step] = []
-        self.rejected: set[tuple[str, int]] = set()
+        self.rejected: set[tuple[str, str]] = set()
         self.seen: list[Floors] = []
         self.assignment_version = 0
 
@@ -57,10 +60,17 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal.raise_floors(seen)
         self.seen.append(seen)
 
-    @rule(slot=slots)
-    def begin(self, slot: str) -> None:
+    @rule(assigned=st.dictionaries(slots, digests))
+    def accept(self, assigned: dict[str, str]) -> None:
+        targets = {slot: Target("models/acme/meter/2/release", 1, digest) for slot, digest in assigned.items()}
+        assignment = Assignment("door", 1, START, START + timedelta(days=1), targets)
+        self.journal.accept(assignment, b"{}", Floors())
+        self.rejected &= set(assigned.items())
+
+    @rule(slot=slots, release=digests)
+    def begin(self, slot: str, release: str) -> None:
         self.assignment_version += 1
-        activation = Activation(slot, "models/acme/meter/2/release", "0" * 64, (), (), 1)
+        activation = Activation(slot, "models/acme/meter/2/release", release, (), (), 1)
         try:
             self.journal.begin(activation, self.assignment_version, START)
         except StoreError:
@@ -90,7 +100,7 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.steps[slot] in REVOCABLE
             self.steps[slot] = Step.ROLL_BACK
             if reject:
-                self.rejected.add((slot, failed.assignment_version))
+                self.rejected.add((slot, failed.activation.release))
 
     @rule(slot=slots)
     def finish(self, slot: str) -> None:
@@ -118,8 +128,8 @@ class JournalMachine(RuleBasedStateMachine):
         assert {update.slot: update.step for update in self.journal.updates()} == self.steps
         assert [update.step for update in self.journal.finished(9)] == self.ended[-2:][::-1]
         for slot in ("a", "b"):
-            for version in range(self.assignment_version + 1):
-                assert bool(self.journal.rejected(slot, "0" * 64, version)) == ((slot, version) in self.rejected)
+            for release in DIGESTS:
+                assert bool(self.journal.rejected(slot, release)) == ((slot, release) in self.rejected)
 
 
 TestJournal = JournalMachine.TestCase
