@@ -1,0 +1,116 @@
+"""A scenario for `power`: the whole agent brings a device from version 1 to 2, out of a folder that somebody carried.
+
+Everything but the daemon is real: signatures, floors, journal, store. What is told to the daemon is a promise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tuf.ngclient  # noqa: F401  loaded once, before the machine forks
+
+from gateway.agent import work
+from gateway.agent.config import AgentConfig
+from gateway.agent.identity import bootstrap, read_identity
+from gateway.agent.report import document, read_standing
+from gateway.agent.settings import AgentSettings
+from gateway.agent.storage import Storage, looked_at, opened
+from gateway.agent.verify import Verification
+from gateway.domain.probation import ProbationSettings
+from gateway.observe.logs import configure_logging
+from gateway.observe.settings import LogSettings
+from gateway.store.errors import SpaceError, StoreError
+from gateway.store.settings import BlobSettings, JournalSettings
+from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.fleet_repository import FleetRepository
+
+DEVICE, SLOT = "door-1", "meter"
+CONFIG = AgentConfig(
+    agent=AgentSettings(drain_s=0.0),
+    probation=ProbationSettings(duration_s=0.0, look_s=0.001),
+    store=BlobSettings(keep_free_bytes=0, sync_every_bytes=60_000),
+    log=LogSettings(level="error"),
+)
+
+
+def prepare(folder: Path) -> None:
+    """Version 1 is committed; folders `1` and `2` are the repository when it assigned 1, and 2."""
+    repository = FleetRepository(folder / "fleet")
+    source = folder / "bootstrap"
+    source.mkdir()
+    (source / "root.json").write_bytes(repository.root_bytes(1))
+    who = {"schema": 1, "device": DEVICE, "repository": "http://localhost/", "assignment": "http://localhost/a"}
+    (source / "device.json").write_text(json.dumps(who))
+    for version in ("1", "2"):
+        content = hashlib.sha256(version.encode()).digest() * 4000
+        path = repository.add_release(SLOT, version, variants={"only": content}, floor="1")
+        repository.assign(DEVICE, {SLOT: path})
+        shutil.copytree(repository.public, folder / version)
+    shutil.rmtree(folder / "fleet")
+    bootstrap(read_identity(source), folder / "store", JournalSettings())
+    sync(folder, "1", lambda _: None)
+
+
+def run(folder: Path, claim: Callable[[str], None]) -> None:
+    """Version 2 is assigned."""
+    sync(folder, "2", claim)
+
+
+def sync(folder: Path, version: str, claim: Callable[[str], None]) -> None:
+    """As `edge-agent sync --from`. Raises what kept it from its end."""
+    configure_logging(CONFIG.log)
+    with opened(folder / "store", CONFIG) as storage:
+
+        def committed() -> None:
+            claim(json.dumps({"installed": serving(storage)}))
+
+        control = SimulatedControl(on_commit=committed)
+        work.Control = lambda _settings: control  # type: ignore[assignment,misc]
+        agent = work.Agent(storage, CONFIG, carried=folder / version)
+        polled = agent.poll()
+        claim(json.dumps({"floors": floors(storage)}))
+        waiting = agent.work(threading.Event())
+        problem = "; ".join([polled.problem, *waiting.values()]).strip("; ")
+        if "no room on the disk" in problem or "may be used on this disk" in problem:
+            raise SpaceError(problem)
+        if problem:
+            raise StoreError(problem)
+
+
+def serving(storage: Storage) -> str:
+    """The version that is committed."""
+    committed = storage.active().slots.get(SLOT)
+    return committed.version if committed else ""
+
+
+def floors(storage: Storage) -> dict[str, Any]:
+    """All of them, as values that compare."""
+    found = storage.journal.floors()
+    return {**found.numbers, **{name: int(version) for name, version in found.versions.items()}}
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """What `status` and `verify` say at the next boot."""
+    store = folder / "store"
+    with looked_at(store, CONFIG) as storage:
+        identity = read_identity(store)
+        told = document(read_standing(storage, identity))
+        checked = Verification(storage, identity.root, CONFIG.trust).run()
+        blobs = [path.name for path in (store / "blobs/sha256").iterdir() if len(path.name) == 64]
+        return {
+            "serves": {SLOT: serving(storage)},
+            "wrong": [line.problem for line in checked if line.problem]
+            + [name for name in blobs if not storage.blobs.verify(name)],
+            "state": told["state"],
+            "finished": [update["version"] for update in told["history"] if update["state"] == "committed"],
+            "previous": {slot: entry["previous"] for slot, entry in told["slots"].items()},
+            "floors": floors(storage),
+            "blobs": sorted(blobs),
+            "names": sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file()),
+        }
