@@ -1,4 +1,4 @@
-"""The unit under a real systemd, booted in a container over a view of this machine. Needs root and systemd-nspawn."""
+"""The units under a real systemd, booted in a container over a view of this machine. Needs root and systemd-nspawn."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulators.daemon import copy_model
+from tests.simulators.fleet_repository import FleetRepository
 from tests.system.installation import installed, run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 MODELS = ("meter-reader", "activity")
+SLEEPING_LIMIT_BYTES = 45_000_000
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -21,13 +24,30 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What was written inside, by file name."""
     folder = tmp_path_factory.mktemp("boot")
     script = Path(__file__).with_name("boot.sh")
-    done = run("unshare", "--mount", "bash", script, installed(), folder, check=False)
+    done = run("unshare", "--mount", "bash", script, installed(), _fleet(folder / "fleet"), folder, check=False)
     _leave_no_groups()
     result = folder / "upper" / "result"
     assert result.is_dir(), f"it did not boot: {done.stdout}{done.stderr}"
     answers = {file.name: file.read_text() for file in result.iterdir()}
     shutil.rmtree(folder)  # half a gigabyte that pytest must not keep
     return answers
+
+
+def _fleet(folder: Path) -> Path:
+    """A repository, what the device is bootstrapped from (root's alone), and requests for the model assigned to it."""
+    made = copy_model("meter-reader", folder.with_name("models"), name="door-reader")
+    repository = FleetRepository(folder.with_name("publisher"))
+    repository.assign("door-1", {"door-reader": repository.add_model(made)})
+    url, given = "file:///srv/fleet/public", folder / "given"
+    given.mkdir(parents=True)
+    shutil.copytree(repository.public, folder / "public")
+    shutil.copy(made / "golden.npz", folder)
+    run("chmod", "--recursive", "a+rX", folder)
+    told = {"schema": 1, "device": "door-1", "repository": url, "assignment": f"{url}/assignments/door-1.json"}
+    (given / "device.json").write_text(json.dumps(told))
+    (given / "root.json").write_bytes(repository.root_bytes())
+    given.chmod(0o700)
+    return folder
 
 
 def _leave_no_groups() -> None:
@@ -62,7 +82,7 @@ def test_a_camera_s_shared_memory_is_read_and_written_under_the_hardening(seen: 
 
 
 def test_a_stop_leaves_the_camera_its_segment(seen: dict[str, str]) -> None:
-    """RemoveIPC=yes would remove what belongs to the unit's group."""
+    """RemoveIPC=yes would remove what belongs to the unit's group, which is the agent's as well."""
     assert seen["shared.left"].strip() == "games:edge-gateway 660 512"
 
 
@@ -90,3 +110,65 @@ def test_stopping_drains_and_succeeds(seen: dict[str, str]) -> None:
 def test_systemd_found_nothing_to_say_about_the_unit(seen: dict[str, str]) -> None:
     said = [line for line in seen["journal"].splitlines() if "stat device" in line or "gnoring" in line]
     assert said == []
+
+
+# ---- a device of a fleet -------------------------------------------------------------------------------------------
+
+
+def _index(said: str) -> dict[str, tuple[str, str]]:
+    return {line["name"]: (line["state"], line.get("reason", "")) for line in json.loads(said)}
+
+
+def test_part_of_no_fleet_the_agent_has_nothing_to_do_and_nothing_is_called_unsigned(seen: dict[str, str]) -> None:
+    assert seen["fleet.before"].split() == ["inactive", "no"]
+    assert _index(seen["fleet.index.before"]) == dict.fromkeys(MODELS, ("READY", ""))
+
+
+def test_root_bootstraps_it_from_a_folder_of_its_own_and_the_agent_owns_the_store(seen: dict[str, str]) -> None:
+    assert seen["fleet.bootstrap.rc"].strip() == "0", seen["errors"]
+    assert seen["fleet.store"].strip() == "edge-agent:edge-gateway 750"
+    assert seen["fleet.strangers"] == ""
+
+
+def test_the_agent_installs_what_is_assigned_without_a_configuration_being_edited(seen: dict[str, str]) -> None:
+    assert seen["fleet.start"].strip() == "0", seen["errors"]
+    status = json.loads(seen["fleet.status"])
+    assert status["state"] == "in-step", seen["fleet.journal"]
+    assert status["slots"]["door-reader"]["committed"]["version"] == "1"
+    assert seen["fleet.socket"].strip() == "edge-gateway:edge-gateway 660 socket"
+
+
+def test_the_gateway_serves_it_and_says_what_is_unsigned(seen: dict[str, str]) -> None:
+    assert json.loads(seen["fleet.infer"])["model_name"] == "door-reader"
+    index = _index(seen["fleet.index"])
+    assert index["door-reader"] == ("READY", "")
+    assert all("unsigned" in index[model][1] for model in MODELS)
+
+
+def test_root_may_ask_and_verify_beside_the_unit_and_without_it(seen: dict[str, str]) -> None:
+    for sync in ("fleet.sync.beside", "fleet.sync"):
+        assert seen[f"{sync}.rc"].strip() == "0", seen["errors"]
+        assert json.loads(seen[sync])["state"] == "in-step"
+    assert json.loads(seen["fleet.verify"])["ok"] is True
+
+
+def test_the_gateway_reads_the_store_and_cannot_write_it(seen: dict[str, str]) -> None:
+    assert seen["fleet.daemon.writes"].strip() != "0"
+
+
+def test_the_agent_sleeps_in_little_memory_and_stops_well(seen: dict[str, str]) -> None:
+    assert int(seen["fleet.memory"].split()[1]) * 1024 < SLEEPING_LIMIT_BYTES
+    assert seen["fleet.reload"].strip() == "0"
+    assert seen["fleet.stop"].split() == ["success", "0"]
+
+
+def test_under_its_hardening_it_may_still_ask_whether_the_clock_is_right(seen: dict[str, str]) -> None:
+    polled = [json.loads(line) for line in seen["fleet.journal"].splitlines() if '"polled"' in line]
+    assert polled
+    assert {line["reason"] for line in polled} == {"believed"}
+
+
+def test_a_gateway_that_begins_anew_needs_neither_agent_nor_fleet(seen: dict[str, str]) -> None:
+    assert seen["fleet.restart"].strip() == "0"
+    assert json.loads(seen["fleet.infer.again"])["outputs"] == json.loads(seen["fleet.infer"])["outputs"]
+    assert _index(seen["fleet.index.again"])["door-reader"] == ("READY", "")

@@ -1,4 +1,4 @@
-"""The unit as systemd sees it: it verifies beside systemd's own units, is hardened, and its user can be made."""
+"""The units as systemd sees them: they verify beside systemd's own, are hardened, and their users can be made."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.installation import COMMAND, REPOSITORY, UNIT, clean_environment, copied, installed, run
+from tests.system.installation import AGENT_UNIT, COMMAND, REPOSITORY, UNIT, clean_environment, copied, installed, run
 
 pytestmark = pytest.mark.timeout(300)
 
-EXPOSURE_LIMIT = 2.0
+EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5}
 NOTIFICATION_LIMIT_S = 60.0
 SYSTEM_UNITS = Path("/usr/lib/systemd/system")
 SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"
+AGENT_SOURCE = SOURCE.with_name("edge-agent.service")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(image)
 
 
-def test_it_verifies_without_a_word(root: Path) -> None:
-    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{UNIT}")
+@pytest.mark.parametrize("unit", [UNIT, AGENT_UNIT], ids=lambda unit: unit.name)
+def test_it_verifies_without_a_word(unit: Path, root: Path) -> None:
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{unit}")
     assert done.stdout + done.stderr == ""
 
 
@@ -47,10 +49,11 @@ def test_verification_would_find_a_mistake(root: Path) -> None:
     assert "KilMode" in done.stdout + done.stderr
 
 
-def test_its_exposure_is_small() -> None:
-    done = run("systemd-analyze", "security", "--offline=true", "--no-pager", SOURCE)
-    (exposure,) = re.findall(r"Overall exposure level for edge-gateway.service: ([\d.]+)", done.stdout)
-    assert float(exposure) <= EXPOSURE_LIMIT
+@pytest.mark.parametrize(("name", "limit"), EXPOSURE_LIMITS.items())
+def test_its_exposure_is_small(name: str, limit: float) -> None:
+    done = run("systemd-analyze", "security", "--offline=true", "--no-pager", SOURCE.with_name(f"{name}.service"))
+    (exposure,) = re.findall(rf"Overall exposure level for {name}.service: ([\d.]+)", done.stdout)
+    assert float(exposure) <= limit
 
 
 def test_hardening_spares_what_the_runtimes_need() -> None:
@@ -64,6 +67,27 @@ def test_hardening_spares_what_the_runtimes_need() -> None:
     assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(service["restrictaddressfamilies"].split())
 
 
+def test_the_agent_has_no_devices_and_three_kinds_of_sockets() -> None:
+    service = _service(AGENT_SOURCE)
+    assert service["privatedevices"] == service["memorydenywriteexecute"] == "yes"
+    assert not any(key.startswith("deviceallow") for key in service)
+    assert "removeipc" not in service  # its group is the gateway's, in which callers' segments are
+    assert set(service["restrictaddressfamilies"].split()) == {"AF_INET", "AF_INET6", "AF_UNIX"}
+
+
+def test_the_agent_may_ask_the_kernel_about_its_clock() -> None:
+    """Else no clock would be trusted: each question would carry a nonce, and no answer could be cached."""
+    service = _service(AGENT_SOURCE)
+    assert "protectclock" not in service
+    assert "adjtimex" in service["systemcallfilter"]  # of a repeated key the last: after ~@privileged took it
+
+
+def test_the_agent_comes_after_the_gateway_and_lives_without_it() -> None:
+    unit = _section(AGENT_SOURCE, "Unit")
+    assert {"network-online.target", "edge-gateway.service"} <= set(unit["after"].split()) & set(unit["wants"].split())
+    assert not {"requires", "bindsto", "requisite", "partof"} & set(unit)
+
+
 @pytest.mark.parametrize("nodes", ["drm", "accel", "apex", "usb_device", "hailo*", "nvidia*"])
 def test_accelerators_nodes_may_be_opened(nodes: str) -> None:
     assert f"DeviceAllow=char-{nodes} rw" in SOURCE.read_text().splitlines()
@@ -74,7 +98,11 @@ def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
     file = installed() / "usr/local/lib/sysusers.d/edge-gateway.conf"
     run("systemd-sysusers", f"--root={tmp_path}", file)
     users, groups = (tmp_path / "etc/passwd").read_text(), (tmp_path / "etc/group").read_text()
-    assert re.search(r"^edge-gateway:.*:/var/lib/edge-gateway:\S*nologin$", users, re.MULTILINE)
+    made = re.findall(r"^edge-(\w+):.*:(\d+):.*:/var/lib/edge-(\w+):\S*nologin$", users, re.MULTILINE)
+    assert {(name, home) for name, _, home in made} == {("gateway", "gateway"), ("agent", "agent")}
+    assert (
+        len({group for _, group, _ in made}) == 1
+    )  # the gateway's: else what root's `sudo -u` writes were not its to read
     members = dict(re.findall(r"^(\S+?):x?:\d+:(\S*)$", groups, re.MULTILINE))
     assert {name for name, names in members.items() if "edge-gateway" in names.split(",")} == {
         "render",
@@ -84,8 +112,10 @@ def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
     }
 
 
-def test_the_units_user_is_the_one_that_is_made() -> None:
-    assert (_service()["user"], _service()["group"]) == ("edge-gateway", "edge-gateway")
+@pytest.mark.parametrize("name", EXPOSURE_LIMITS)
+def test_the_units_user_is_the_one_that_is_made(name: str) -> None:
+    service = _service(SOURCE.with_name(f"{name}.service"))
+    assert (service["user"], service["group"], service["umask"]) == (name, "edge-gateway", "0027")
 
 
 # ---- what Type=notify expects of the installed daemon, without a systemd -------------------------------------------
@@ -134,8 +164,12 @@ def _await(manager: socket.socket, expected: str) -> set[str]:
         heard |= {line for line in lines if not line.startswith("STATUS=")}
 
 
-def _service() -> dict[str, str]:
-    """The [Service] section; of a repeated key the last."""
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.read_string(SOURCE.read_text())
-    return dict(unit["Service"])
+def _service(unit: Path = SOURCE) -> dict[str, str]:
+    return _section(unit, "Service")
+
+
+def _section(unit: Path, name: str) -> dict[str, str]:
+    """Of a repeated key the last."""
+    read = configparser.ConfigParser(strict=False, interpolation=None)
+    read.read_string(unit.read_text())
+    return dict(read[name])

@@ -46,6 +46,8 @@ systemctl kill --kill-whom=main --signal=STOP "$unit"
 until [ "$(shows NRestarts)" = 1 ] && [ "$(shows ActiveState)" = active ]; do sleep 0.2; done
 journalctl --no-pager -o cat -u "$unit" | grep -i 'watchdog timeout' > bitten
 
+. ./watch_fleet.sh
+
 systemctl stop "$unit"
 shows Result > stop
 shows ExecMainStatus >> stop
