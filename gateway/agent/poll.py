@@ -15,7 +15,6 @@ from gateway.agent.clock import synchronised, system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control
 from gateway.agent.fetch import fetch_blob
-from gateway.agent.folder import open_source
 from gateway.agent.identity import Identity
 from gateway.agent.repository import Found, SignedRepository
 from gateway.agent.source import FetchError, Source
@@ -57,8 +56,11 @@ class Times:
 
 
 class Poll:
-    """`ask` once; then `activation` and `installed` for what is to be installed. `offline`: `source` is a folder that
-    somebody carried here, and the assignment lies in it."""
+    """`ask` once; then `activation` and `installed` for what is to be installed.
+
+    `assigned_by`: where this device's assignment is to be had, and under which path. `offline`: somebody carried the
+    repository here, and the assignment with it.
+    """
 
     def __init__(
         self,
@@ -68,9 +70,11 @@ class Poll:
         control: Control,
         config: AgentConfig,
         *,
+        assigned_by: tuple[Source, str],
         offline: bool,
     ) -> None:
         self._storage, self._identity, self._source = storage, identity, source
+        self._assigned_by = assigned_by
         self._control, self._config, self._offline = control, config, offline
         self._grace_d = config.trust.offline_validity_d if offline else 0.0
         self._floors = storage.journal.floors()
@@ -83,13 +87,11 @@ class Poll:
         times = self._times()
         self._repository = repository = self._refreshed(times)
         known = self._storage.journal.accepted()
-        document, etag = self._fetch(times, known)
-        if document is None and known is not None:
-            self._settle(repository, known.assignment, times)
-            self._storage.journal.raise_floors(Floors(repository.risen_floors(), {}, self._time_floor(times)))
-            return known.assignment
-        content = document or b""
+        content, etag = self._fetch(times, known)
         assignment = self._believed(content, times, known)
+        if known is not None and content == known.content:
+            self._storage.journal.raise_floors(Floors(repository.risen_floors(), {}, self._time_floor(times)))
+            return assignment
         self._check(assignment)
         self._accept(assignment, content, times)
         self._storage.journal.keep_facts({ETAG: "" if times.nonce else etag})
@@ -136,16 +138,16 @@ class Poll:
         repository.refresh()
         return repository
 
-    def _fetch(self, times: Times, known: Accepted | None) -> tuple[bytes | None, str]:
-        """The document (None: the known one is the present one) and its ETag."""
+    def _fetch(self, times: Times, known: Accepted | None) -> tuple[bytes, str]:
+        """The document, from the journal where it is still the present one, and its ETag. It is believed anew each
+        time: who answers "not modified" for ever must not keep it alive beyond its expiry."""
         limit_bytes = self._config.trust.assignment_limit_bytes
-        if self._offline:
-            document = self._source.read(f"assignments/{self._identity.device}.json", limit_bytes)
-            return document.content, ""
         etag = self._storage.journal.fact(ETAG) or "" if known and not times.nonce else ""
-        base, _, name = self._identity.assignment.rpartition("/")
         query = {"nonce": times.nonce} if times.nonce else None
-        document = open_source(base, self._config.fetch).read(name, limit_bytes, etag=etag, query=query)
+        source, path = self._assigned_by
+        document = source.read(path, limit_bytes, etag=etag, query=query)
+        if document.content is None:
+            return known.content if known else b"", etag
         return document.content, document.etag
 
     # ---- the answer --------------------------------------------------------------------------------------------------

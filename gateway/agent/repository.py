@@ -85,7 +85,7 @@ class SignedRepository:
         """What is signed under `path`. Raises Distrust (UNSIGNED) where no role signs such a target."""
         with self._told(path):
             found = self._updater.find(path)
-        if found is None:
+        if found is None or len(found[2]) == 1:  # the top-level role delegates only: alone it vouches for nothing
             raise Distrust(Reason.UNSIGNED, path, f"no role of {self._name} signs it")
         return Found(*found, self.root.version)
 

@@ -17,7 +17,7 @@ from gateway.agent.folder import FolderSource, open_source
 from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.poll import Poll
-from gateway.agent.source import FetchError
+from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import UnreachableError
@@ -62,6 +62,7 @@ class Agent:
         self.identity = read_identity(storage.folder)
         self._offline = carried is not None
         self._source = FolderSource(carried) if carried else open_source(self.identity.repository, config.fetch)
+        self._assigned_by = self._assigning()
         self._control = Control(config.control)
         self._installer = Installer(
             storage, self._control, self._source, config, progress=progress, monotonic=monotonic
@@ -70,7 +71,15 @@ class Agent:
 
     def poll(self, *, retry: bool = False) -> Polled:
         """Ask what is assigned and begin what has to be done. With `retry`, also what failed here before."""
-        poll = Poll(self._storage, self.identity, self._source, self._control, self._config, offline=self._offline)
+        poll = Poll(
+            self._storage,
+            self.identity,
+            self._source,
+            self._control,
+            self._config,
+            assigned_by=self._assigned_by,
+            offline=self._offline,
+        )
         polled = self._ask(poll, retry=retry)
         log = self._log.warning if polled.problem else self._log.info
         version = polled.assignment.version if polled.assignment else None
@@ -107,6 +116,16 @@ class Agent:
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Whether an update is under way beside those that are `waiting`."""
         return any(update.slot not in waiting for update in self._storage.journal.updates())
+
+    def _assigning(self) -> tuple[Source, str]:
+        """Where this device's assignment is to be had: on the connection to the repository, where it is below that."""
+        repository, assignment = f"{self.identity.repository.rstrip('/')}/", self.identity.assignment
+        if self._offline:
+            return self._source, f"assignments/{self.identity.device}.json"
+        if assignment.startswith(repository):
+            return self._source, assignment.removeprefix(repository)
+        base, _, name = assignment.rpartition("/")
+        return open_source(base, self._config.fetch), name
 
     def _ask(self, poll: Poll, *, retry: bool) -> Polled:
         try:
