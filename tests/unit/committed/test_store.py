@@ -67,6 +67,25 @@ def test_nothing_is_committed_where_there_is_no_fleet_and_no_list(tmp_path: Path
     assert read(Store(FleetSettings(str(tmp_path)), LibrarySettings())) == {}
 
 
+def test_a_store_that_was_never_bootstrapped_makes_no_device_of_a_fleet(device: DeviceStore, tmp_path: Path) -> None:
+    """The packaged configuration names one before there is any; one that has lost its root is a fleet's all the same."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for folder in (tmp_path / "absent", empty):
+        assert not Store(FleetSettings(str(folder)), LibrarySettings()).present
+    assert store(device).present
+    (device.folder / "root.json").unlink()
+    assert store(device).present
+    (empty / "root.json").touch()
+    assert Store(FleetSettings(str(empty)), LibrarySettings()).present
+
+
+def test_a_store_into_which_we_may_not_look_may_be_a_fleet_s(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)  # fails for root as well, unlike a mode
+    assert Store(FleetSettings(str(loop)), LibrarySettings()).present
+
+
 def test_what_is_sound_is_judged_once_and_again_under_another_root(
     device: DeviceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
