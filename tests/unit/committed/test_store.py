@@ -68,7 +68,7 @@ def test_nothing_is_committed_where_there_is_no_fleet_and_no_list(tmp_path: Path
 
 
 def test_a_store_that_was_never_bootstrapped_makes_no_device_of_a_fleet(device: DeviceStore, tmp_path: Path) -> None:
-    """The packaged configuration names one before there is any; one that has lost its root is a fleet's all the same."""
+    """The packaged configuration names one before there is any; one that has lost its root is a fleet's still."""
     empty = tmp_path / "empty"
     empty.mkdir()
     for folder in (tmp_path / "absent", empty):
