@@ -83,6 +83,8 @@ class Control:
             connection.request(method, path, content, {"content-type": "application/json"} if body is not None else {})
             response = connection.getresponse()
             answer = response.read(settings.answer_limit_bytes)
+            if response.length:
+                raise ValueError(f"{response.length} bytes of its answer are missing, or too many")
             return _read(response.status, answer)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UnreachableError(
