@@ -83,9 +83,7 @@ class Control:
             connection.request(method, path, content, {"content-type": "application/json"} if body is not None else {})
             response = connection.getresponse()
             answer = response.read(settings.answer_limit_bytes)
-            if response.length:
-                raise ValueError(f"{response.length} bytes of its answer are missing, or too many")
-            return _read(response.status, answer)
+            return _read(response.status, answer, response.length or 0)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UnreachableError(
                 f"the daemon does not answer on {settings.socket}: {error or type(error).__name__}; "
@@ -115,8 +113,11 @@ def _model(slot: str, command: str) -> str:
     return f"/v1/models/{quote(slot)}/{command}"
 
 
-def _read(status: int, content: bytes) -> Document:
-    """The answer's document. ValueError where it is none: then it was not our daemon that answered."""
+def _read(status: int, content: bytes, missing_bytes: int) -> Document:
+    """The answer's document. ValueError where it is none: then it was not our daemon that answered, or it was killed
+    meanwhile."""
+    if missing_bytes:
+        raise ValueError(f"{missing_bytes} bytes of its answer were not sent, or are more than answer_limit_bytes")
     document = json.loads(content) if content else {}
     if not isinstance(document, dict):
         raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
