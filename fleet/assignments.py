@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
-from securesystemslib.signer import Signer
-from tuf.api.metadata import Metadata, TargetFile, Targets
+from tuf.api.metadata import Metadata, Targets
 
 from fleet.repository import Published
-from fleet.roles import add_signature
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import ConfigurationError
@@ -46,30 +43,6 @@ def next_assignment(
     return Assignment(device, version, now, expires, dict(slots), tuple(files), nonce, poll_s)
 
 
-def assignment_metadata(assignment: Assignment) -> Metadata[Targets]:
-    """Its document, not yet signed."""
-    targets = {target.path: _target(target, {"slot": slot}) for slot, target in assignment.slots.items()} | {
-        target.path: _target(target, None) for target in assignment.files
-    }
-    fields: dict[str, Any] = {
-        **assignment.extra,
-        "device": assignment.device,
-        "issued": assignment.issued.strftime(TIME_FORMAT),
-    }
-    if assignment.nonce:
-        fields["nonce"] = assignment.nonce
-    if assignment.poll_s is not None:
-        fields["poll_s"] = assignment.poll_s
-    return Metadata(Targets(assignment.version, None, assignment.expires, targets, None, fields))
-
-
-def sign_assignment(assignment: Assignment, signer: Signer) -> bytes:
-    """The document as devices get it."""
-    metadata = assignment_metadata(assignment)
-    add_signature(metadata, signer)
-    return metadata.to_bytes()
-
-
 def renewed_assignment(metadata: Metadata[Targets], now: datetime, settings: FleetSettings) -> Metadata[Targets]:
     """The same assignment, one version later and valid from now, not yet signed."""
     signed = copy.deepcopy(metadata.signed)
@@ -84,8 +57,3 @@ def slots_of(metadata: Metadata[Targets]) -> Mapping[str, str]:
     """Paths of the releases that an assignment names, by slot."""
     targets = metadata.signed.targets.values()
     return {str(t.custom["slot"]): t.path for t in targets if isinstance(t.custom, dict) and "slot" in t.custom}
-
-
-def _target(target: Target, custom: Mapping[str, str] | None) -> TargetFile:
-    fields = {"custom": dict(custom)} if custom else {}
-    return TargetFile(target.size_bytes, {"sha256": target.sha256}, target.path, fields)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, Targets
 
-from fleet.assignments import assigned, assignment_metadata, next_assignment, renewed_assignment, slots_of
+from fleet.assignments import assigned, next_assignment, renewed_assignment, slots_of
 from fleet.cli.common import now, own_signers, writing
 from fleet.disk import write_durably
 from fleet.repository import Published, assignment_file, read_assignments
@@ -19,6 +19,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.signed_release import TIME_FORMAT, target_path
 from gateway.terminal.tables import print_json
+from gateway.trust.assignment_form import assignment_metadata
 
 EVERY = "all"
 

@@ -35,7 +35,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """sd-daemon(3): journald reads the priority from a "<n>" before the line."""
 
-QUIET = {"asyncio": logging.WARNING, "multipart": logging.WARNING, "urllib3": logging.WARNING}
+QUIET = dict.fromkeys(("asyncio", "multipart", "tuf", "urllib3"), logging.WARNING)
 """Libraries whose INFO is our DEBUG."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

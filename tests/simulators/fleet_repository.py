@@ -20,7 +20,7 @@ from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from fleet import releases, signing
-from fleet.assignments import assigned, assignment_metadata, next_assignment
+from fleet.assignments import assigned, next_assignment
 from fleet.drafts import Draft
 from fleet.keys import keep_key
 from fleet.publish import Publication, plan_publication
@@ -32,6 +32,7 @@ from fleet.workspace import Workspace
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
 from gateway.domain.signed_release import SignedRelease, SignedVariant
+from gateway.trust.assignment_form import assignment_metadata
 
 MANIFEST = """schema = 1
 name = "{model}"

@@ -101,14 +101,19 @@ def test_proof_is_the_same_when_it_comes_from_the_disk(device: Device) -> None:
 def test_each_target_has_the_proof_of_its_own_role(device: Device) -> None:
     device.publisher.delegate(DelegatedRole("profiles", [], 1, True, ["profiles/*"]))
     device.publisher.add("profiles/board.toml", b"x", "profiles")
-    device.publisher.add("top", b"y")
     device.publisher.refresh()
     repository = device.refreshed()
-    roles = {path: repository.find(path).evidence for path in (PATH, "profiles/board.toml", "top", PATH)}
-    files = device.publisher.files
-    assert [len(roles[path]) for path in (PATH, "profiles/board.toml", "top")] == [2, 2, 1]
-    assert roles["profiles/board.toml"][-1] == files["metadata/1.profiles.json"]
-    assert roles["top"] == (files["metadata/3.targets.json"],)
+    roles = {path: repository.find(path).evidence for path in (PATH, "profiles/board.toml", PATH)}
+    assert [len(evidence) for evidence in roles.values()] == [2, 2]
+    assert roles["profiles/board.toml"][-1] == device.publisher.files["metadata/1.profiles.json"]
+
+
+def test_what_the_top_level_role_signs_itself_has_no_owner(device: Device) -> None:
+    device.publisher.add("top", b"y")
+    device.publisher.refresh()
+    with pytest.raises(Distrust) as caught:
+        device.refreshed().find("top")
+    assert caught.value.reason is Reason.UNSIGNED
 
 
 def test_what_nobody_signs_is_not_found(device: Device) -> None:

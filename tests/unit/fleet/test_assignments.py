@@ -12,15 +12,14 @@ from tuf.api.metadata import Metadata
 
 from fleet.assignments import (
     assigned,
-    assignment_metadata,
     next_assignment,
     renewed_assignment,
-    sign_assignment,
     slots_of,
 )
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
+from gateway.trust.assignment_form import assignment_metadata, sign_assignment
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 NOW = datetime(2026, 11, 21, 9, 30, 15, tzinfo=UTC)
