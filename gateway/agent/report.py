@@ -65,7 +65,7 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
 
 
 def document(standing: Standing) -> dict[str, Any]:
-    """`edge-agent status --json`; its keys are documented in README.md, "Fleet"."""
+    """`edge-agent status --json`; its keys are documented in gateway/agent/README.md."""
     accepted = standing.accepted.assignment if standing.accepted else None
     state, why = judged(standing)
     return {
@@ -133,6 +133,7 @@ def _slot(slot: str, standing: Standing) -> dict[str, Any]:
         "previous": _activation(standing.active.previous.get(slot)),
         "update": _update(update) if update else None,
         "waits_for": standing.waiting.get(slot),
+        "rejected": standing.rejected.get(slot),
     }
 
 
@@ -157,12 +158,12 @@ def _update(update: Update) -> dict[str, Any]:
         "state": REPORTED[update.step],
         "began": update.started_at.isoformat(),
         "changed": update.changed_at.isoformat(),
-        "failure": failure and {"step": failure.step.value, "reason": failure.reason, **_evidence(failure)},
+        "failure": _failure(failure) if failure else None,
     }
 
 
-def _evidence(failure: Failure) -> dict[str, Any]:
-    return {"evidence": dict(failure.evidence)}
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {"step": failure.step.value, "reason": failure.reason, "evidence": dict(failure.evidence)}
 
 
 def _assignment(assignment: Assignment | None) -> dict[str, Any] | None:
