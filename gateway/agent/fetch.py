@@ -34,6 +34,10 @@ class Store(Protocol):
 
     def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[Part]: ...
 
+    def verify(self, digest: str) -> bool: ...
+
+    def discard(self, digest: str) -> bool: ...
+
 
 def blob_path(digest: str) -> str:
     """Where a repository publishes a blob."""
@@ -60,6 +64,15 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
         problem = "is not what was signed: its digest is another; publish it anew, or use another mirror"
         raise FetchError(f"{blob_path(digest)} of {source.name} {problem}", final=True)
     return path
+
+
+def fetch_sound_blob(
+    source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None = None
+) -> Path:
+    """As `fetch_blob`, but one that is here and damaged is fetched again: all of it is read."""
+    if blobs.has(digest, size_bytes) and not blobs.verify(digest):
+        blobs.discard(digest)
+    return fetch_blob(source, blobs, digest, size_bytes, progress)
 
 
 def _download(

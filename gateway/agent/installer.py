@@ -10,7 +10,7 @@ from typing import Any
 from gateway.agent.clock import system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control, Document, RefusedError
-from gateway.agent.fetch import Progress, fetch_blob
+from gateway.agent.fetch import Progress, fetch_sound_blob
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
 from gateway.agent.watch import Watch
@@ -84,6 +84,10 @@ class Installer:
         self._log.warning("update fails", slot=update.slot, step=update.step.value, reason=reason)
         failure = Failure(update.step, reason, dict(evidence or {}))
         self._storage.journal.fail(update.slot, failure, system_now(), reject=reject)
+
+    def mend(self, activation: Activation) -> None:
+        """Bring what is committed, and was damaged, as it was signed. Raises FetchError, StoreError."""
+        self._bring(self._release(activation), activation)
 
     # ---- the steps --------------------------------------------------------------------------------------------------
     def _fetch(self, update: Update) -> float:
@@ -173,10 +177,7 @@ class Installer:
         """Every file of the variants: what is here and damaged is fetched anew. Raises FetchError, StoreError."""
         blobs = self._storage.blobs
         for artifact in release.files(activation.variants):
-            if blobs.has(artifact.sha256, artifact.size_bytes) and not blobs.verify(artifact.sha256):
-                self._log.warning("a blob is damaged and fetched again", file=artifact.path, sha256=artifact.sha256)
-                blobs.discard(artifact.sha256)
-            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
+            fetch_sound_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
         materialise(activation.release, release, activation.variants, blobs, self._storage.releases)
 
     def _choose(self, activation: Activation) -> str:

@@ -6,7 +6,7 @@ Everything is verified before anything of it is kept; what is kept (floors, the 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tuf.api.metadata import TargetFile
@@ -14,9 +14,9 @@ from tuf.api.metadata import TargetFile
 from gateway.agent.clock import synchronised, system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control
-from gateway.agent.fetch import fetch_blob
+from gateway.agent.fetch import fetch_sound_blob
 from gateway.agent.identity import Identity
-from gateway.agent.repository import Found, SignedRepository
+from gateway.agent.repository import Found, SignedRepository, as_target
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
@@ -110,6 +110,14 @@ class Poll:
         candidates = self._control.plan(activation)
         check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["fits"]})
         return activation
+
+    def recovered(self, activation: Activation) -> Activation:
+        """What is installed and damaged, as it is signed now: document, manifest and proof are whole again. Raises as
+        `activation` does."""
+        target = as_target(self._look_up(activation.target))
+        if target.sha256 != activation.release:
+            raise Distrust(Reason.SWAPPED, activation.target, "what is signed now is not what was installed")
+        return replace(self.activation(activation.slot, target), variants=activation.variants)
 
     def installed(self, target: Target) -> Installed:
         """A profile or policy that is here, verified, with its proof. Raises Distrust, FetchError, StoreError."""
@@ -246,7 +254,7 @@ class Poll:
         """All that is needed to tell which variant suits this device; no variant yet."""
         blobs = self._storage.blobs
         for artifact in release.files():
-            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)
+            fetch_sound_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)
         text = blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
         where = f"the manifest of {release.target}"
         try:

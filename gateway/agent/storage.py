@@ -19,6 +19,7 @@ from gateway.store.active import Active, read_active, write_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError, told_as_store_error
 from gateway.store.journal import Journal
+from gateway.store.library import file_digest
 
 LOCK_FILE, ACTIVE_FILE = "agent.lock", "active.json"
 
@@ -48,6 +49,18 @@ class Storage:
     def activate(self, active: Active) -> None:
         """Commit. Raises StoreError; then what was committed stands."""
         write_active(self.folder / ACTIVE_FILE, active)
+
+    def whole(self, activation: Activation, *, thorough: bool) -> bool:
+        """Whether all that an activation stands on is here; `thorough`: every file with the content that was signed."""
+        try:
+            release = read_release(self.blobs.read(activation.release, RELEASE_LIMIT_BYTES))
+            home = self.releases / activation.release
+            places = [(artifact, home / artifact.path) for artifact in release.files(activation.variants)]
+            sized = all(place.stat().st_size == artifact.size_bytes for artifact, place in places)
+            proven = sized and all(self.blobs.verify(digest) for digest in activation.evidence)
+            return proven and not (thorough and any(file_digest(p) != artifact.sha256 for artifact, p in places))
+        except (StoreError, OSError, ValueError):
+            return False
 
     def collect(self) -> None:
         """Take away what no committed, previous or coming release needs. Raises StoreError."""

@@ -19,12 +19,13 @@ from gateway.agent.installer import Installer
 from gateway.agent.poll import Poll
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
+from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
 from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
-from gateway.store.active import retired
+from gateway.store.active import Active, retired
 from gateway.store.errors import StoreError
 from gateway.trust.distrust import Distrust
 
@@ -69,8 +70,9 @@ class Agent:
         )
         self._log = get_logger("agent")
 
-    def poll(self, *, retry: bool = False) -> Polled:
-        """Ask what is assigned and begin what has to be done. With `retry`, also what failed here before."""
+    def poll(self, *, retry: bool = False, thorough: bool = False) -> Polled:
+        """Ask what is assigned and begin what has to be done. With `retry`, also what failed here before; `thorough`:
+        every byte of what is committed is read, and fetched again where it is damaged."""
         poll = Poll(
             self._storage,
             self.identity,
@@ -80,7 +82,7 @@ class Agent:
             assigned_by=self._assigned_by,
             offline=self._offline,
         )
-        polled = self._ask(poll, retry=retry)
+        polled = self._ask(poll, retry=retry, thorough=thorough)
         log = self._log.warning if polled.problem else self._log.info
         version = polled.assignment.version if polled.assignment else None
         log("polled", assignment=version, reason=polled.reason or "believed", problem=polled.problem)
@@ -127,10 +129,11 @@ class Agent:
         base, _, name = assignment.rpartition("/")
         return open_source(base, self._config.fetch), name
 
-    def _ask(self, poll: Poll, *, retry: bool) -> Polled:
+    def _ask(self, poll: Poll, *, retry: bool, thorough: bool) -> Polled:
         try:
             assignment = poll.ask()
             self._begin(assignment, poll, retry=retry)
+            self._mend(poll, thorough=thorough)
         except Distrust as error:
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
@@ -166,6 +169,43 @@ class Agent:
         if update is not None:
             self._installer.fail(update, "something else is assigned now", reject=False)
             self._installer.advance(replace(update, step=Step.ROLL_BACK))
+
+    def _mend(self, poll: Poll, *, thorough: bool) -> None:
+        """What is committed and damaged is fetched again, and then served again; so is what could be gone back to."""
+        active = before = self._storage.active()
+        refused = self._refused(active)
+        for slot, activation in active.slots.items():
+            if not self._storage.whole(activation, thorough=thorough or slot in refused):
+                active = self._mended(active, activation, poll)
+        for activation in active.previous.values():
+            if not self._storage.whole(activation, thorough=thorough):
+                try:
+                    active = self._mended(active, activation, poll)
+                except (Distrust, FetchError, StoreError) as error:
+                    self._log.warning("it stays damaged", target=activation.target, problem=str(error))
+        if active != before:
+            self._storage.activate(active)
+        if active != before or refused:
+            self._control.commit()
+
+    def _mended(self, active: Active, activation: Activation, poll: Poll) -> Active:
+        self._log.warning("damaged, fetched again", slot=activation.slot, target=activation.target)
+        fresh = poll.recovered(activation)
+        self._installer.mend(fresh)
+        slots, previous = (
+            {slot: fresh if one == activation else one for slot, one in part.items()}
+            for part in (active.slots, active.previous)
+        )
+        return replace(active, slots=slots, previous=previous)
+
+    def _refused(self, active: Active) -> set[str]:
+        """Slots of which the daemon does not serve what is committed; none where it cannot be asked."""
+        try:
+            models = self._control.status()["models"]
+        except (UnreachableError, RefusedError):
+            return set()
+        ready = {(one["model"], one["version"]) for one in models if one["state"] == "READY"}
+        return {slot for slot, activation in active.slots.items() if (slot, activation.version) not in ready}
 
     def _withdraw(self, slot: str) -> None:
         self._log.info("withdrawn", slot=slot)

@@ -83,7 +83,13 @@ def asleep_mib(store: Path) -> float:
     command = [sys.executable, "-m", "gateway.agent", "run", "--state", str(store)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout
-        assert any("next question" in line for line in process.stdout)
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "next question" in line:
+                break
+        else:
+            raise RuntimeError("".join(said))
         time.sleep(0.5)  # the child that asked ends after its last line
         found = resident_mib(process.pid)
         process.terminate()
@@ -93,7 +99,10 @@ def asleep_mib(store: Path) -> float:
 def main() -> None:
     """Print one line of JSON."""
     configure_logging(CONFIG.log)
-    work.Control = lambda _settings: SimulatedControl()  # type: ignore[assignment,misc]
+    control = SimulatedControl()
+    for at in range(SLOTS):
+        control.serve(f"model-{at}", "1")
+    work.Control = lambda _settings: control  # type: ignore[assignment,misc]
     polls = int(sys.argv[1]) if len(sys.argv) > 1 else POLLS
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"polls": polls, "slots": SLOTS, **measured(Path(folder), polls)}))

@@ -25,7 +25,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("is no folder; --from takes a repository as published", file=arguments.source)
     with told(), opened(folder, config) as storage, Bar() as bar:
         agent = Agent(storage, config, carried=carried, progress=bar)
-        polled = agent.poll(retry=arguments.retry)
+        polled = agent.poll(retry=arguments.retry, thorough=True)
         agent.work(threading.Event())
         if polled.problem:
             complain(polled.problem)
