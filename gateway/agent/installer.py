@@ -20,6 +20,7 @@ from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, re
 from gateway.domain.update import Failure, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import committed
+from gateway.store.errors import AbsentError, DamagedError
 from gateway.store.journal_rows import Update
 from gateway.store.materialised import materialise
 
@@ -49,6 +50,8 @@ class Installer:
         self._storage, self._control, self._source, self._config = storage, control, source, config
         self._progress, self._monotonic = progress, monotonic
         self._watches: dict[str, Watch] = {}
+        self._loaded: set[str] = set()
+        """Slots whose release the daemon has loaded, as far as this process saw."""
         self._log = get_logger("installer")
         self._steps: Mapping[Step, Callable[[Update], float]] = {
             Step.FETCH: self._fetch,
@@ -92,7 +95,11 @@ class Installer:
     # ---- the steps --------------------------------------------------------------------------------------------------
     def _fetch(self, update: Update) -> float:
         activation = update.activation
-        release = self._release(activation)
+        try:
+            release = self._release(activation)
+        except (AbsentError, DamagedError) as error:  # rolled back, so that the next question brings the document anew
+            self.fail(update, f"the disk lost what was signed: {error}", reject=False)
+            return 0.0
         if not activation.variants:
             activation = replace(activation, variants=(self._choose(activation),))
             self._record(update, Step.FETCH, activation)
@@ -104,10 +111,13 @@ class Installer:
             loaded = self._control.load(update.activation)
         except RefusedError as error:
             return self._try_another(update, error)
+        self._loaded.add(update.slot)
         self._check_speed(update, loaded)
         return self._record(update, Step.COMMIT if self._stands_in(update) else Step.SHIFT)
 
     def _shift(self, update: Update) -> float:
+        if update.slot not in self._loaded:  # power was cut, say: a daemon that began anew has nothing loaded
+            return self._record(update, Step.LOAD)
         watch = Watch(self._control, update.activation, self._config.probation, self._monotonic)
         try:
             watch.renew()
@@ -129,6 +139,8 @@ class Installer:
         return self._record(update, Step.TAKE_OVER)
 
     def _take_over(self, update: Update) -> float:
+        if update.slot not in self._loaded:
+            return self._record(update, Step.LOAD)
         lease_s = self._config.control.load_timeout_s
         try:
             self._control.route(update.slot, {update.activation.version: 100}, lease_s=lease_s)
@@ -167,6 +179,7 @@ class Installer:
 
     def _end(self, update: Update) -> None:
         self._watches.pop(update.slot, None)
+        self._loaded.discard(update.slot)
         ended = self._storage.journal.finish(update.slot, system_now())
         self._log.info("update ended", slot=update.slot, target=update.activation.target, outcome=ended.step.value)
 
@@ -221,7 +234,8 @@ class Installer:
             return
         self._storage.journal.keep_facts({_speed(update.slot, coming=True): repr(p50_us)})
         factor = self._config.probation.slower_factor
-        if before is not None and p50_us > float(before) * factor:
+        replaces = update.slot in self._storage.active().slots  # what was withdrawn before is no measure
+        if replaces and before is not None and p50_us > float(before) * factor:
             reason = f"a run takes {p50_us:.0f} µs here, the release before {float(before):.0f}"
             evidence = {"p50_us": p50_us, "old_p50_us": float(before)}
             raise StepFailedError(f"{reason}: more than {factor:g} times as long", evidence)

@@ -222,13 +222,29 @@ def test_what_a_probation_measured_is_kept_as_evidence(device: Device) -> None:
     assert (ended.failure.evidence["failed_runs"], ended.failure.evidence["requests"]) == (9, 9)
 
 
-def test_another_process_begins_the_probation_anew(device: Device) -> None:
+@pytest.mark.parametrize("step", [Step.SHIFT, Step.PROBATION, Step.TAKE_OVER])
+def test_another_process_begins_with_the_load_anew(device: Device, step: Step) -> None:
+    """Power was cut: the daemon has nothing loaded, which is no fault of the release."""
     device.assign("2")
-    device.until(Step.PROBATION)
+    device.until(step)
     device.again()
+    device.control.always["route"] = NO  # not loaded
     device.step()
     assert device.update().step is Step.LOAD
+    device.control.always.clear()
     assert device.run().step is Step.DONE
+
+
+def test_a_release_document_that_the_disk_lost_is_brought_anew(device: Device) -> None:
+    device.assign("2")
+    document = device.storage.blobs.path(device.update().activation.release)
+    document.write_bytes(document.read_bytes()[::-1])
+    device.step()
+    assert device.update().step is Step.ROLL_BACK
+    device.run()
+    assert device.agent.poll().problem == ""
+    assert device.run().step is Step.DONE
+    assert device.serves == "2"
 
 
 def test_the_next_best_variant_is_tried_where_one_is_refused(device: Device) -> None:
@@ -271,6 +287,17 @@ def test_a_release_that_is_slower_in_its_trial_than_the_one_before(device: Devic
     assert ended.failure.evidence == {"p50_us": 250.0, "old_p50_us": 100.0}
     device.control.p50_us = 150.0
     device.assign("4")  # held against 2, not against 3
+    assert device.run().step is Step.DONE
+
+
+def test_what_was_withdrawn_is_no_measure_of_what_comes_later(device: Device) -> None:
+    device.control.p50_us = 100.0
+    device.assign("2")
+    device.run()
+    device.repository.assign(DEVICE, {})
+    assert device.agent.poll().problem == ""
+    device.control.p50_us = 250.0
+    device.assign("3")
     assert device.run().step is Step.DONE
 
 
