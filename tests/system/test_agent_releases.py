@@ -82,11 +82,16 @@ def test_what_failed_is_tried_again_where_that_is_asked_for(device: FleetDevice)
     assert device.update().code == 0  # and is quick again
 
 
-def test_a_release_that_failed_is_tried_again_under_another_assignment(device: FleetDevice) -> None:
+def test_a_release_that_failed_is_tried_again_once_another_was_assigned(device: FleetDevice) -> None:
+    honest = f"models/acme/{SLOT}/{next(iter(device.serving))}/release"
     slow = device.publish(models_ill.looping(5000))
     device.assign(slow)
     assert device.sync().code == 1
     device.configure(probation={"slower_factor": 1e6})
+    device.assign(slow)  # the same, signed anew
+    assert device.sync().code == 1
+    device.assign(honest)
+    assert device.sync().code == 0
     device.assign(slow)
     assert device.sync().code == 0
     assert device.update().code == 0
@@ -159,7 +164,6 @@ def test_a_new_assignment_takes_the_place_of_an_update_on_probation(device: Flee
 
 def test_back_by_hand_and_forward_by_another_assignment(device: FleetDevice) -> None:
     assert device.update().code == 0
-    newest = device.newest
     back = device.agent("rollback", SLOT, "--json")
     assert back.code == 0, back.err
     previous = back.told["to"].split("/")[3]
@@ -168,6 +172,6 @@ def test_back_by_hand_and_forward_by_another_assignment(device: FleetDevice) -> 
     assert (done.code, "rolled back by hand" in done.told["why"]) == (1, True), done.told["why"]
     assert device.serving == {previous: 100}
     assert device.agent("rollback", SLOT).code == 3  # nothing further to go back to
-    device.assign(f"models/acme/{SLOT}/{newest}/release")
+    device.assign(device.publish())
     assert device.sync().code == 0
-    assert device.serving == {str(newest): 100}
+    assert device.serving == {str(device.newest): 100}

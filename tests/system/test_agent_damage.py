@@ -1,0 +1,101 @@
+"""A disk that forgets: what was committed is not what was signed any more. The daemon refuses it until the agent has
+fetched it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, fleet_device
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
+    """Version 2 serves, 1 is the previous one."""
+    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
+        assert made.update().code == 0
+        yield made
+
+
+def rot(file: Path) -> None:
+    """One bit, in place: every link to it is the same file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    with file.open("r+b") as stream:
+        stream.write(content)
+
+
+def committed(device: FleetDevice) -> tuple[Path, Path]:
+    """The release's folder and the folder of blobs."""
+    release = device.status["slots"][SLOT]["committed"]["release"]
+    return device.store / "releases" / release, device.store / "blobs/sha256"
+
+
+def spoilt(device: FleetDevice, what: str) -> Path:
+    """The file that is to be damaged."""
+    home, blobs = committed(device)
+    return {
+        "artifact": home / ONE_VARIANT / "model.onnx",
+        "manifest": home / "manifest.toml",
+        "release document": blobs / home.name,
+    }[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "meanwhile"),
+    [("artifact", set()), ("manifest", {"1"}), ("release document", {"1"})],  # of both versions it is the same artifact
+)
+def test_a_damaged_file_is_refused_and_fetched_again(device: FleetDevice, what: str, meanwhile: set[str]) -> None:
+    serving = device.serving
+    rot(spoilt(device, what))
+    with device.hammered():  # what is loaded goes on
+        assert device.agent("verify").code == 1
+    device.daemon.stop()
+    device.daemon.start()
+    assert set(device.serving) == meanwhile
+    with device.hammered() if meanwhile else nullcontext():
+        done = device.sync()
+        assert done.code == 0, done.told["why"]
+    assert device.serving == serving
+    assert device.agent("verify").code == 0
+
+
+def test_a_file_that_is_gone(device: FleetDevice) -> None:
+    home, blobs = committed(device)
+    for file in (
+        *home.rglob("*.onnx"),
+        *[b for b in blobs.iterdir() if b.stat().st_nlink == 2 and b.stat().st_size > 9000],
+    ):
+        file.unlink()
+    assert device.agent("verify").code == 1
+    assert device.sync().code == 0
+    assert device.agent("verify").code == 0
+
+
+def test_a_journal_that_is_no_journal_any_more(device: FleetDevice) -> None:
+    journal = device.store / "journal.sqlite"
+    kept = journal.read_bytes()
+    journal.write_bytes(b"\0" * len(kept))
+    with device.hammered():
+        for verb in ("sync", "status", "verify"):
+            done = device.agent(verb)
+            assert (done.code, done.out) == (3, "")
+            assert "bootstrap the device again" in done.err
+    journal.write_bytes(kept)
+    assert device.sync().code == 0
+
+
+def test_an_active_file_that_is_none(device: FleetDevice) -> None:
+    file = device.store / "active.json"
+    kept = file.read_bytes()
+    file.write_bytes(kept[: len(kept) // 2])
+    with device.hammered():
+        done = device.agent("sync")
+        assert done.code == 3
+        assert "move it away, the agent installs anew" in done.err
+    file.unlink()
+    assert device.sync().code == 0
+    assert device.agent("verify").code == 0
