@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.agent.source import FetchError, Source
+from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError
 
 Progress = Callable[[int, int], None]
@@ -32,11 +33,11 @@ class Store(Protocol):
 
     def path(self, digest: str) -> Path: ...
 
-    def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[Part]: ...
-
     def verify(self, digest: str) -> bool: ...
 
     def discard(self, digest: str) -> bool: ...
+
+    def writer(self, digest: str, size_bytes: int) -> AbstractContextManager[Part]: ...
 
 
 def blob_path(digest: str) -> str:
@@ -45,7 +46,7 @@ def blob_path(digest: str) -> str:
 
 
 def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None = None) -> Path:
-    """The blob in the store, fetched as far as it is not there yet.
+    """The blob in the store, fetched as far as it is not there yet; what is there and damaged is fetched anew.
 
     A part that an earlier run left is gone on with. Where the whole then has another digest, the part was spoilt (by
     this disk, or by another mirror): it is fetched once more from the first byte.
@@ -53,7 +54,10 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
     where there is no room, StoreError.
     """
     if blobs.has(digest, size_bytes):
-        return blobs.path(digest)
+        if blobs.verify(digest):
+            return blobs.path(digest)
+        get_logger("fetch").warning("a blob is damaged and fetched again", sha256=digest)
+        blobs.discard(digest)
     try:
         resumed, path = _download(source, blobs, digest, size_bytes, progress)
         if path is None and resumed:
@@ -64,15 +68,6 @@ def fetch_blob(source: Source, blobs: Store, digest: str, size_bytes: int, progr
         problem = "is not what was signed: its digest is another; publish it anew, or use another mirror"
         raise FetchError(f"{blob_path(digest)} of {source.name} {problem}", final=True)
     return path
-
-
-def fetch_sound_blob(
-    source: Source, blobs: Store, digest: str, size_bytes: int, progress: Progress | None = None
-) -> Path:
-    """As `fetch_blob`, but one that is here and damaged is fetched again: all of it is read."""
-    if blobs.has(digest, size_bytes) and not blobs.verify(digest):
-        blobs.discard(digest)
-    return fetch_blob(source, blobs, digest, size_bytes, progress)
 
 
 def _download(

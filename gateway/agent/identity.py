@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from gateway.agent.config import DEVICE_FILE
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.store.durable import make_folder, write_file
+from gateway.store.durable import write_file
+from gateway.store.errors import told_as_store_error
 from gateway.store.journal import Journal
 from gateway.store.settings import JournalSettings
 from gateway.store.text import read_text
@@ -61,10 +62,10 @@ def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Id
             return known
         problem = f"is bootstrapped already, as {known.device}; to begin anew stop the agent and remove the folder"
         raise ConfigurationError(problem, file=str(folder))
-    make_folder(folder)
-    Journal.create(folder, settings).close()
-    write_file(folder / ROOT_FILE, identity.root)
-    write_file(folder / DEVICE_FILE, identity.document)  # last: its presence says that all is there
+    Journal.create(folder, settings).close()  # and the folder
+    with told_as_store_error(folder):
+        write_file(folder / ROOT_FILE, identity.root)
+        write_file(folder / DEVICE_FILE, identity.document)  # last: its presence says that all is there
     return identity
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.agent.clock import system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control, Document, RefusedError
-from gateway.agent.fetch import Progress, fetch_sound_blob
+from gateway.agent.fetch import Progress, fetch_blob
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
 from gateway.agent.watch import Watch
@@ -190,7 +190,7 @@ class Installer:
         """Every file of the variants: what is here and damaged is fetched anew. Raises FetchError, StoreError."""
         blobs = self._storage.blobs
         for artifact in release.files(activation.variants):
-            fetch_sound_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
+            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes, self._progress)
         materialise(activation.release, release, activation.variants, blobs, self._storage.releases)
 
     def _choose(self, activation: Activation) -> str:

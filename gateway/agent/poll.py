@@ -14,7 +14,7 @@ from tuf.api.metadata import TargetFile
 from gateway.agent.clock import synchronised, system_now
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control
-from gateway.agent.fetch import fetch_sound_blob
+from gateway.agent.fetch import fetch_blob
 from gateway.agent.identity import Identity
 from gateway.agent.repository import Found, SignedRepository, as_target
 from gateway.agent.source import FetchError, Source
@@ -254,7 +254,7 @@ class Poll:
         """All that is needed to tell which variant suits this device; no variant yet."""
         blobs = self._storage.blobs
         for artifact in release.files():
-            fetch_sound_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)
+            fetch_blob(self._source, blobs, artifact.sha256, artifact.size_bytes)
         text = blobs.read(release.manifest.sha256, RELEASE_LIMIT_BYTES).decode("utf-8", "replace")
         where = f"the manifest of {release.target}"
         try:

@@ -109,7 +109,8 @@ def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with told_as_store_error(folder / LOCK_FILE):
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

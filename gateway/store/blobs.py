@@ -60,13 +60,12 @@ class Blobs:
         return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
     def verify(self, digest: str) -> bool:
-        """Whether the blob is there with the content that its name promises: reads all of it."""
+        """Whether the blob is there with the content that its name promises, all of it readable."""
         try:
-            descriptor = self._open(digest)
+            with os.fdopen(self._open(digest), "rb", buffering=0) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == digest
         except (OSError, DamagedError):
             return False
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
     def read(self, digest: str, limit_bytes: int) -> bytes:
         """A blob's content, checked. Raises AbsentError; DamagedError for other content, or more than `limit_bytes`."""
@@ -103,8 +102,9 @@ class Blobs:
             return durable.remove_file(self.path(digest))
 
     def usage_bytes(self) -> int:
-        """Disk that blobs and parts take, what is set aside for downloads included."""
-        return sum(_disk_bytes(path) for path, _, _ in self._entries())
+        """Disk that blobs and parts take, what is set aside for downloads included. Raises StoreError."""
+        with told_as_store_error(self._folder):
+            return sum(_disk_bytes(path) for path, _, _ in self._entries())
 
     def collect(self, referenced: AbstractSet[str], keep_parts: AbstractSet[str] = frozenset()) -> Collected:
         """Take away blobs that are not `referenced` and parts that are not in `keep_parts`. Raises StoreError."""
@@ -122,12 +122,16 @@ class Blobs:
         return Collected(removed, freed, strangers)
 
     def _entries(self) -> Iterator[tuple[Path, str, bool]]:
-        """Every entry of the folder: path, digest ("": not of this store's making), whether it is a part."""
+        """Every entry of the folder: path, digest ("": not of this store's making), whether it is a part. Whoever looks
+        without being the writer may find names gone."""
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
             digest = path.name.removesuffix(PART_SUFFIX)
-            ours = DIGEST.fullmatch(digest) and stat.S_ISREG(path.lstat().st_mode)
+            try:
+                ours = DIGEST.fullmatch(digest) and stat.S_ISREG(path.lstat().st_mode)
+            except FileNotFoundError:
+                continue
             yield path, digest if ours else "", digest != path.name
 
     def _ask_for_room(self, file: Path, wanted_bytes: int) -> None:

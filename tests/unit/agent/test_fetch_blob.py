@@ -277,3 +277,9 @@ def test_killed_in_the_middle_it_goes_on_with_what_had_come(blobs: Blobs, tmp_pa
         assert blobs.path(DIGEST).read_bytes() == CONTENT
         assert server.exchanges[1].range_start() == 300_000
         assert server.exchanges[1].body_bytes == SIZE - 300_000
+
+
+def test_a_blob_that_the_disk_spoilt_is_fetched_anew(blobs: Blobs) -> None:
+    blobs.put(CONTENT)
+    blobs.path(DIGEST).write_bytes(CONTENT[::-1])
+    fetched(blobs, serve(CONTENT))
