@@ -31,11 +31,17 @@ from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
 from gateway.trust.paths import release_path
-from gateway.trust.targets import check_hardware, check_release, check_target, check_targets, floor_of
+from gateway.trust.targets import (
+    ONLINE,
+    check_floor,
+    check_hardware,
+    check_release,
+    check_target,
+    check_targets,
+    floor_of,
+)
 
 NONCE_BYTES = 16
-ONLINE_ROLES = frozenset({"timestamp", "snapshot"})
-"""Whose keys a controller holds."""
 ETAG = "etag"
 """Name of the fact: of the assignment that was accepted last, as the server named it."""
 
@@ -111,6 +117,12 @@ class Poll:
         check_hardware(release, {candidate["variant"] for candidate in candidates if candidate["fits"]})
         return activation
 
+    def new(self, slot: str, target: Target) -> Activation:
+        """As `activation`, of what is to be installed: the floor may have risen since the assignment was accepted."""
+        self._find(target)
+        check_floor(target.path, self._floor)
+        return self.activation(slot, target)
+
     def recovered(self, activation: Activation) -> Activation:
         """What is installed and damaged, as it is signed now: document, manifest and proof are whole again. Raises as
         `activation` does."""
@@ -182,7 +194,7 @@ class Poll:
             return
         where, expiries = f"the assignment for {assignment.device}", repository.expiries()
         if assignment.nonce == times.nonce:
-            offline = [expiry for role, expiry in expiries.items() if role not in ONLINE_ROLES]
+            offline = [expiry for role, expiry in expiries.items() if role not in ONLINE]
             now = clock.attested_time(assignment.issued, times.floor, offline)
         elif assignment.nonce:
             raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")

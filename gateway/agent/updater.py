@@ -26,9 +26,7 @@ from gateway.store import durable
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
 from gateway.trust.signatures import signers
-
-ONLINE_ROLES = frozenset({Timestamp.type, Snapshot.type})
-"""Signed by keys that a server holds; all others are signed offline, for longer."""
+from gateway.trust.targets import ONLINE
 
 
 class SourceFetcher(FetcherInterface):
@@ -144,10 +142,10 @@ class DurableUpdater(Updater):
 
     def _keys(self, role: str) -> RoleKeys:
         """Whose word it is that a version is the present one (gateway/trust/floors.py)."""
-        return keys_of(self.root, role if role in ONLINE_ROLES | {Root.type} else Snapshot.type)
+        return keys_of(self.root, role if role in ONLINE | {Root.type} else Snapshot.type)
 
     def _signers(self, role: str) -> frozenset[str]:
-        voucher = role if role in ONLINE_ROLES | {Root.type} else Snapshot.type
+        voucher = role if role in ONLINE | {Root.type} else Snapshot.type
         raw = self._raw.get(voucher) or self._root_file(self.root.version).read_bytes()
         return signers(self.root, voucher, Metadata.from_bytes(raw), voucher)
 
@@ -155,7 +153,7 @@ class DurableUpdater(Updater):
         """Beyond tuf's own checks; asked before anything is kept, and again of what was kept before."""
         signed = self._trusted_set[role]
         check_role_floor(role, signed.version, self._keys(role), self.floors)
-        if role not in ONLINE_ROLES and signed.is_expired(self._now):
+        if role not in ONLINE and signed.is_expired(self._now):
             raise exceptions.ExpiredMetadataError(f"{role} version {signed.version} expired at {signed.expires}")
 
     def _load_root(self) -> None:

@@ -153,7 +153,7 @@ class Agent:
                 self._supersede(change.slot)
         for change in self._changes(assignment, retry=retry):  # what was in the way of some of them is gone
             if isinstance(change, Install):
-                activation = poll.activation(change.slot, change.target)
+                activation = poll.new(change.slot, change.target)
                 self._storage.journal.begin(activation, assignment.version, system_now())
             elif isinstance(change, Withdraw):
                 self._withdraw(change.slot)

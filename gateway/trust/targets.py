@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tuf.api.metadata import TargetFile, Targets
 
 ROOT, TARGETS = "root", "targets"
+ONLINE = frozenset({"timestamp", "snapshot"})
+"""Roles whose keys a server holds; all others are signed offline, for longer."""
 Role = Callable[[str, str], "Targets | None"]
 """(role, its delegator's name, "root" of the top one) to the role, verified against that delegator; None: not there."""
 Lookup = Callable[[str], "TargetFile | None"]
@@ -31,7 +33,7 @@ def check_targets(assignment: Assignment, lookup: Lookup, floor: Floor) -> None:
     for target in (*assignment.slots.values(), *assignment.files):
         check_target(target, lookup(target.path))
         if not is_file(target.path):
-            _check_floor(target.path, floor)
+            check_floor(target.path, floor)
 
 
 def check_target(target: Target, found: TargetFile | None) -> None:
@@ -126,7 +128,8 @@ def delegates(targets: Targets, path: str) -> tuple[list[str], bool]:
     return names, False
 
 
-def _check_floor(path: str, floor: Floor) -> None:
+def check_floor(path: str, floor: Floor) -> None:
+    """Raises Distrust for a release older than its owner still allows."""
     release = release_path(path)
     least = floor(release.owner, release.model)
     if least and version_order(release.version) < version_order(least):

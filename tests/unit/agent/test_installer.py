@@ -340,3 +340,13 @@ def test_nothing_superfluous_stays_on_the_disk(device: Device) -> None:
     assert {path.name for path in device.storage.releases.iterdir()} == kept
     contents = {path.read_bytes() for path in (device.storage.folder / "blobs/sha256").iterdir()}
     assert (b"version 1" in contents, b"version 2" in contents, b"version 3" in contents) == (False, True, True)
+
+
+def test_a_floor_that_rose_since_the_assignment_was_accepted(device: Device) -> None:
+    device.assign("2")
+    device.control.always["load"] = NO
+    device.run()
+    device.control.always.clear()
+    device.repository.add_release(SLOT, "9", variants={"only": b"nine"}, floor="9")
+    polled = device.agent.poll(retry=True)
+    assert (polled.reason, device.storage.journal.update(SLOT)) == ("below-floor", None)
