@@ -1,0 +1,100 @@
+"""Turns of `edge-agent run`: how long it sleeps after each, and what it does where it cannot work."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.agent import work
+from gateway.agent.config import AgentConfig
+from gateway.agent.identity import Identity, bootstrap
+from gateway.agent.loop import FAILED
+from gateway.agent.settings import AgentSettings, FetchSettings
+from gateway.agent.storage import opened
+from gateway.agent.turn import turn
+from gateway.domain.probation import ProbationSettings
+from gateway.store.settings import BlobSettings
+from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.daemon import ROOT
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.fleet_server import FleetServer
+
+DEVICE, SLOT = "door-1", "meter"
+CONFIG = AgentConfig(
+    agent=AgentSettings(poll_s=900.0, retry_s=60.0, jitter_percent=0.0, drain_s=0.0),
+    fetch=FetchSettings(attempts=1, document_deadline_s=2.0, read_timeout_s=1.0, connect_timeout_s=1.0),
+    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    store=BlobSettings(keep_free_bytes=0),
+)
+
+
+@pytest.fixture(autouse=True)
+def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedControl]:
+    """The daemon; signal handlers are put back afterwards."""
+    made = SimulatedControl()
+    monkeypatch.setattr(work, "Control", lambda _settings: made)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield made
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FleetServer]:
+    """A repository that assigns version 1, and a bootstrapped device in `store`."""
+    repository = FleetRepository(tmp_path / "fleet")
+    repository.assign(DEVICE, {SLOT: repository.add_release(SLOT, "1")}, poll_s=30.0)
+    with FleetServer(repository).running() as made:
+        urls = f'"repository": "{made.url}", "assignment": "{made.url}assignments/{DEVICE}.json"'
+        document = f'{{"schema": 1, "device": "{DEVICE}", {urls}}}'.encode()
+        identity = Identity(
+            DEVICE, made.url, f"{made.url}assignments/{DEVICE}.json", repository.root_bytes(1), document
+        )
+        bootstrap(identity, tmp_path / "store", CONFIG.journal)
+        yield made
+
+
+def take_turn(folder: Path, failures: int = 0, config: AgentConfig = CONFIG) -> tuple[float, bool]:
+    turned = turn(folder, config, failures, 0.5)
+    assert turned
+    return turned.pause_s, turned.failed
+
+
+def test_a_turn_works_to_the_end_and_sleeps_as_long_as_the_fleet_says(server: FleetServer, tmp_path: Path) -> None:
+    pause_s, failed = take_turn(tmp_path / "store")
+    assert (25.0 < pause_s <= 30.0, failed) == (True, False)
+    with opened(tmp_path / "store", CONFIG) as storage:
+        assert storage.active().slots[SLOT].version == "1"
+
+
+def test_failures_in_a_row_are_asked_after_at_growing_distances(server: FleetServer, tmp_path: Path) -> None:
+    server.ill = {"": lambda exchange: None}
+    pauses = [take_turn(tmp_path / "store", failures)[0] for failures in (0, 1, 2, 9)]
+    assert [round(pause / 10) * 10 for pause in pauses] == [60, 120, 240, 900]
+
+
+def test_an_update_that_waits_is_tried_again_before_the_next_question_is_due(
+    server: FleetServer, tmp_path: Path, control: SimulatedControl
+) -> None:
+    server.ill = {"blobs/": lambda exchange: None}
+    config = replace(CONFIG, agent=replace(CONFIG.agent, retry_s=5.0))
+    assert take_turn(tmp_path / "store", config=config)[0] <= 5.0
+
+
+def test_an_agent_that_somebody_runs_by_hand_is_waited_for(server: FleetServer, tmp_path: Path) -> None:
+    with opened(tmp_path / "store", CONFIG):
+        assert take_turn(tmp_path / "store") == (60.0, True)
+
+
+def test_a_store_that_cannot_be_used_ends_the_agent(server: FleetServer, tmp_path: Path) -> None:
+    (tmp_path / "store" / "journal.sqlite").write_bytes(b"no journal")
+    assert turn(tmp_path / "store", CONFIG, 0, 0.5) is None
+    command = [sys.executable, "-m", "gateway.agent", "run", "--state", str(tmp_path / "store")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "the agent cannot work" in done.stderr) == (FAILED, True), done.stderr
