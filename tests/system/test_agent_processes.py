@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simulators.daemon import WAIT_S
+from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, fleet_device
 
 SLOWLY = {**SETTINGS["probation"], "duration_s": 60.0}
@@ -95,6 +96,25 @@ def test_an_agent_killed_during_probation_leaves_the_traffic_to_what_is_committe
     with device.hammered():
         assert device.sync().code == 0
     assert device.serving == {str(device.newest): 100}
+
+
+STEPS = ("fetch", "load", "shift", "probation", "take-over", "commit", "retire")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, step: str) -> None:
+    """In the middle of the journal's transaction for even ones, once it is recorded for odd ones."""
+    old = device.serving
+    device.assign(device.publish())
+    calls = (3, 25)[STEPS.index(step) % 2]
+    with device.hammered():
+        command = [sys.executable, "-m", "tests.simulators.killed_agent", step, str(calls), "--"]
+        killed = subprocess.run([*command, *device.command("sync")[3:]], cwd=ROOT, capture_output=True, check=False)
+        assert killed.returncode == 0, killed.stderr
+        assert device.agent("verify").code == 0
+        assert set(device.serving) <= {*old, str(device.newest)}
+        done = device.sync()
+    assert (done.code, device.serving) == (0, {str(device.newest): 100}), done.err
 
 
 def test_a_slot_that_is_withdrawn(device: FleetDevice) -> None:
