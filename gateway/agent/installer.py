@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.agent.clock import system_now
+from gateway.agent.committing import commit, tell
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control, Document, RefusedError
 from gateway.agent.fetch import Progress, fetch_blob
@@ -149,13 +150,13 @@ class Installer:
         return self._record(update, Step.COMMIT)
 
     def _commit(self, update: Update) -> float:
-        self._storage.activate(committed(self._storage.active(), update.activation))
-        self._tell_committed()
+        commit(self._storage, committed(self._storage.active(), update.activation))
+        tell(self._storage, self._control)
         return self._record(update, Step.RETIRE)
 
     def _retire(self, update: Update) -> float:
         """The daemon has let go of the old version; what nobody needs any more leaves the disk."""
-        self._tell_committed()
+        tell(self._storage, self._control)
         self._remember_speed(update.slot)
         self._end(update)
         self._storage.collect()
@@ -217,13 +218,6 @@ class Installer:
         cannot be told apart, and the one that passed its golden set takes the other's place at once."""
         wanted = (update.slot, update.activation.version, "READY")
         return any((m["model"], m["version"], m["state"]) == wanted for m in self._control.status()["models"])
-
-    def _tell_committed(self) -> None:
-        try:
-            self._control.commit()
-        except RefusedError as error:
-            problem = f"the daemon does not take over what is committed: {error}; see its log"
-            raise UnreachableError(problem, table="control", key="socket") from None
 
     # ---- how fast the trial on this device was ----------------------------------------------------------------------
     def _check_speed(self, update: Update, loaded: Document) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.agent.clock import system_now
+from gateway.agent.committing import commit
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
 from gateway.store.active import rolled_back
@@ -22,5 +23,5 @@ def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
         raise StoreError(f"{slot} is being updated; wait for the end (edge-agent status), then roll back")
     gone, after = active.slots[slot], rolled_back(active, slot)
     storage.journal.reject(Rejection(slot, gone.release, REASON), system_now())
-    storage.activate(after)
+    commit(storage, after)
     return gone, after.slots[slot]

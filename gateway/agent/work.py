@@ -6,10 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.agent.clock import system_now
+from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control, RefusedError
 from gateway.agent.fetch import Progress
@@ -26,7 +28,7 @@ from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withd
 from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired
-from gateway.store.errors import StoreError
+from gateway.store.errors import SpaceError, StoreError
 from gateway.trust.distrust import Distrust
 
 POLLED, WAITING = "polled", "waiting"
@@ -110,6 +112,7 @@ class Agent:
             try:
                 due[update.slot] = self._monotonic() + self._installer.advance(update)
             except (FetchError, StoreError, UnreachableError, RefusedError) as error:
+                self._make_room(error)
                 waiting[update.slot] = str(error)
                 self._log.warning("update waits", slot=update.slot, step=update.step.value, problem=str(error))
         self._storage.journal.keep_facts({WAITING: json.dumps(waiting)})
@@ -143,10 +146,14 @@ class Agent:
         except RefusedError as error:
             return Polled(None, "daemon-refuses", str(error))
         except StoreError as error:
+            self._make_room(error)
             return Polled(None, "store", str(error))
         return Polled(assignment)
 
     def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> None:
+        if untold(self._storage):
+            tell(self._storage, self._control)
+            self._storage.collect()
         self._install_files(assignment, poll)
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
@@ -157,6 +164,12 @@ class Agent:
                 self._storage.journal.begin(activation, assignment.version, system_now())
             elif isinstance(change, Withdraw):
                 self._withdraw(change.slot)
+
+    def _make_room(self, error: Exception) -> None:
+        """For the next attempt: what an assignment brought that was refused then, say, may be in the way."""
+        if isinstance(error, SpaceError):
+            with suppress(StoreError):  # the error to tell of is the first
+                self._storage.collect()
 
     def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
         updates = self._storage.journal.updates()
@@ -184,9 +197,9 @@ class Agent:
                 except (Distrust, FetchError, StoreError) as error:
                     self._log.warning("it stays damaged", target=activation.target, problem=str(error))
         if active != before:
-            self._storage.activate(active)
+            commit(self._storage, active)
         if active != before or refused:
-            self._control.commit()
+            tell(self._storage, self._control)
 
     def _mended(self, active: Active, activation: Activation, poll: Poll) -> Active:
         self._log.warning("damaged, fetched again", slot=activation.slot, target=activation.target)
@@ -209,8 +222,8 @@ class Agent:
 
     def _withdraw(self, slot: str) -> None:
         self._log.info("withdrawn", slot=slot)
-        self._storage.activate(retired(self._storage.active(), slot))
-        self._control.commit()
+        commit(self._storage, retired(self._storage.active(), slot))
+        tell(self._storage, self._control)
         self._storage.collect()
 
     def _install_files(self, assignment: Assignment, poll: Poll) -> None:
@@ -218,8 +231,8 @@ class Agent:
         known = {file.target: file for file in active.files}
         files = tuple(known.get(target) or poll.installed(target) for target in assignment.files)
         if files != active.files:
-            self._storage.activate(replace(active, files=files))
-            self._control.commit()
+            commit(self._storage, replace(active, files=files))
+            tell(self._storage, self._control)
 
     def _committed(self) -> dict[str, str]:
         return {slot: activation.release for slot, activation in self._storage.active().slots.items()}

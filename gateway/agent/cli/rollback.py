@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gateway.agent.cli.common import configured, told
+from gateway.agent.committing import tell
 from gateway.agent.control import Control
 from gateway.agent.rollback import roll_back
 from gateway.agent.storage import opened
@@ -13,13 +14,14 @@ from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """3 where there is nothing to go back to, or the daemon could not be told (it serves it from its next start)."""
+    """3 where there is nothing to go back to, or the daemon could not be told: it serves it from its next start, or once
+    the agent asks its fleet again."""
     config, folder = configured(arguments)
     with told(), opened(folder, config) as storage:
         gone, back = roll_back(storage, arguments.slot)
         problem = ""
         try:
-            Control(config.control).commit()
+            tell(storage, Control(config.control))
         except UnreachableError as error:
             problem = str(error)
     if arguments.json:

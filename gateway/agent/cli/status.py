@@ -52,8 +52,3 @@ def _print_history(history: list[dict[str, Any]]) -> None:
         (e["changed"][:19], e["slot"], e["version"], e["step"], (e["failure"] or {}).get("reason", "")) for e in history
     ]
     print_table(("ended (UTC)", "model", "version", "how", "why"), rows)
-
-
-def _ended(update: dict[str, Any]) -> tuple[str, ...]:
-    failure = update["failure"] or {}
-    return update["changed"][:19], update["slot"], update["version"], update["step"], failure.get("reason", "")

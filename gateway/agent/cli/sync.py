@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.agent.cli.common import Bar, complain, configured, told
 from gateway.agent.cli.status import show
-from gateway.agent.report import IN_STEP, REFUSED, read_standing
+from gateway.agent.report import BEHIND, IN_STEP, REFUSED, read_standing
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError
@@ -32,4 +32,4 @@ def command(arguments: argparse.Namespace) -> int:
         state = show(read_standing(storage, agent.identity), as_json=arguments.json)
     if state == IN_STEP:
         return OK
-    return FINDING if state in {REFUSED, "behind"} else UNREACHABLE
+    return FINDING if state in {REFUSED, BEHIND} else UNREACHABLE

@@ -350,3 +350,28 @@ def test_a_floor_that_rose_since_the_assignment_was_accepted(device: Device) -> 
     device.repository.add_release(SLOT, "9", variants={"only": b"nine"}, floor="9")
     polled = device.agent.poll(retry=True)
     assert (polled.reason, device.storage.journal.update(SLOT)) == ("below-floor", None)
+
+
+def test_a_daemon_that_could_not_be_told_is_told_with_the_next_question(device: Device) -> None:
+    device.repository.assign(DEVICE, {})
+    device.control.fail["commit"] = ABSENT
+    assert device.agent.poll().reason == "daemon"
+    assert SLOT not in device.storage.active().slots
+    device.again()
+    device.control.told.clear()
+    assert device.agent.poll().problem == ""
+    assert device.agent.poll().problem == ""
+    assert told(device.control) == ["commit"]
+    assert list(device.storage.releases.iterdir()) == []
+
+
+def test_what_nobody_needs_makes_room_where_that_is_lacking(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = device.storage.blobs.put(b"of an assignment that was refused" * 1000)
+    full = replace(CONFIG.store, quota_bytes=device.storage.blobs.usage_bytes())
+    monkeypatch.setattr(device.storage.blobs, "_settings", full)
+    path = device.repository.add_release(SLOT, "2", variants={"only": b"version 2"})
+    device.repository.assign(DEVICE, {SLOT: path})
+    assert device.agent.poll().reason == "store"
+    assert not device.storage.blobs.verify(rest)
+    assert device.agent.poll().problem == ""
+    assert device.run().step is Step.DONE
