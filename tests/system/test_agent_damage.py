@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import onnx
 import pytest
 
-from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, fleet_device
+from tests.simulators.fleet_device import ONE_VARIANT, SLOT, FleetDevice, exchange_artifact, fleet_device
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,28 @@ def test_a_file_that_is_gone(device: FleetDevice) -> None:
     assert device.agent("verify").code == 1
     assert device.sync().code == 0
     assert device.agent("verify").code == 0
+
+
+@pytest.mark.parametrize("room_bytes", [0, 4096, 20_000, 36_000])
+def test_a_file_system_without_room(device: FleetDevice, room_bytes: int) -> None:
+    """No file may grow beyond so much, as a full disk or a quota has it (EFBIG, ENOSPC: all the same to the store)."""
+    before = device.serving
+    device.assign(device.publish(made_unlike))
+    with device.hammered():
+        done = device.sync(wrap=("prlimit", f"--fsize={room_bytes}"))
+        assert done.code == 3, done.err
+        assert "room" in done.err or "disk" in done.err, done.err
+        assert (device.agent("verify").code, device.serving) == (0, before)
+        assert device.sync().code == 0
+    assert device.serving == {str(device.newest): 100}
+
+
+def made_unlike(version: Path) -> None:
+    """Another artifact than that of any other version, so that it has to be fetched."""
+    file = version / ONE_VARIANT / "model.onnx"
+    model = onnx.load(file)
+    model.doc_string = f"version {version.name}"
+    exchange_artifact(version, model.SerializeToString())
 
 
 def test_a_journal_that_is_no_journal_any_more(device: FleetDevice) -> None:
