@@ -14,8 +14,8 @@ from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """3 where there is nothing to go back to, or the daemon could not be told: it serves it from its next start, or once
-    the agent asks its fleet again."""
+    """3 where there is nothing to go back to, or the daemon could not be told: it serves it from its next start, or
+    once the agent asks its fleet again."""
     config, folder = configured(arguments)
     with told(), opened(folder, config) as storage:
         gone, back = roll_back(storage, arguments.slot)
