@@ -1,0 +1,186 @@
+"""The signed policy that a device enforces by itself, so that a stolen controller cannot push to everybody at once.
+
+Signed offline by the role `policy` (contracts.md, "Fleet"); it bounds installs and withdrawals alike. What a device is
+assigned says what it may run, the policy how soon. Pure: the caller remembers when it first saw a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+from gateway.domain.document import Table
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.signed_release import TIME_FORMAT
+
+SCHEMA = 1
+POLICY_LIMIT_BYTES = 65_536
+"""Largest policy that is read."""
+SHARE_LOW_PERCENT = 0.1
+"""Smallest share per hour: the last device waits 999 hours."""
+PROFILES_LIMIT = 100
+PROFILE_DELAY_LIMIT_H = 720.0
+BLACKOUTS_LIMIT = 100
+BLACKOUT_LIMIT = timedelta(days=90)
+"""Longest blackout: a slip of the pen must not stop a fleet for years."""
+REASON_LIMIT_CHARS = 200
+_HASH_BYTES = 8
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Blackout:
+    """Nothing changes from `start` to before `end` (UTC)."""
+
+    start: datetime
+    end: datetime
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`share_percent_per_hour` of all devices may change in each hour after a release was first seen.
+
+    `profiles`: the device profiles that go first, one every `profile_delay_h`; all others follow after the last.
+    """
+
+    share_percent_per_hour: float = 100.0
+    profiles: tuple[str, ...] = ()
+    profile_delay_h: float = 0.0
+    blackouts: tuple[Blackout, ...] = ()
+
+
+def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
+    policy: Policy, device: str, release: str, first_seen: datetime, released_at: datetime, profile: str
+) -> datetime:
+    """When `device` may begin to install, or to withdraw, the release of that digest; blackouts are asked beside it.
+
+    `first_seen`: the device's first verified sight of the release (of its withdrawal). `released_at`: its owner's date.
+    """
+    hours = share_hour(policy, device, release) + _profile_delay_h(policy, profile)
+    try:
+        return max(first_seen, released_at) + timedelta(hours=hours)
+    except OverflowError:  # a release that its owner dated into the year 9999
+        return _NEVER
+
+
+def share_hour(policy: Policy, device: str, release: str) -> int:
+    """The hour, counted from 0, in which the device's turn comes: by hash, so that nobody chooses who goes first."""
+    digest = hashlib.sha256(f"{device}\0{release}".encode()).digest()[:_HASH_BYTES]
+    place = Fraction(int.from_bytes(digest, "big"), 256**_HASH_BYTES)
+    return int(place * 100 / Fraction(str(policy.share_percent_per_hour)))
+
+
+def blocked(policy: Policy, now: datetime) -> Blackout | None:
+    """The blackout that holds now, of several the one that ends last; None: changes may begin."""
+    return blackout_at(policy.blackouts, now)
+
+
+def blackout_at(blackouts: Iterable[Blackout], now: datetime) -> Blackout | None:
+    """The blackout that holds at `now`, of several the one that ends last."""
+    holding = (blackout for blackout in blackouts if blackout.start <= now < blackout.end)
+    return max(holding, key=lambda blackout: blackout.end, default=None)
+
+
+def read_policy(content: bytes, file: str) -> Policy:
+    """Parse a policy. Raises ConfigurationError (file, table, key); an unknown key is an error, since it may bound."""
+    top = Table(_document(content, file), file=file)
+    top.integer("schema", low=SCHEMA, high=SCHEMA)
+    policy = Policy(
+        top.number("share_percent_per_hour", 100.0, low=SHARE_LOW_PERCENT, high=100.0),
+        _profiles(top),
+        top.number("profile_delay_h", 0.0, low=0.0, high=PROFILE_DELAY_LIMIT_H),
+        read_blackouts(top),
+    )
+    top.finish()
+    return policy
+
+
+def policy_bytes(policy: Policy) -> bytes:
+    """The document that is signed: JSON, UTF-8, keys sorted, ended by a newline."""
+    document = {
+        "schema": SCHEMA,
+        "share_percent_per_hour": policy.share_percent_per_hour,
+        "profiles": list(policy.profiles),
+        "profile_delay_h": policy.profile_delay_h,
+        "blackouts": blackout_documents(policy.blackouts),
+    }
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def blackout_documents(blackouts: Iterable[Blackout]) -> list[dict[str, str]]:
+    """Plain values for JSON; the inverse of `read_blackouts`."""
+    return [
+        {"start": b.start.strftime(TIME_FORMAT), "end": b.end.strftime(TIME_FORMAT), "reason": b.reason}
+        for b in blackouts
+    ]
+
+
+def read_blackouts(top: Table) -> tuple[Blackout, ...]:
+    """Take `blackouts` from a document. Raises ConfigurationError."""
+    tables = top.tables("blackouts")
+    if len(tables) > BLACKOUTS_LIMIT:
+        top.refuse("blackouts", f"at most {BLACKOUTS_LIMIT} are read, here are {len(tables)}")
+    return tuple(_blackout(table) for table in tables)
+
+
+def _blackout(table: Table) -> Blackout:
+    blackout = Blackout(_time(table, "start"), _time(table, "end"), table.text("reason", ""))
+    if not timedelta() < blackout.end - blackout.start <= BLACKOUT_LIMIT:
+        table.refuse("end", f"must come after start, by at most {BLACKOUT_LIMIT.days} days")
+    if len(blackout.reason) > REASON_LIMIT_CHARS:
+        table.refuse("reason", f"must have at most {REASON_LIMIT_CHARS} characters")
+    table.finish()
+    return blackout
+
+
+def _time(table: Table, key: str) -> datetime:
+    value = table.text(key)
+    try:
+        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        table.refuse(key, f"must be a time in UTC as 2031-05-09T12:00:00Z, not {value!r:.80}")
+
+
+def _profiles(top: Table) -> tuple[str, ...]:
+    names = top.texts("profiles", ())
+    if len(names) > PROFILES_LIMIT or len(set(names)) < len(names):
+        top.refuse("profiles", f"must name at most {PROFILES_LIMIT} profiles, each once")
+    for name in names:
+        if not NAME_PATTERN.fullmatch(name):
+            top.refuse("profiles", f"{name!r:.80} is no profile's name; letters, digits, '.', '_' and '-' make one")
+    return names
+
+
+def _profile_delay_h(policy: Policy, profile: str) -> float:
+    places = {name: place for place, name in enumerate(policy.profiles)}
+    return places.get(profile, len(places)) * policy.profile_delay_h
+
+
+def _document(content: bytes, file: str) -> dict[str, Any]:
+    if len(content) > POLICY_LIMIT_BYTES:
+        problem = f"has {len(content)} bytes, at most {POLICY_LIMIT_BYTES} are read"
+        raise ConfigurationError(problem, file=file)
+    try:
+        document = json.loads(content.decode(), object_pairs_hook=_each_once)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"is no JSON: {error!s:.200}", file=file) from None
+    if not isinstance(document, dict):
+        raise ConfigurationError("is no JSON object; a policy is one", file=file)
+    return document
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Readers differ in which of two equal keys counts; here neither does."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return document
