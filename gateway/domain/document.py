@@ -10,6 +10,10 @@ from gateway.domain.errors import ConfigurationError
 
 NUMBER_LIMIT = 1e300
 """Largest magnitude of an array's numbers: finite, and an integer that converts to float."""
+KEY_PARTS_LIMIT = 100
+"""Of one dotted key. tomllib's time grows with their square: a key that fills 1 MiB would take it half an hour."""
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{KEY_PARTS_LIMIT}}}")
 
 _REQUIRED: Any = object()
 
@@ -19,6 +23,8 @@ def read_document(text: str, file: str) -> Table:
 
     Raises ConfigurationError with the line the TOML parser names.
     """
+    if _LONG_KEY.search(text):
+        raise ConfigurationError(f"not valid TOML here: a key has more than {KEY_PARTS_LIMIT} parts", file=file)
     try:
         return Table(tomllib.loads(text), file=file, text=text)
     except RecursionError:

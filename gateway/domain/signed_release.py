@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.domain.manifest import Artifact, ModelManifest
@@ -21,6 +22,9 @@ RELEASE_LIMIT_BYTES = 1_048_576
 VARIANTS_LIMIT = 100
 ARTIFACTS_LIMIT = 100
 """Of one variant."""
+PATH_LIMIT_CHARS = 1024
+NAME_LIMIT_CHARS = 255
+"""Of one part of a path: more is no file's name on any file system (NAME_MAX)."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -100,7 +104,7 @@ def read_release(content: bytes) -> SignedRelease:
         document = json.loads(content)
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {document['schema']!r:.40} is not known, {SCHEMA} is")
-        return SignedRelease(
+        release = SignedRelease(
             owner=_name(document["owner"]),
             model=_name(document["model"]),
             version=_name(document["version"]),
@@ -112,6 +116,8 @@ def read_release(content: bytes) -> SignedRelease:
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
+    _check_places([release.manifest, *([release.golden] if release.golden else []), *_artifacts(release)])
+    return release
 
 
 def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:
@@ -135,6 +141,8 @@ def _file(document: Mapping[str, Any]) -> Artifact:
     path, sha256, size = document["path"], document["sha256"], document["bytes"]
     if not (isinstance(path, str) and _PATH.fullmatch(path)):
         raise ValueError(f"{path!r:.200} is no path inside a release")
+    if len(path) > PATH_LIMIT_CHARS or max(map(len, path.split("/"))) > NAME_LIMIT_CHARS:
+        raise ValueError(f"{path!r:.200} is too long: {PATH_LIMIT_CHARS} characters, {NAME_LIMIT_CHARS} a part")
     if not (isinstance(sha256, str) and _DIGEST.fullmatch(sha256)):
         raise ValueError(f"{sha256!r:.80} of {path} is no SHA-256 digest")
     if type(size) is not int or size < 0:
@@ -156,6 +164,22 @@ def _name(value: Any) -> str:
     if not (isinstance(value, str) and NAME_PATTERN.fullmatch(value)):
         raise ValueError(f"{value!r:.80} is no name; letters, digits, '.', '_' and '-' make one")
     return value
+
+
+def _artifacts(release: SignedRelease) -> list[Artifact]:
+    return [artifact for variant in release.variants for artifact in variant.artifacts]
+
+
+def _check_places(files: Sequence[Artifact]) -> None:
+    """Raises ValueError unless all of them can lie in one folder: no path is two files, or a file and a folder."""
+    contents: dict[str, Artifact] = {}
+    for file in files:
+        if contents.setdefault(file.path, file) != file:
+            raise ValueError(f"{file.path} is two different files of this release")
+    for path in contents:
+        inside = next((str(above) for above in PurePosixPath(path).parents if str(above) in contents), None)
+        if inside is not None:
+            raise ValueError(f"{path} lies in {inside}, which is a file of this release")
 
 
 def _bounded(entries: Any, limit: int) -> list[Any]:

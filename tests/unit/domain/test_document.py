@@ -157,3 +157,19 @@ def test_any_text_is_a_document_or_refused(text: str) -> None:
             table.text(key)
     except ConfigurationError as error:
         assert error.file == "f.toml"  # noqa: PT017  both ways are right
+
+
+def dotted(part: str, count: int) -> str:
+    return " . ".join([part] * count)
+
+
+@pytest.mark.parametrize("part", ["a", '"a b"', "'a.b'", r'"a\"b"'])
+@pytest.mark.parametrize("form", ["{} = 1", "x = {{{} = 1}}", "[{}]"])
+def test_a_key_of_many_parts_would_take_the_parser_hours(part: str, form: str) -> None:
+    with pytest.raises(ConfigurationError, match="a key has more than 100 parts"):
+        doc(form.format(dotted(part, 150_000)))
+
+
+@pytest.mark.parametrize("text", [f"{dotted('a', 100)} = 1", "a = '" + "1, 2.5. " * 1000 + "'", "a" * 1_000_000 + "=1"])
+def test_what_is_no_such_key_is_read_at_once(text: str) -> None:
+    assert doc(text).remaining()
