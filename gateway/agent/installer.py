@@ -214,10 +214,14 @@ class Installer:
         return self._record(update, Step.FETCH, replace(activation, variants=(*activation.variants, another)))
 
     def _stands_in(self, update: Update) -> bool:
-        """Whether the same version is served already, from a folder given by hand: shares go by version, so the two
-        cannot be told apart, and the one that passed its golden set takes the other's place at once."""
-        wanted = (update.slot, update.activation.version, "READY")
-        return any((m["model"], m["version"], m["state"]) == wanted for m in self._control.status()["models"])
+        """Whether another release of the same version is served already, given by hand or committed: shares go by
+        version, so the two cannot be told apart, and the one that passed its golden set takes the other's place at
+        once. What answers a share because an agent that was killed had begun its probation is not another."""
+        slot, version = update.slot, update.activation.version
+        committed = self._storage.active().slots.get(slot)
+        again = committed is not None and committed.version == version
+        serving = [m for m in self._control.status()["models"] if (m["model"], m["version"]) == (slot, version)]
+        return any(m["state"] == "READY" and (again or not m["signed"]) for m in serving)
 
     # ---- how fast the trial on this device was ----------------------------------------------------------------------
     def _check_speed(self, update: Update, loaded: Document) -> None:

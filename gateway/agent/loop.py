@@ -11,12 +11,16 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned
 
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that parent and child listen to."""
 ANSWER_LIMIT_BYTES = 4096
 """What a child tells its parent fits into a pipe, whether it is read or not."""
 FAILED = 1
@@ -35,7 +39,7 @@ class Loop:
 
     def run(self) -> int:
         """Returns an exit code once it was told to stop, or the store cannot be used."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in NUMBERS:
             signal.signal(number, self._signalled)
         while not self._stopping:
             self._interrupt.clear()
@@ -48,16 +52,20 @@ class Loop:
 
     def _turn(self) -> Turned | None:
         """One question, and what follows from it; None where the child could not say how it ended."""
-        reading, writing = os.pipe()
-        self._child = os.fork()
-        if self._child == 0:
-            os.close(reading)
-            os._exit(self._in_child(writing))
+        with _blocked():  # a signal that comes now waits until parent and child can hear it
+            if self._stopping:
+                return Turned(0.0, failed=False)
+            reading, writing = os.pipe()
+            self._child = os.fork()
+            if self._child == 0:
+                os.close(reading)
+                os._exit(self._in_child(writing))
         os.close(writing)
         with open(reading, "rb") as stream:  # noqa: PTH123  a descriptor
             answer = stream.read(ANSWER_LIMIT_BYTES)
-        os.waitpid(self._child, 0)
-        self._child = 0
+        with _blocked():
+            os.waitpid(self._child, 0)
+            self._child = 0
         if not answer and not self._stopping:
             return None
         return Turned(**json.loads(answer)) if answer else Turned(0.0, failed=False)
@@ -76,3 +84,13 @@ class Loop:
         self._interrupt.set()
         if self._child:
             os.kill(self._child, number)
+
+
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Signals wait until the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,12 +6,14 @@ memory of this process, and another one would have to begin it anew.
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 import time
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig
+from gateway.agent.loop import NUMBERS
 from gateway.agent.pauses import Turned, pause_s
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
@@ -21,7 +23,8 @@ from gateway.store.errors import StoreError
 
 
 def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Turned | None:
-    """How long to sleep then; None where the store cannot be used, which only an operator can mend."""
+    """How long to sleep then; None where the store cannot be used, which only an operator can mend. `chance` is as for
+    `pauses.pause_s`; `failures` questions in a row have failed before."""
     configure_logging(config.log)
     signals = _Signals()
     try:
@@ -29,8 +32,9 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
             agent = Agent(storage, config)
             turned, goes_on = _asked(agent, config, signals.event, failures, chance)
             while goes_on and not signals.stopping:
-                signals.event.clear()
-                turned, goes_on = _asked(agent, config, signals.event, failures + turned.failed, chance)
+                signals.again()
+                failures = failures + 1 if turned.failed else 0
+                turned, goes_on = _asked(agent, config, signals.event, failures, random.SystemRandom().random())
             return turned
     except UnreachableError as error:  # somebody runs edge-agent sync
         get_logger("agent").warning("the agent has to wait", problem=str(error))
@@ -63,8 +67,15 @@ class _Signals:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.stopping = False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in NUMBERS:
             signal.signal(number, self._came)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)  # the parent forks with them blocked: none is lost
+
+    def again(self) -> None:
+        """Wait for the next one; one that stops has come for good."""
+        self.event.clear()
+        if self.stopping:
+            self.event.set()
 
     def _came(self, number: int, _frame: object) -> None:
         self.stopping = self.stopping or number != signal.SIGHUP

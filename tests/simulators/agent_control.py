@@ -32,9 +32,10 @@ class SimulatedControl:
         """What this method was told, call by call."""
         return [call[1:] for call in self.told if call[0] == method]
 
-    def serve(self, slot: str, version: str, weight: int = 100) -> None:
-        """A version answers."""
-        self.models.append({"model": slot, "version": version, "state": "READY", "weight": weight})
+    def serve(self, slot: str, version: str, weight: int = 100, *, signed: bool = True) -> None:
+        """A version answers; not `signed`: from a folder given by hand."""
+        model = {"model": slot, "version": version, "state": "READY", "signed": signed, "weight": weight}
+        self.models.append(model)
 
     # ---- Control -----------------------------------------------------------------------------------------------------
     def status(self) -> Document:

@@ -302,10 +302,21 @@ def test_what_was_withdrawn_is_no_measure_of_what_comes_later(device: Device) ->
 
 
 def test_a_version_that_serves_by_hand_already_is_taken_over_at_once(device: Device) -> None:
-    device.control.serve(SLOT, "2", 0)
+    device.control.serve(SLOT, "2", 0, signed=False)
     device.assign("2")
     device.until(Step.COMMIT)
     assert device.control.named("route") == []
+    assert device.run().step is Step.DONE
+
+
+def test_a_share_that_a_killed_agent_left_is_no_probation_that_was_passed(device: Device) -> None:
+    device.assign("2")
+    device.until(Step.PROBATION)
+    device.again()
+    device.control.serve(SLOT, "2", 5)  # until the lease runs out
+    device.until(Step.LOAD)
+    device.step()
+    assert device.update().step is Step.SHIFT
     assert device.run().step is Step.DONE
 
 
