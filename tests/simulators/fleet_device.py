@@ -42,6 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Short: a test waits for all of them."""
 TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 6.0\n"
 ONE_VARIANT = "onnx-int8"
+PAUSE_S = 0.005
+"""Between two requests of the client that asks throughout: agent and daemon share a small machine with it."""
 
 Change = Callable[[Path], None]
 """Makes another model of a version's folder."""
@@ -176,8 +178,8 @@ class FleetDevice:
 
     @contextmanager
     def hammered(self, rows: int = 1) -> Iterator[Hammer]:
-        """A client asks over gRPC without a pause; no request may fail, and every answer must be right."""
-        hammer = Hammer(SLOT, rows)
+        """A client asks over gRPC all the time; no request may fail, and every answer must be right."""
+        hammer = Hammer(SLOT, rows, PAUSE_S)
         thread = threading.Thread(target=hammer.over_grpc, args=(self.daemon.grpc,))
         thread.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,10 +22,10 @@ Ask = Callable[[], tuple[str, np.ndarray[Any, Any]]]
 class Hammer:
     """`versions` has the version that gave each answer, in order; `failures` what any caller was refused with.
 
-    Each request has `rows` rows."""
+    Each request has `rows` rows, and is followed by `pause_s`."""
 
-    def __init__(self, model: str, rows: int = 1) -> None:
-        self.model = model
+    def __init__(self, model: str, rows: int = 1, pause_s: float = 0.0) -> None:
+        self.model, self._pause_s = model, pause_s
         self.failures: list[str] = []
         self.versions: list[str] = []
         self._wanted = golden(model, rows)
@@ -75,6 +76,8 @@ class Hammer:
 
     def _turns(self, ask: Ask) -> None:
         while not self._stopped:
+            if self._pause_s:
+                time.sleep(self._pause_s)
             try:
                 version, scores = ask()
                 right = np.array_equal(

@@ -76,7 +76,9 @@ def test_a_file_that_is_gone(device: FleetDevice) -> None:
     assert device.agent("verify").code == 0
 
 
-@pytest.mark.parametrize("room_bytes", [0, 4096, 20_000, 36_000])
+@pytest.mark.parametrize(
+    "room_bytes", [20_000, *[pytest.param(size, marks=pytest.mark.long) for size in (0, 4096, 36_000)]]
+)
 def test_a_file_system_without_room(device: FleetDevice, room_bytes: int) -> None:
     """No file may grow beyond so much, as a full disk or a quota has it (EFBIG, ENOSPC: all the same to the store)."""
     before = device.serving

@@ -14,7 +14,7 @@ import pytest
 from tests.simulators import disk
 from tests.simulators.power import Life, Power, power
 
-SEED, SAMPLE, STEP_BYTES, ENOUGH_BYTES = 4, 10, 4096, 1 << 19
+SEED, SAMPLE, STEP_BYTES, ENOUGH_BYTES = 4, 8, 4096, 1 << 19
 SYNC = "tests.simulators.agent_update"
 SLOT = "meter"
 
@@ -88,7 +88,7 @@ def crowd(machine: Power, sizes: range, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.timeout(180)
 def test_a_sync_survives_a_full_disk_here_and_there(machine: Power, capsys: pytest.CaptureFixture[str]) -> None:
-    crowd(machine, range(0, ENOUGH_BYTES, STEP_BYTES * 16 + 512), capsys)
+    crowd(machine, range(0, ENOUGH_BYTES, STEP_BYTES * 24 + 512), capsys)
 
 
 @pytest.mark.long

@@ -98,10 +98,13 @@ def test_an_agent_killed_during_probation_leaves_the_traffic_to_what_is_committe
     assert device.serving == {str(device.newest): 100}
 
 
+OFTEN = {"load", "probation", "commit"}
 STEPS = ("fetch", "load", "shift", "probation", "take-over", "commit", "retire")
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in OFTEN else pytest.mark.long) for step in STEPS]
+)
 def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, step: str) -> None:
     """In the middle of the journal's transaction for even ones, once it is recorded for odd ones."""
     old = device.serving
@@ -115,6 +118,8 @@ def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, ste
         assert set(device.serving) <= {*old, str(device.newest)}
         done = device.sync()
     assert (done.code, device.serving) == (0, {str(device.newest): 100}), done.err
+    if step not in {"commit", "retire"}:  # nothing of the probation that was cut short counts
+        assert '"step": "probation"' in done.err
 
 
 def test_a_slot_that_is_withdrawn(device: FleetDevice) -> None:
@@ -187,6 +192,7 @@ def test_run_finishes_a_probation_that_lasts_longer_than_its_polls_are_apart(dev
     assert device.serving == {str(device.newest): 100}
 
 
+@pytest.mark.long
 def test_run_stopped_during_a_probation_goes_on_later(device: FleetDevice) -> None:
     log = device.folder / "agent.log"
     log.unlink(missing_ok=True)
@@ -205,6 +211,7 @@ def test_run_stopped_during_a_probation_goes_on_later(device: FleetDevice) -> No
     assert device.serving == {str(device.newest): 100}
 
 
+@pytest.mark.long
 def test_run_waits_for_an_agent_that_somebody_started_by_hand(device: FleetDevice) -> None:
     log = device.folder / "agent.log"
     log.unlink(missing_ok=True)

@@ -56,7 +56,7 @@ ILL = {
 }
 
 
-@pytest.mark.parametrize("name", ILL)
+@pytest.mark.parametrize("name", ["golden", "crashes", "slow", pytest.param("hangs", marks=pytest.mark.long)])
 def test_an_ill_release_goes_back_and_is_not_tried_again(device: FleetDevice, name: str) -> None:
     change, reason = ILL[name]
     serving = device.serving
@@ -73,6 +73,7 @@ def test_an_ill_release_goes_back_and_is_not_tried_again(device: FleetDevice, na
     assert again.told["history"] == done.told["history"]
 
 
+@pytest.mark.long
 def test_what_failed_is_tried_again_where_that_is_asked_for(device: FleetDevice) -> None:
     device.update(models_ill.looping(5000))
     device.configure(probation={"slower_factor": 1e6})
@@ -82,6 +83,7 @@ def test_what_failed_is_tried_again_where_that_is_asked_for(device: FleetDevice)
     assert device.update().code == 0  # and is quick again
 
 
+@pytest.mark.long
 def test_a_release_that_failed_is_tried_again_once_another_was_assigned(device: FleetDevice) -> None:
     honest = f"models/acme/{SLOT}/{next(iter(device.serving))}/release"
     slow = device.publish(models_ill.looping(5000))
@@ -118,6 +120,7 @@ def test_a_release_that_is_slow_with_live_requests_only(device: FleetDevice) -> 
     assert evidence["requests"] >= 20
 
 
+@pytest.mark.long
 def test_a_release_that_makes_the_daemon_grow(device: FleetDevice) -> None:
     """Memory that its trial did not need, because nobody asked it for so many rows there."""
     device.configure(probation={"duration_s": 30.0, "slower_factor": 1e6, "leak_bytes": 64 << 20})
@@ -162,6 +165,7 @@ def test_a_new_assignment_takes_the_place_of_an_update_on_probation(device: Flee
     assert (over["state"], over["failure"]["reason"]) == ("rolled_back", "something else is assigned now")
 
 
+@pytest.mark.long
 def test_back_by_hand_and_forward_by_another_assignment(device: FleetDevice) -> None:
     assert device.update().code == 0
     back = device.agent("rollback", SLOT, "--json")

@@ -69,7 +69,7 @@ def test_a_carried_repository_needs_no_network(device: FleetDevice, tmp_path: Pa
     assert len(device.server.asked) == asked
 
 
-@pytest.mark.parametrize(("age_d", "believed"), [(25, True), (40, False)])
+@pytest.mark.parametrize(("age_d", "believed"), [(25, True), pytest.param(40, False, marks=pytest.mark.long)])
 def test_carried_documents_of_online_keys_may_be_thirty_days_past(
     device: FleetDevice, age_d: int, believed: bool
 ) -> None:
@@ -103,6 +103,7 @@ def floor(device: FleetDevice) -> datetime:
     return datetime.fromisoformat(device.status["time_floor"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", STATES)
 def test_a_clock_at_1970_stops_nothing(device: FleetDevice, kernels: dict[str, str], word: str) -> None:
     before = floor(device)
@@ -113,7 +114,7 @@ def test_a_clock_at_1970_stops_nothing(device: FleetDevice, kernels: dict[str, s
     assert floor(device) == before
 
 
-@pytest.mark.parametrize("word", STATES)
+@pytest.mark.parametrize("word", ["synchronised", pytest.param("adrift", marks=pytest.mark.long)])
 def test_a_clock_at_2099_does_no_harm_that_lasts(device: FleetDevice, kernels: dict[str, str], word: str) -> None:
     before, serving = floor(device), device.serving
     device.assign(device.publish())
