@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from gateway.agent.answers import Answer, plain, read_answer
 from gateway.agent.settings import ControlSettings
 from gateway.domain.activation import Activation, activation_document
 from gateway.domain.errors import UnreachableError
@@ -84,7 +87,7 @@ class Control:
             response = connection.getresponse()
             answer = response.read(settings.answer_limit_bytes)
             return _read(response.status, answer, response.length or 0)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise UnreachableError(
                 f"the daemon does not answer on {settings.socket}: {error or type(error).__name__}; "
                 "is edge-gateway.service running, and may this user open the socket?",
@@ -104,25 +107,38 @@ class _Connection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the path in place of a host."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._timeout_s)
-        self.sock.connect(self._path)
+        self.sock = connected = _Hurried(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.settimeout(self._timeout_s)
+        connected.deadline_s = time.monotonic() + self._timeout_s
+        connected.connect(self._path)
+
+
+class _Hurried(socket.socket):
+    """All that comes has one deadline: a byte now and then buys no time."""
+
+    deadline_s = math.inf
+
+    def recv_into(self, *arguments: Any) -> int:
+        """As of any socket. Raises TimeoutError."""
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self.settimeout(left_s)
+        return super().recv_into(*arguments)
 
 
 def _model(slot: str, command: str) -> str:
     return f"/v1/models/{quote(slot)}/{command}"
 
 
-def _read(status: int, content: bytes, missing_bytes: int) -> Document:
+def _read(status: int, content: bytes, missing_bytes: int) -> Answer:
     """The answer's document. ValueError where it is none: then it was not our daemon that answered, or it was killed
     meanwhile."""
     if missing_bytes:
         raise ValueError(f"{missing_bytes} bytes of its answer were not sent, or are more than answer_limit_bytes")
-    document = json.loads(content) if content else {}
-    if not isinstance(document, dict):
-        raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
+    document = read_answer(content)
     if status >= http.HTTPStatus.BAD_REQUEST:
-        fault, detail = str(document.get("fault", status)), str(document.get("detail", f"HTTP status {status}"))
+        fault, detail = plain(document.get("fault", status)), plain(document.get("detail", f"HTTP status {status}"))
         if status in PASSING:
             raise UnreachableError(f"the daemon cannot do it now: {detail}", table="control", key="socket")
         raise RefusedError(fault, detail)

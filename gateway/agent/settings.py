@@ -64,4 +64,4 @@ class ControlSettings:
     socket: str = "/run/edge-gateway/control.sock"  # where the daemon listens for its agent
     timeout_s: float = 10.0  # for an answer
     load_timeout_s: float = 600.0  # for the answer to a load, which tries the variant in a throw-away process
-    answer_limit_bytes: int = 16_777_216  # 16 MiB: largest answer that is read
+    answer_limit_bytes: int = 2_097_152  # 2 MiB: largest answer that is read

@@ -1,0 +1,77 @@
+"""What the daemon says, held against the form that it must have.
+
+The daemon faces cameras and parses models. Whoever took it over must not take the agent along: odd answers are as none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from gateway.domain.errors import UnreachableError
+
+TEXT_LIMIT_CHARS = 1000
+"""Of what the daemon says in words, which is kept in the journal and shown on terminals."""
+NUMBER = (int, float)
+FORMS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("models", "candidates"), list),
+    **dict.fromkeys(("model", "version", "state", "instance", "variant", "reason"), str),
+    **dict.fromkeys(("weight", "rss_bytes", "requests", "executions", "failed_runs"), int),
+    **dict.fromkeys(("infer_ns", "compared", "disagreed"), int),
+    **dict.fromkeys(("fits", "eligible", "busy"), bool),
+    "temperatures_c": dict,
+    "throttled": (bool, type(None)),
+    "measured": (dict, type(None)),
+    "p50_us": NUMBER,
+}
+"""Types by key, the same in every answer; keys that the agent does not ask for may hold anything."""
+
+
+class Answer(dict[str, Any]):
+    """A JSON object of the daemon's."""
+
+    def __missing__(self, key: str) -> Any:
+        """Asking for what it lacks ends like a daemon that is not there."""
+        raise UnreachableError(
+            f"the daemon's answer has no {key}; is it of another version than this agent?", table="control"
+        )
+
+
+def read_answer(content: bytes) -> Answer:
+    """Raises ValueError (also RecursionError) for what is no such answer."""
+    document = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse) if content else Answer()
+    if not isinstance(document, Answer):
+        raise ValueError(f"the answer is no JSON object: {content[:80]!r}")  # noqa: TRY004  not a caller's type
+    return document
+
+
+def plain(text: object) -> str:
+    """Words of the daemon's in one line that steers no terminal and fills no disk."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(text)[:TEXT_LIMIT_CHARS])
+    return f"{shown}…" if len(str(text)) > TEXT_LIMIT_CHARS else shown
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Answer:
+    return Answer({key: _checked(key, value) for key, value in pairs})
+
+
+def _checked(key: str, value: Any) -> Any:
+    form = FORMS.get(key)
+    if form is None:
+        return value
+    if not isinstance(value, form) or (isinstance(value, bool) and form in {int, NUMBER}):
+        raise ValueError(f"{key} of the answer is {value!r:.80}")
+    if isinstance(value, str):
+        return plain(value)
+    numbers: list[Any] = [*value.values()] if isinstance(value, dict) and form is dict else []
+    numbers += [value] if form == NUMBER else []
+    if not all(type(number) in NUMBER and math.isfinite(number) for number in numbers):
+        raise ValueError(f"{key} of the answer is {value!r:.80}")
+    if isinstance(value, list) and not all(isinstance(entry, Answer) for entry in value):
+        raise ValueError(f"{key} of the answer are no objects: {value!r:.80}")
+    return value
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no number that an answer may hold")
