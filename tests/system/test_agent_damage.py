@@ -47,7 +47,11 @@ def spoilt(device: FleetDevice, what: str) -> Path:
 
 @pytest.mark.parametrize(
     ("what", "meanwhile"),
-    [("artifact", set()), ("manifest", {"1"}), ("release document", {"1"})],  # of both versions it is the same artifact
+    [
+        ("artifact", set()),
+        pytest.param("manifest", {"1"}, marks=pytest.mark.long),
+        ("release document", {"1"}),
+    ],  # of both versions it is the same artifact
 )
 def test_a_damaged_file_is_refused_and_fetched_again(device: FleetDevice, what: str, meanwhile: set[str]) -> None:
     serving = device.serving

@@ -98,7 +98,7 @@ def test_an_agent_killed_during_probation_leaves_the_traffic_to_what_is_committe
     assert device.serving == {str(device.newest): 100}
 
 
-OFTEN = {"load", "probation", "commit"}
+OFTEN = {"probation", "commit"}
 STEPS = ("fetch", "load", "shift", "probation", "take-over", "commit", "retire")
 
 

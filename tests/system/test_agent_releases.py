@@ -56,7 +56,9 @@ ILL = {
 }
 
 
-@pytest.mark.parametrize("name", ["golden", "crashes", "slow", pytest.param("hangs", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["golden", "slow", *[pytest.param(name, marks=pytest.mark.long) for name in ("crashes", "hangs")]]
+)
 def test_an_ill_release_goes_back_and_is_not_tried_again(device: FleetDevice, name: str) -> None:
     change, reason = ILL[name]
     serving = device.serving

@@ -124,7 +124,7 @@ def test_a_clock_at_2099_does_no_harm_that_lasts(device: FleetDevice, kernels: d
     assert done.code == 0, done.told["why"]
 
 
-@pytest.mark.parametrize("when", [PAST, FUTURE])
+@pytest.mark.parametrize("when", [FUTURE, pytest.param(PAST, marks=pytest.mark.long)])
 def test_a_director_that_repeats_the_nonce_tells_the_time(
     device: FleetDevice, kernels: dict[str, str], when: str
 ) -> None:
