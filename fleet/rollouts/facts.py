@@ -1,7 +1,7 @@
-"""What happened in a rollout: recorded facts, in the order of their sequence numbers. Values; `state.fold` reads them.
+"""What happened in a rollout: recorded facts, in the order of their sequence numbers. Values; `fold.fold` reads them.
 
 The JSON form is in `facts_form`. A fact that may not happen (a start before the approval) can be recorded all the
-same: it then has no effect and is counted. `state.refusal` tells before.
+same: it then has no effect and is counted. `fold.refusal` tells before.
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""The canary wave: a few devices of each set of accelerators, so that every kind of hardware is tried early."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from fleet.rollouts.state import Member
+from fleet.rollouts.waves import in_order
+
+
+def canaries(waiting: Iterable[Member], taken: Iterable[Member], per_accelerator: int) -> Sequence[Member]:
+    """Who of `waiting` goes next, in order of rank: per stratum as many as `taken` leaves of `per_accelerator`.
+
+    The rank is a hash of device and rollout: the same answer every time, other devices in every rollout.
+    """
+    places = Counter(member.stratum for member in taken)
+    chosen = []
+    for member in in_order(waiting):
+        if places[member.stratum] < per_accelerator:
+            places[member.stratum] += 1
+            chosen.append(member)
+    return chosen

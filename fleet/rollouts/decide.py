@@ -1,0 +1,147 @@
+"""What a rollout does next: one pure function of what was recorded and the time.
+
+Silence is judged first, then whether to stop, then whether the next wave opens, then who is offered the release. Each
+answer is applied before the next question, until there is none: so the same question asked again answers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.fold import apply
+from fleet.rollouts.judge import common_reasons, excess
+from fleet.rollouts.schedule import may_offer
+from fleet.rollouts.spec import Rollback, Spec
+from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State, Status
+from fleet.rollouts.survey import Survey
+
+
+def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
+    """All that is to be done at `now`, in order. Once recorded, the same question at the same time answers ().
+
+    `state` is what `fold` made of the rollout's facts; record the answer in the transaction that read them, each
+    decision as a `Decided` with the time `now`, no other fact between them.
+    """
+    found: list[Decision] = []
+    while step := _step(spec, state, now):
+        found += step
+        state = apply(spec, state, step, now)
+    return tuple(found)
+
+
+def _step(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
+    if state.status is Status.ABORTED:
+        return tuple(_returns(spec, state))
+    if state.status not in {Status.RUNNING, Status.PAUSED}:
+        return ()
+    if state.halted:
+        return _withdrawals(state)
+    if silent := tuple(_silences(spec, state, now)):
+        return silent
+    return _run(spec, state, now) if state.status is Status.RUNNING else ()
+
+
+def _run(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
+    survey = Survey(spec, state)
+    return (
+        _halt(spec, state, survey)
+        or _offers(spec, state, survey, now)
+        or _retries(spec, state, survey, now)
+        or _advance(spec, state, survey, now)
+    )
+
+
+def _returns(spec: Spec, state: State) -> Iterator[RollBack]:
+    """After an abort: offers are withdrawn; who committed goes back where that is forced, or was asked for."""
+    all_of_them = spec.rollback is Rollback.FORCED or state.rollback_requested
+    for member in state.members.values():
+        committed = member.state is DeviceState.COMMITTED
+        if member.attempt and member.present and not member.returned and (all_of_them or not committed):
+            yield RollBack(member.device)
+
+
+def _withdrawals(state: State) -> Sequence[RollBack]:
+    """After a halt nobody begins, or goes on, with a release that so many failed with."""
+    stopped = IN_FLIGHT | {DeviceState.SILENT}
+    return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
+
+
+def _silences(spec: Spec, state: State, now: datetime) -> Iterator[MarkSilent]:
+    silence, deadline = timedelta(seconds=spec.silence_s), timedelta(seconds=spec.deadline_s)
+    for member in state.members.values():
+        if member.state not in IN_FLIGHT or not member.present:
+            continue
+        if now - member.heard_at >= silence:
+            yield MarkSilent(member.device, f"nothing was heard of it for {spec.silence_s:g} s")
+        elif now - member.offered_at >= deadline:
+            yield MarkSilent(member.device, f"it was not done {spec.deadline_s:g} s after the offer")
+
+
+def _halt(spec: Spec, state: State, survey: Survey) -> Sequence[Decision]:
+    found = excess(survey.tallies(), spec.abort)
+    if found is None:
+        return ()
+    reason, evidence = found
+    evidence = {**evidence, **common_reasons(survey.taken)}
+    if spec.rollback is Rollback.FORCED:
+        return (Abort(reason, evidence),)
+    return (Pause(reason, halt=True, evidence=evidence),)
+
+
+def _advance(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Decision]:
+    """The next wave, the end, or a pause where the newest wave is over and did not pass."""
+    if not survey.devices:
+        return ()
+    if state.wave == NO_WAVE:
+        return _open(spec, state, spec.first_wave)
+    if survey.next_devices():
+        return ()
+    passed = survey.wave_passed_at()
+    if passed is None:
+        return () if survey.undecided(survey.wave) else (_unsuccessful(spec, state, survey),)
+    if survey.wave and now - passed < timedelta(seconds=spec.soak_of(state.wave)):
+        return ()
+    if state.wave < spec.last_wave:
+        return _open(spec, state, state.wave + 1)
+    return () if survey.undecided(survey.taken) else (Finish(),)
+
+
+def _open(spec: Spec, state: State, wave: int) -> Sequence[Decision]:
+    approved = wave in state.approved_waves or not spec.needs_approval(wave)
+    return (OpenWave(wave),) if approved else ()
+
+
+def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
+    committed = sum(member.state is DeviceState.COMMITTED for member in survey.wave)
+    reason = f"wave {state.wave} is over, and {committed} of its {len(survey.wave)} devices committed"
+    evidence = {
+        "wave": state.wave,
+        "committed": committed,
+        "devices": len(survey.wave),
+        "min_percent": spec.success.min_percent,
+        "min_sample": spec.success.min_sample,
+    }
+    return Pause(f"{reason}: too few", halt=False, evidence={**evidence, **common_reasons(survey.wave)})
+
+
+def _offers(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Offer]:
+    chosen = _allowed(spec, survey.next_devices(), now)
+    return tuple(Offer(member.device, state.wave, member.attempt + 1) for member in chosen)
+
+
+def _retries(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Retry]:
+    due = [m for m in survey.taken if survey.may_retry(m) and now - m.verdict_at >= _back_off(spec, m)]
+    return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in _allowed(spec, due, now))
+
+
+def _back_off(spec: Spec, member: Member) -> timedelta:
+    retries = spec.retries
+    return timedelta(seconds=min(retries.backoff_s * 2.0 ** (member.failures - 1), retries.backoff_limit_s))
+
+
+def _allowed(spec: Spec, members: Sequence[Member], now: datetime) -> Sequence[Member]:
+    """Those whose site's windows are open; asked once for each zone."""
+    zones = {zone: may_offer(spec, zone, now) for zone in {member.zone for member in members}}
+    return [member for member in members if zones[member.zone]]

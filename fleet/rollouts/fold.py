@@ -1,0 +1,294 @@
+"""From recorded facts to the state they add up to, from the beginning or from any state on.
+
+One fact costs the same whatever came before. Reports may come twice, late and in any order: within one attempt a
+device's state only moves forward, so that their order does not matter to the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.facts import (
+    Aborted,
+    Approved,
+    Created,
+    Decided,
+    Event,
+    Fact,
+    Joined,
+    Left,
+    Paused,
+    Reported,
+    Resumed,
+    RollbackRequested,
+    Started,
+    WaveApproved,
+)
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec_form import spec_digest
+from fleet.rollouts.state import (
+    ENDED,
+    GAVE_UP,
+    IN_FLIGHT,
+    NO_WAVE,
+    DeviceState,
+    Member,
+    State,
+    Status,
+    rank_of,
+    stratum_of,
+)
+
+CLOCK_STEP = timedelta(seconds=60)
+"""A fact that is so much older than one before it shows that the clock was set back. Less is the difference between
+the clocks of replicas."""
+_PROGRESS: Mapping[DeviceState, int] = {
+    DeviceState.OFFERED: 1,
+    DeviceState.DOWNLOADING: 2,
+    DeviceState.PROBATION: 3,
+    DeviceState.SILENT: 4,
+    DeviceState.COMMITTED: 5,
+    DeviceState.ROLLED_BACK: 6,
+    DeviceState.FAILED: 6,
+}
+_MOVES: Mapping[type[Any], tuple[frozenset[Status], Status]] = {
+    Approved: (frozenset({Status.DRAFT}), Status.APPROVED),
+    Started: (frozenset({Status.APPROVED}), Status.RUNNING),
+    Paused: (frozenset({Status.RUNNING}), Status.PAUSED),
+    Resumed: (frozenset({Status.PAUSED}), Status.RUNNING),
+    Aborted: (frozenset({Status.APPROVED, Status.RUNNING, Status.PAUSED}), Status.ABORTED),
+    RollbackRequested: (frozenset({Status.ABORTED}), Status.ABORTED),
+    Pause: (frozenset({Status.RUNNING}), Status.PAUSED),
+    Abort: (frozenset({Status.RUNNING}), Status.ABORTED),
+    Finish: (frozenset({Status.RUNNING}), Status.FINISHED),
+}
+"""Where an event or decision leads, and from where: draft → approved → running ⇄ paused → finished | aborted."""
+
+
+def fold(spec: Spec, facts: Iterable[Fact], state: State | None = None) -> State:
+    """The state after `facts`, which follow `state` (None: the beginning). Facts that it knows already are skipped."""
+    folding = _Folding(spec, state or State())
+    for fact in facts:
+        folding.take(fact)
+    return folding.state()
+
+
+def apply(spec: Spec, state: State, decisions: Iterable[Decision], at: datetime) -> State:
+    """The state once `decisions` are recorded as the next facts."""
+    return fold(spec, (Fact(n, at, Decided(d)) for n, d in enumerate(decisions, state.seq + 1)), state)
+
+
+def refusal(spec: Spec, state: State, event: Event) -> str:
+    """Why an operator's event would have no effect now ("": it would have one)."""
+    if isinstance(event, Created):
+        return "it exists already" if state.rollout else ""
+    if isinstance(event, Approved) and event.spec != spec_digest(spec):
+        return "another specification was approved than the one that is stored"
+    if isinstance(event, WaveApproved):
+        return _approval_refusal(spec, state, event.wave)
+    move = _MOVES.get(type(event))
+    return f"the rollout is {state.status.value}" if move and state.status not in move[0] else ""
+
+
+def _approval_refusal(spec: Spec, state: State, wave: int) -> str:
+    if state.status in ENDED:
+        return f"the rollout is {state.status.value}"
+    if not (spec.first_wave <= wave <= spec.last_wave and spec.needs_approval(wave)):
+        return f"wave {wave} needs no approval"
+    return f"wave {wave} was approved already" if wave in state.approved_waves else ""
+
+
+class _Folding:
+    """A state that is being written; nobody else sees it before it is done."""
+
+    def __init__(self, spec: Spec, state: State) -> None:
+        self._spec = spec
+        self._state = state
+        self._members = dict(state.members)
+        self._ignored = dict(state.ignored)
+        self._seq, self._at, self._latest = state.seq, state.latest_at, state.latest_at
+
+    def state(self) -> State:
+        return replace(self._state, members=self._members, ignored=self._ignored, seq=self._seq, latest_at=self._latest)
+
+    def take(self, fact: Fact) -> None:
+        if fact.seq <= self._seq:
+            return
+        self._seq, self._at = fact.seq, fact.at
+        if fact.at < self._latest - CLOCK_STEP:
+            self._set_back()
+        else:
+            self._latest = max(self._latest, fact.at)
+        event: Any = fact.event.decision if isinstance(fact.event, Decided) else fact.event
+        _TAKERS[type(event)](self, event)
+
+    # ---- the rollout
+
+    def created(self, event: Created) -> None:
+        if self._permitted(event):
+            self._change(rollout=event.rollout)
+
+    def moved(self, event: Any) -> None:
+        """An operator's word or a decision that changes the status."""
+        if not self._permitted(event):
+            return
+        changes: dict[str, Any] = {"status": _MOVES[type(event)][1], "reason": getattr(event, "reason", "")}
+        changes["evidence"] = getattr(event, "evidence", {})
+        changes["halted"] = isinstance(event, Pause) and event.halt
+        if isinstance(event, Resumed):
+            changes["resumed_seq"] = self._seq
+        self._change(**changes)
+
+    def rollback_requested(self, event: RollbackRequested) -> None:
+        if self._permitted(event):
+            self._change(rollback_requested=True)
+
+    def wave_approved(self, event: WaveApproved) -> None:
+        if self._permitted(event):
+            self._change(approved_waves=self._state.approved_waves | {event.wave})
+
+    def wave_opened(self, decision: OpenWave) -> None:
+        if self._state.status is Status.RUNNING and decision.wave > self._state.wave:
+            self._change(wave=decision.wave)
+        else:
+            self._ignore("a wave out of turn")
+
+    # ---- its devices
+
+    def joined(self, event: Joined) -> None:
+        known = self._members.get(event.device)
+        late = self._state.wave != NO_WAVE and known is None and not self._spec.dynamic
+        if late or self._state.status in ENDED:
+            return self._ignore("joined after the end" if not late else "joined after the start")
+        member = known or Member(event.device, rank_of(self._state.rollout, event.device))
+        stratum = stratum_of(event.accelerators)
+        return self._put(member, stratum=stratum, zone=event.zone, present=True)
+
+    def left(self, event: Left) -> None:
+        member = self._members.get(event.device)
+        if member is None or not member.present:
+            return self._ignore("left without being there")
+        return self._put(member, present=False, reason=event.reason or member.reason)
+
+    def offered(self, decision: Offer) -> None:
+        member = self._members.get(decision.device)
+        open_wave = self._state.status is Status.RUNNING and decision.wave == self._state.wave
+        if member is None or not (open_wave and member.waiting and decision.attempt == member.attempt + 1):
+            return self._ignore("offered out of turn")
+        return self._offer(member, decision)
+
+    def retried(self, decision: Retry) -> None:
+        member = self._members.get(decision.device)
+        if member is None or self._state.status is not Status.RUNNING or not member.present:
+            return self._ignore("offered out of turn")
+        if member.state not in GAVE_UP or decision.attempt != member.attempt + 1:
+            return self._ignore("offered out of turn")
+        return self._offer(member, decision)
+
+    def fell_silent(self, decision: MarkSilent) -> None:
+        member = self._members.get(decision.device)
+        if member is None or member.state not in IN_FLIGHT:
+            return self._ignore("silent out of turn")
+        return self._judge(member, DeviceState.SILENT, decision.reason)
+
+    def rolled_back(self, decision: RollBack) -> None:
+        """After an abort for good; while paused an offer is withdrawn, and the device waits for its turn again."""
+        member = self._members.get(decision.device)
+        if member is None or member.attempt == 0 or self._state.status not in {Status.PAUSED, Status.ABORTED}:
+            return self._ignore("rolled back out of turn")
+        ended = self._state.status is Status.ABORTED
+        if member.state in IN_FLIGHT or member.state is DeviceState.SILENT:
+            return self._put(member, state=DeviceState.PENDING, wave=NO_WAVE, returned=ended)
+        return self._put(member, returned=ended)
+
+    def reported(self, event: Reported) -> None:
+        member = self._members.get(event.device)
+        if member is None or member.state is DeviceState.PENDING:
+            return self._ignore("a report without an offer")
+        if event.attempt not in {0, member.attempt}:
+            return self._ignore("a report of another attempt")
+        if event.release != self._spec.target.sha256:
+            return self._other_release(member, event)
+        return self._advance(member, DeviceState(event.state), event.reason)
+
+    def _other_release(self, member: Member, event: Reported) -> None:
+        """Who said, or says of this very attempt, that it is done and runs something else, did not do it."""
+        done = event.state == DeviceState.COMMITTED.value
+        if done and member.returned:
+            return self._advance(member, DeviceState.ROLLED_BACK, event.reason)
+        if done and (member.state is DeviceState.COMMITTED or event.attempt == member.attempt):
+            reason = f"it says that it is done, and runs another release ({event.release[:12]}…)"
+            return self._advance(member, DeviceState.FAILED, reason)
+        return self._ignore("a report of another release")
+
+    def _advance(self, member: Member, state: DeviceState, reason: str) -> None:
+        if _PROGRESS[state] > _PROGRESS[member.state]:
+            if state in IN_FLIGHT:
+                return self._put(member, state=state, heard_at=self._at)
+            return self._judge(member, state, reason)
+        if member.state in IN_FLIGHT:
+            return self._put(member, heard_at=self._at)
+        return self._ignore("a report that is known or late")
+
+    def _judge(self, member: Member, state: DeviceState, reason: str) -> None:
+        failures = member.failures + (state in GAVE_UP)
+        self._put(member, state=state, failures=failures, verdict_at=self._at, verdict_seq=self._seq, reason=reason)
+
+    def _offer(self, member: Member, decision: Offer | Retry) -> None:
+        state, at = DeviceState.OFFERED, self._at
+        self._put(member, state=state, wave=decision.wave, attempt=decision.attempt, offered_at=at, heard_at=at)
+
+    # ---- bookkeeping
+
+    def _permitted(self, event: Any) -> bool:
+        why = refusal(self._spec, self._state, event)
+        if why:
+            self._ignore(f"{type(event).__name__}: {why}")
+        return not why
+
+    def _put(self, member: Member, **changes: Any) -> None:
+        self._members[member.device] = replace(member, **changes)
+
+    def _change(self, **changes: Any) -> None:
+        self._state = replace(self._state, **changes)
+
+    def _ignore(self, reason: str) -> None:
+        self._ignored[reason] = self._ignored.get(reason, 0) + 1
+
+    def _set_back(self) -> None:
+        """What was recorded before cannot have happened later than now: nobody waits for a time that was a mistake."""
+        self._latest = at = self._at
+        for member in self._members.values():
+            self._put(
+                member,
+                offered_at=min(member.offered_at, at),
+                heard_at=min(member.heard_at, at),
+                verdict_at=min(member.verdict_at, at),
+            )
+
+
+_TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {
+    Created: _Folding.created,
+    Approved: _Folding.moved,
+    Started: _Folding.moved,
+    Paused: _Folding.moved,
+    Resumed: _Folding.moved,
+    Aborted: _Folding.moved,
+    WaveApproved: _Folding.wave_approved,
+    RollbackRequested: _Folding.rollback_requested,
+    Joined: _Folding.joined,
+    Left: _Folding.left,
+    Reported: _Folding.reported,
+    OpenWave: _Folding.wave_opened,
+    Offer: _Folding.offered,
+    Retry: _Folding.retried,
+    MarkSilent: _Folding.fell_silent,
+    Pause: _Folding.moved,
+    Finish: _Folding.moved,
+    Abort: _Folding.moved,
+    RollBack: _Folding.rolled_back,
+}

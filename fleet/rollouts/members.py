@@ -1,0 +1,47 @@
+"""Who is in a rollout: the query held against what is known of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from fleet.rollouts.facts import Joined, Left
+from fleet.rollouts.query import Device, matches
+from fleet.rollouts.query_parser import parse
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.state import ENDED, NO_WAVE, DeviceState, Member, State, stratum_of
+
+NO_MATCH = "the query does not match it any more"
+CLAIMED = "another rollout has this slot of it now"
+
+
+def membership(
+    spec: Spec, state: State, devices: Iterable[Device], claimed: AbstractSet[str] = frozenset()
+) -> tuple[Joined | Left, ...]:
+    """What changed about `devices`, in their order: all of the fleet, or only those of which something is new.
+
+    Before its turn a device leaves when the query ceases to match; afterwards it stays, since what it runs then is
+    what the rollout changed. `claimed`: devices that another rollout has offered something for the same slot. Devices
+    that are gone from the fleet are for the caller to say, by `Left`.
+    """
+    if state.status in ENDED:
+        return ()
+    found = (_change(spec, state, device, device.id in claimed) for device in devices)
+    return tuple(change for change in found if change is not None)
+
+
+def _change(spec: Spec, state: State, device: Device, claimed: bool) -> Joined | Left | None:
+    member = state.members.get(device.id)
+    if member is not None and member.attempt and not member.present:
+        return None  # it had its turn and left: what it runs now is not this rollout's doing
+    begun = member is not None and member.attempt > 0
+    if claimed or not (begun or matches(parse(spec.query), device)):
+        return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.present else None
+    if member is None and state.wave != NO_WAVE and not spec.dynamic:
+        return None
+    return None if member and _as_known(member, device) else Joined(device.id, device.accelerators, device.zone)
+
+
+def _as_known(member: Member, device: Device) -> bool:
+    known = (member.stratum, member.zone) == (stratum_of(device.accelerators), device.zone)
+    return member.present and (known or member.state is not DeviceState.PENDING)

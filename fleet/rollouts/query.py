@@ -1,0 +1,136 @@
+"""Which devices a rollout is for: a condition over what is known of a device. The grammar is in `query_parser`."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gateway.domain.routing import version_order
+
+VERSION = "version."
+"""How the field begins that names the version in a slot."""
+FIELDS = ("id", "site", "profile", "tag", "accelerator", "slot")
+"""Fields apart from `version.<slot>`; the last three may have several values."""
+_PATTERNS_CACHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What the fleet knows of a device. `accelerators`: kinds, a CPU alone is `cpu`. `versions`: by slot."""
+
+    id: str
+    site: str = ""
+    profile: str = ""
+    tags: frozenset[str] = frozenset()
+    accelerators: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    zone: str = ""
+
+
+class Operator(enum.Enum):
+    """`=` and `!=` take globs; the others compare versions, numbers in them as numbers."""
+
+    EQUAL = "="
+    UNEQUAL = "!="
+    BELOW = "<"
+    AT_MOST = "<="
+    ABOVE = ">"
+    AT_LEAST = ">="
+
+
+_ORDERED: Mapping[Operator, Callable[[object, object], bool]] = {
+    Operator.BELOW: lambda a, b: a < b,  # type: ignore[operator]
+    Operator.AT_MOST: lambda a, b: a <= b,  # type: ignore[operator]
+    Operator.ABOVE: lambda a, b: a > b,  # type: ignore[operator]
+    Operator.AT_LEAST: lambda a, b: a >= b,  # type: ignore[operator]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every device; written out, so that nobody means the whole fleet by leaving a query empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """`field` compared with each of `values` (one, or several after `in`); any that holds is enough."""
+
+    field: str
+    operator: Operator
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """What `part` does not match."""
+
+    part: Query
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """What all of `parts` match."""
+
+    parts: tuple[Query, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """What one of `parts` matches."""
+
+    parts: tuple[Query, ...]
+
+
+Query = All | Match | Not | And | Or
+
+
+def matches(query: Query, device: Device) -> bool:
+    """Whether the query is for this device. A device without a value (no such slot) matches no `=`, `<` …, but `!=`."""
+    if isinstance(query, And):
+        return all(matches(part, device) for part in query.parts)
+    if isinstance(query, Or):
+        return any(matches(part, device) for part in query.parts)
+    if isinstance(query, Not):
+        return not matches(query.part, device)
+    return isinstance(query, All) or _holds(query, device)
+
+
+def _holds(match: Match, device: Device) -> bool:
+    found = tuple(_values(match.field, device))
+    if match.operator in _ORDERED:
+        return any(_ordered(match.operator, value, match.values[0]) for value in found)
+    equal = any(_alike(pattern, value) for pattern in match.values for value in found)
+    return equal is (match.operator is Operator.EQUAL)
+
+
+def _values(name: str, device: Device) -> Iterable[str]:
+    if name.startswith(VERSION):
+        version = device.versions.get(name.removeprefix(VERSION))
+        return () if version is None else (version,)
+    several: Mapping[str, Iterable[str]] = {
+        "id": (device.id,),
+        "site": (device.site,),
+        "profile": (device.profile,),
+        "tag": device.tags,
+        "accelerator": device.accelerators or ("cpu",),
+        "slot": device.versions,
+    }
+    return several[name]
+
+
+def _ordered(operator: Operator, value: str, limit: str) -> bool:
+    return _ORDERED[operator](version_order(value), version_order(limit))
+
+
+def _alike(pattern: str, value: str) -> bool:
+    return _pattern(pattern).match(value) is not None
+
+
+@lru_cache(maxsize=_PATTERNS_CACHED)
+def _pattern(glob: str) -> re.Pattern[str]:
+    """`*` and `?` only. `fnmatch` makes atomic groups of the stars, so that no value takes long to refuse."""
+    return re.compile(fnmatch.translate(glob.replace("[", "[[]")))

@@ -1,0 +1,72 @@
+"""Whether recorded decisions follow from the facts recorded before them: the same question asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from fleet.rollouts.decide import decide
+from fleet.rollouts.decisions import Decision
+from fleet.rollouts.facts import Decided, Fact
+from fleet.rollouts.fold import fold
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first fact that does not follow; `recorded` or `decided` None: there was no further one."""
+
+    seq: int
+    recorded: Decision | None
+    decided: Decision | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How many facts and decisions were looked at, the state they end in, and the first difference (None: none)."""
+
+    facts: int
+    decisions: int
+    state: State
+    difference: Difference | None
+
+
+def replay(spec: Spec, facts: Iterable[Fact]) -> Replay:
+    """Fold `facts` in order; at each recorded answer ask again, at its time, and compare. Stops where they differ."""
+    state, seen, decisions = State(), 0, 0
+    for answer in _answers(facts):
+        seen += len(answer)
+        if isinstance(answer[0].event, Decided):
+            decisions += len(answer)
+            difference = _difference(spec, state, answer)
+            if difference is not None:
+                return Replay(seen, decisions, state, difference)
+        state = fold(spec, answer, state)
+    return Replay(seen, decisions, state, None)
+
+
+def _answers(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+    """Decisions of one answer together, and all facts between two answers."""
+    group: list[Fact] = []
+    for fact in facts:
+        if group and _answer_of(fact) != _answer_of(group[-1]):
+            yield group
+            group = []
+        group.append(fact)
+    if group:
+        yield group
+
+
+def _answer_of(fact: Fact) -> object:
+    return fact.at if isinstance(fact.event, Decided) else None
+
+
+def _difference(spec: Spec, state: State, answer: list[Fact]) -> Difference | None:
+    decided = decide(spec, state, answer[0].at)
+    recorded = [fact.event.decision for fact in answer if isinstance(fact.event, Decided)]
+    for place, (one, other) in enumerate(zip_longest(recorded, decided)):
+        if one != other:
+            return Difference(answer[min(place, len(answer) - 1)].seq, one, other)
+    return None

@@ -1,0 +1,88 @@
+"""One look at all devices of a rollout: who waits, who has a place, how each group does. One pass, linear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from fleet.rollouts.canary import canaries
+from fleet.rollouts.judge import Tally, passed_at
+from fleet.rollouts.spec import CANARY, Spec
+from fleet.rollouts.state import GAVE_UP, IN_FLIGHT, DeviceState, Member, State
+from fleet.rollouts.waves import next_in_line, places
+
+
+class Survey:
+    """What one pass over the members found. `wave`: those with a place in the newest wave; `taken`: in any wave."""
+
+    def __init__(self, spec: Spec, state: State) -> None:
+        self._spec = spec
+        self._state = state
+        self.waiting: list[Member] = []
+        self.taken: list[Member] = []
+        for member in state.members.values():
+            if member.waiting:
+                self.waiting.append(member)
+            elif member.counts:
+                self.taken.append(member)
+        self.wave = [member for member in self.taken if member.wave == state.wave]
+
+    @property
+    def devices(self) -> int:
+        """All that are in the rollout."""
+        return len(self.waiting) + len(self.taken)
+
+    def next_devices(self) -> Sequence[Member]:
+        """Who has the next places of the newest wave, in order; whether they may be offered it now is not asked."""
+        spec, wave = self._spec, self._state.wave
+        if wave < spec.first_wave:
+            return ()
+        if wave == CANARY and spec.canary:
+            return canaries(self.waiting, self.wave, spec.canary.per_accelerator)
+        free = places(spec.waves[wave - 1], self.devices, len(self.taken), len(self.wave))
+        return next_in_line(self.waiting, free)
+
+    def tallies(self) -> Mapping[str, Tally]:
+        """Verdicts of all devices, of the newest wave, and of each set of accelerators: what breaks one kind of
+        hardware must not hide among the others. What an operator saw before resuming is left out."""
+        groups: dict[str, list[Member]] = {"all devices": self.taken, f"wave {self._state.wave}": self.wave}
+        for stratum, members in sorted(_strata(self.taken).items()):
+            groups[f"accelerators {stratum}"] = members
+        return {name: self._tally(members) for name, members in groups.items()}
+
+    def wave_passed_at(self) -> datetime | None:
+        """When the newest wave had done what is asked of it, the canary in every set of accelerators; None: not yet."""
+        groups = list(_strata(self.wave).values()) if self._state.wave == CANARY else [self.wave]
+        moments = [self._passed_at(members) for members in groups or [[]]]
+        known = [moment for moment in moments if moment is not None]
+        return max(known) if len(known) == len(moments) else None
+
+    def undecided(self, members: Iterable[Member]) -> bool:
+        """Whether one of them is under way, or will try again."""
+        return any(member.state in IN_FLIGHT or self.may_retry(member) for member in members)
+
+    def may_retry(self, member: Member) -> bool:
+        """Whether it gave up and has an attempt left."""
+        return member.state in GAVE_UP and member.failures <= self._spec.retries.limit and member.present
+
+    def _passed_at(self, members: Sequence[Member]) -> datetime | None:
+        ended = sum(self._forgiven(m) and not self.undecided([m]) for m in members)
+        commits = [m.verdict_at for m in members if m.state is DeviceState.COMMITTED]
+        return passed_at(len(members) - ended, commits, self._spec.success)
+
+    def _tally(self, members: Iterable[Member]) -> Tally:
+        passed = failed = 0
+        for member in members:
+            passed += member.state is DeviceState.COMMITTED
+            failed += member.failing and not self._forgiven(member)
+        return Tally(passed, failed)
+
+    def _forgiven(self, member: Member) -> bool:
+        return member.failing and member.verdict_seq <= self._state.resumed_seq
+
+
+def _strata(members: Iterable[Member]) -> dict[str, list[Member]]:
+    strata: dict[str, list[Member]] = {}
+    for member in members:
+        strata.setdefault(member.stratum, []).append(member)
+    return strata
