@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -164,6 +164,11 @@ class Publisher:
 
         class Answers(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def handle(self) -> None:
+                with suppress(ConnectionError):  # the client has seen enough
+                    super().handle()
 
             def do_GET(self) -> None:
                 path = self.path.removeprefix("/")

@@ -158,6 +158,7 @@ class BadServer:
                 connection = listener.accept()[0]
                 self.connections += 1
                 connection.settimeout(20)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent apart
                 threads.append(threading.Thread(target=self._answer, args=(connection, context, stopping)))
                 threads[-1].start()
         for thread in threads:

@@ -98,7 +98,7 @@ def serving(folder: Path) -> Iterator[str]:
             """Nothing on the tests' output."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
