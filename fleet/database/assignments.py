@@ -1,0 +1,73 @@
+"""Signed assignments, one per device. Versions only grow, and none is given twice: not by two replicas at once, and
+not by a controller that was restored from a backup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.engine import adding, alone
+from fleet.database.errors import ConflictError
+from fleet.database.tables import assignments, numbers
+
+BASE = "assignment base"
+"""Versions at or below it may have been given by a controller that this one was restored from, and hold nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAssignment:
+    """`digest`: SHA-256 (hex) of `content`, the ETag; `revision`: of the desired state it was signed from."""
+
+    device: str
+    version: int
+    digest: str
+    content: bytes
+    issued: datetime
+    expires: datetime
+    revision: int
+
+
+def current(connection: Connection, device: str) -> StoredAssignment | None:
+    """The one that holds, also if expired; None: sign one."""
+    row = connection.execute(sa.select(assignments).where(assignments.c.device == device)).one_or_none()
+    return StoredAssignment(*row) if row and row.version > base(connection) else None
+
+
+def next_version(connection: Connection, device: str) -> int:
+    """What to sign next, in a `write`. Until its transaction ends no other replica gets a version for this device:
+    sign and `put` within it."""
+    alone(connection, f"assignment of {device}")
+    last = connection.execute(sa.select(assignments.c.version).where(assignments.c.device == device)).scalar()
+    return max(last or 0, base(connection)) + 1
+
+
+def put(connection: Connection, signed: StoredAssignment) -> None:
+    """Keep it, before it is handed out. Raises ConflictError where this version or a later one is there already (do
+    not hand it out: read the current one), or the device is unknown."""
+    values = {name: getattr(signed, name) for name in StoredAssignment.__slots__}
+    add = adding(connection, assignments).values(**values)
+    newer = add.on_conflict_do_update(
+        index_elements=[assignments.c.device],
+        set_={name: add.excluded[name] for name in values if name != "device"},
+        where=assignments.c.version < add.excluded.version,
+    )
+    if signed.version <= base(connection) or connection.execute(newer).rowcount != 1:
+        raise ConflictError(f"version {signed.version} of the assignment of {signed.device!r:.140} is given already")
+
+
+def base(connection: Connection) -> int:
+    """0 where no backup was ever restored."""
+    found = connection.execute(sa.select(numbers.c.value).where(numbers.c.name == BASE)).scalar()
+    return int(found or 0)
+
+
+def leap(connection: Connection, by: int) -> int:
+    """After a restore: forget all versions, and begin beyond what the lost controller can have given. The new base."""
+    last = connection.execute(sa.select(sa.func.max(assignments.c.version))).scalar()
+    value = max(last or 0, base(connection)) + by
+    add = adding(connection, numbers).values(name=BASE, value=value)
+    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
+    return value

@@ -1,0 +1,73 @@
+"""The audit log, chained as `fleet.audit` says. An entry is written in the transaction of the deed it tells of, as its
+last statement: those who write one wait for each other until their transactions end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from fleet.audit import Break, Deed, Entry, Head, chained, follow, head_of
+from fleet.database.columns import document_text
+from fleet.database.engine import alone
+from fleet.database.rows import page_limit
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import FACT_BYTES, audit
+
+
+def append(connection: Connection, deed: Deed, now: datetime) -> Entry:
+    """Write it down. Raises RefusedError for what is too long or no JSON."""
+    alone(connection, "audit")
+    plain = replace(deed, details=json.loads(document_text(deed.details, FACT_BYTES)))  # as it will be read again
+    entry = chained(head(connection), plain, now)
+    said = {"actor": plain.actor, "action": plain.action, "subject": plain.subject, "details": plain.details}
+    chain = {"sequence": entry.sequence, "at": entry.at, "previous": entry.previous, "digest": entry.digest}
+    connection.execute(sa.insert(audit).values(**chain, **said))
+    return entry
+
+
+def head(connection: Connection) -> Head:
+    """Where the log ends."""
+    row = connection.execute(sa.select(audit).order_by(audit.c.sequence.desc()).limit(1)).one_or_none()
+    return head_of(_entry(row)) if row else Head()
+
+
+def page(
+    connection: Connection,
+    settings: DatabaseSettings,
+    *,
+    actor: str = "",
+    action: str = "",
+    subject: str = "",
+    before: int | None = None,
+    limit_rows: int = 100,
+) -> tuple[Entry, ...]:
+    """The newest first, from the one before number `before`; "" matches all."""
+    exact = {"actor": actor, "action": action, "subject": subject}
+    wanted = [audit.c[name] == value for name, value in exact.items() if value]
+    wanted += [audit.c.sequence < before] if before is not None else []
+    limit = page_limit(limit_rows, settings.page_limit_rows)
+    statement = sa.select(audit).where(*wanted).order_by(audit.c.sequence.desc()).limit(limit)
+    return tuple(_entry(row) for row in connection.execute(statement))
+
+
+def verify(connection: Connection, settings: DatabaseSettings) -> Head | Break:
+    """Hold the whole log against its digests, a page at a time: where it ends, or the first entry that is not as it
+    was written. What was cut off at the end shows only against a head that was noted elsewhere."""
+    found: Head | Break = Head()
+    while isinstance(found, Head):
+        following = sa.select(audit).where(audit.c.sequence > found.sequence).order_by(audit.c.sequence)
+        rows = connection.execute(following.limit(settings.page_limit_rows)).all()
+        if not rows:
+            break
+        found = follow(found, (_entry(row) for row in rows))
+    return found
+
+
+def _entry(row: Row[Any]) -> Entry:
+    deed = Deed(row.actor, row.action, row.subject, row.details)
+    return Entry(row.sequence, row.at, deed, row.previous, row.digest)

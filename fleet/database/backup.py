@@ -1,0 +1,160 @@
+"""A copy of the whole database in one file, taken while it is in use, and back again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from fleet.database import assignments, migrate
+from fleet.database.engine import Database, open_database
+from fleet.database.place import Place
+from fleet.database.settings import DatabaseSettings
+from fleet.disk import sync_folder
+from gateway.domain.errors import ConfigurationError, UnreachableError
+
+PART_SUFFIX = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """`revision` of the tables within."""
+
+    file: Path
+    size_bytes: int
+    revision: str
+
+
+def save(database: Database, file: Path) -> Saved:
+    """Copy to `file` (0600, replaced whole): one moment of the database, read again to see that it is sound.
+
+    Raises ConfigurationError where the copy fails or is damaged, AwayError, OSError; then an older file stands.
+    """
+    found = migrate.revision(database)
+    with _replacing(file) as part:
+        if database.place.file is None:
+            _dump(database.place, part, database.settings)
+        else:
+            _copy(database.place.file, part)
+        size_bytes = part.stat().st_size
+    return Saved(file, size_bytes, found)
+
+
+def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) -> Saved:
+    """Put a copy where no database is yet, bring its tables up to date, and leap over the assignment versions that
+    were given since it was taken: devices refuse those. No `edge-fleet serve` may run meanwhile.
+
+    Raises ConfigurationError where there is a database already, or the copy is damaged; OSError.
+    """
+    settings = settings or DatabaseSettings()
+    if place.file is None:
+        return _restore_server(file, place, settings)
+    if place.file.exists() and place.file.stat().st_size:
+        raise ConfigurationError("is there already; move it away first, with its -wal", file=str(place.file))
+    place.file.parent.mkdir(parents=True, exist_ok=True)
+    with _replacing(place.file) as part:
+        _copy(file, part)
+        revision = _made_current(Place(place.url.set(database=str(part))), settings)
+        _single(part)
+    return Saved(place.file, place.file.stat().st_size, revision)
+
+
+def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Saved:
+    with closing(open_database(place, settings)) as database:
+        with database.read() as connection:
+            if sa.inspect(connection).get_table_names():
+                raise ConfigurationError("holds tables already; restore into an empty database", file=str(place))
+        options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+        _run(["pg_restore", *options, f"--dbname={_conninfo(place)}", str(file)], place, settings)
+    return Saved(file, file.stat().st_size, _made_current(place, settings))
+
+
+def _made_current(place: Place, settings: DatabaseSettings) -> str:
+    with closing(open_database(place, settings)) as database:
+        revision = migrate.upgrade(database)
+        with database.write() as connection:
+            assignments.leap(connection, settings.restore_leap)
+        return revision
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[Path]:
+    """An empty file beside it, 0600, that takes its name at the end, and is on the disk by then."""
+    part = file.with_name(f".{file.name}{PART_SUFFIX}")
+    part.unlink(missing_ok=True)
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        yield part
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.replace(file)
+    finally:
+        for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
+            left.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """SQLite's online backup: those who write meanwhile are not disturbed, and are not in it."""
+    uri = source.absolute().as_uri()
+    try:
+        with closing(sqlite3.connect(f"{uri}?mode=ro", uri=True)) as reading, closing(sqlite3.connect(copy)) as writing:
+            reading.backup(writing)
+            _check(writing)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"cannot be copied: {error}", file=str(source)) from None
+    _single(copy)
+
+
+def _check(opened: sqlite3.Connection) -> None:
+    found = [row[0] for row in opened.execute("PRAGMA integrity_check(5)")]
+    found += [f"{table} names what is not there" for table, *_ in opened.execute("PRAGMA foreign_key_check")][:5]
+    if found != ["ok"]:
+        raise sqlite3.DatabaseError(f"it is damaged: {'; '.join(found)!s:.500}")
+
+
+def _single(file: Path) -> None:
+    """One file without a log beside it."""
+    with closing(sqlite3.connect(file)) as opened:
+        opened.execute("PRAGMA journal_mode = DELETE")
+
+
+def _dump(place: Place, part: Path, settings: DatabaseSettings) -> None:
+    options = ("--format=custom", "--no-owner", "--no-privileges", "--no-password")
+    _run(["pg_dump", *options, f"--file={part}", f"--dbname={_conninfo(place)}"], place, settings)
+    _run(["pg_restore", f"--file={os.devnull}", str(part)], place, settings)  # reads all of it
+
+
+def _conninfo(place: Place) -> str:
+    """Without the password: others see what programs were called with."""
+    return place.url.set(drivername="postgresql", password=None).render_as_string()
+
+
+def _run(command: list[str], place: Place, settings: DatabaseSettings) -> None:
+    name, *arguments = command
+    program = shutil.which(name)
+    if program is None:
+        raise UnreachableError(f"{name} is not installed: apt-get install postgresql-client")
+    password = {"PGPASSWORD": str(place.url.password)} if place.url.password else {}
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            env={**os.environ, **password, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=settings.dump_timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{name} took longer than {settings.dump_timeout_s:g} s", file=str(place)) from None
+    if done.returncode != 0:
+        raise ConfigurationError(f"{name} failed: {done.stderr.strip()[-500:]}", file=str(place))

@@ -1,0 +1,76 @@
+"""Certificates that the device CA signed, and which of them are revoked. `serial`: lower-case hex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.errors import AbsentError
+from fleet.database.rows import page_limit
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import certificates
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """`revoked` None: it holds until it expires."""
+
+    serial: str
+    device: str
+    issued: datetime
+    expires: datetime
+    revoked: datetime | None = None
+    revoked_because: str = ""
+
+
+def add(connection: Connection, certificate: Certificate) -> None:
+    """Before it is handed out. Raises ConflictError for a serial that was used, or a device that is unknown."""
+    values = {name: getattr(certificate, name) for name in Certificate.__slots__}
+    connection.execute(sa.insert(certificates).values(**values))
+
+
+def find(connection: Connection, serial: str) -> Certificate | None:
+    """The one with this serial."""
+    row = connection.execute(sa.select(certificates).where(certificates.c.serial == serial)).one_or_none()
+    return Certificate(*row) if row else None
+
+
+def of_device(connection: Connection, device: str, settings: DatabaseSettings) -> tuple[Certificate, ...]:
+    """The newest first."""
+    statement = sa.select(certificates).where(certificates.c.device == device)
+    newest = statement.order_by(certificates.c.issued.desc(), certificates.c.serial)
+    return tuple(Certificate(*row) for row in connection.execute(newest.limit(settings.page_limit_rows)))
+
+
+def revoke(connection: Connection, serial: str, because: str, now: datetime) -> None:
+    """It opens nothing any more. Raises AbsentError; again changes nothing."""
+    mine = certificates.c.serial == serial
+    change = sa.update(certificates).where(mine, certificates.c.revoked.is_(None))
+    if connection.execute(change.values(revoked=now, revoked_because=because)).rowcount == 0 and not find(
+        connection, serial
+    ):
+        raise AbsentError(f"no certificate has the serial {serial!r:.80}")
+
+
+def revoke_all(connection: Connection, device: str, because: str, now: datetime) -> int:
+    """All of a device that hold; how many."""
+    held = sa.update(certificates).where(certificates.c.device == device, certificates.c.revoked.is_(None))
+    return connection.execute(held.values(revoked=now, revoked_because=because)).rowcount
+
+
+def revoked(
+    connection: Connection, now: datetime, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 1000
+) -> tuple[Certificate, ...]:
+    """What a revocation list names: revoked, not yet expired; in the order of serials, from the one after `after`."""
+    named = certificates.c.revoked.is_not(None) & (certificates.c.expires > now) & (certificates.c.serial > after)
+    statement = sa.select(certificates).where(named).order_by(certificates.c.serial)
+    limit = page_limit(limit_rows, settings.page_limit_rows)
+    return tuple(Certificate(*row) for row in connection.execute(statement.limit(limit)))
+
+
+def forget(connection: Connection, before: datetime) -> int:
+    """Remove those that expired before that time; how many."""
+    return connection.execute(sa.delete(certificates).where(certificates.c.expires < before)).rowcount

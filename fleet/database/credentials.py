@@ -1,0 +1,31 @@
+"""Secrets that are shown once and kept as digests: enrolment and API tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+
+SECRET_BYTES = 32
+PREFIX_CHARACTERS = 10
+"""Of the text, kept in the clear so that people can tell tokens apart: the kind, and 36 of 256 random bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """`text` is shown once; `prefix` and `digest` (SHA-256, hex) are kept. 256 random bits need no salt."""
+
+    text: str = field(repr=False)
+    prefix: str
+    digest: str
+
+
+def new_credential(kind: str) -> Credential:
+    """`kind` tells people and secret scanners what they found ("efe_": enrolment, "eft_": API token)."""
+    return read_credential(kind + secrets.token_urlsafe(SECRET_BYTES))
+
+
+def read_credential(text: str) -> Credential:
+    """What somebody presents."""
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return Credential(text, text[:PREFIX_CHARACTERS], digest)

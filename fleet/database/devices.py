@@ -1,0 +1,261 @@
+"""Devices: who they are, what they have, what they run."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from fleet.database.engine import adding
+from fleet.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.database.rows import Json, bounded, chunks, page_limit
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import device_running, device_seen, device_tags, devices
+
+TAGS_LIMIT = 64
+ACCELERATORS_LIMIT = 64
+SLOTS_LIMIT = 64
+
+
+class State(enum.StrEnum):
+    """PRE_REGISTERED: may enrol by its serial; REVOKED: may do nothing until an operator lets it in again."""
+
+    PRE_REGISTERED = "pre-registered"
+    ENROLLED = "enrolled"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a device says it runs in a slot. `digest`: of the signed release document."""
+
+    slot: str
+    target: str
+    digest: str
+    variant: str
+    accelerator: str
+    state: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`seen`: when it last asked, exact to `seen_every_s`; `serial` "": none is known."""
+
+    id: str
+    state: State
+    registered: datetime
+    serial: str = ""
+    profile: str = ""
+    accelerators: tuple[str, ...] = ()
+    tags: frozenset[str] = frozenset()
+    site: str = ""
+    health: str = ""
+    health_details: Json = field(default_factory=dict)
+    enrolled: datetime | None = None
+    revoked: datetime | None = None
+    revoked_because: str = ""
+    seen: datetime | None = None
+    running: tuple[Running, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which devices a list shows: those to which all applies that is not empty. `scope`: with one of these tags."""
+
+    state: State | None = None
+    profile: str = ""
+    site: str = ""
+    serial: str = ""
+    target: str = ""
+    tags: frozenset[str] = frozenset()
+    scope: frozenset[str] = frozenset()
+
+
+def register(connection: Connection, device: str, serial: str, now: datetime) -> None:
+    """Expect a device with this serial. Raises ConflictError where the id or the serial is taken."""
+    if not device:
+        raise RefusedError("a device needs an id")
+    statement = adding(connection, devices).values(**_new(device, State.PRE_REGISTERED, serial, now))
+    if connection.execute(statement.on_conflict_do_nothing()).rowcount != 1:
+        raise ConflictError(f"the device {device!r:.140} or the serial {serial!r:.140} is registered already")
+
+
+def enrol(connection: Connection, device: str, now: datetime) -> None:
+    """It proved by token or serial that it may: new, pre-registered, or once more after it lost its key.
+
+    Raises ConflictError for a revoked one, RefusedError without an id.
+    """
+    if not device:
+        raise RefusedError("a device needs an id")
+    statement = adding(connection, devices).values(**_new(device, State.ENROLLED, "", now), enrolled=now)
+    changed = statement.on_conflict_do_update(
+        index_elements=[devices.c.id],
+        set_={"state": State.ENROLLED, "enrolled": now},
+        where=devices.c.state != State.REVOKED,
+    )
+    if connection.execute(changed).rowcount != 1:
+        raise ConflictError(f"the device {device!r:.140} is revoked; an operator may readmit it")
+
+
+def revoke(connection: Connection, device: str, because: str, now: datetime) -> None:
+    """From now on it may do nothing; see to its certificates too. Raises AbsentError; again changes nothing."""
+    change = sa.update(devices).where(devices.c.id == device, devices.c.state != State.REVOKED)
+    done = connection.execute(change.values(state=State.REVOKED, revoked=now, revoked_because=because))
+    if done.rowcount == 0:
+        _require(connection, device)
+
+
+def readmit(connection: Connection, device: str) -> None:
+    """A revoked device may enrol again. Raises ConflictError where it is not revoked, AbsentError."""
+    change = sa.update(devices).where(devices.c.id == device, devices.c.state == State.REVOKED)
+    done = connection.execute(change.values(state=State.PRE_REGISTERED, revoked=None, revoked_because=""))
+    if done.rowcount == 0:
+        _require(connection, device)
+        raise ConflictError(f"the device {device!r:.140} is not revoked")
+
+
+def label(connection: Connection, device: str, tags: Iterable[str], site: str) -> None:
+    """Replace tags and site. Raises AbsentError, RefusedError for too many tags or an empty one."""
+    wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))
+    if "" in wanted:
+        raise RefusedError("a tag has at least one character")
+    _change(connection, device, site=site)
+    connection.execute(sa.delete(device_tags).where(device_tags.c.device == device))
+    if wanted:
+        connection.execute(sa.insert(device_tags), [{"device": device, "tag": tag} for tag in wanted])
+
+
+def describe(
+    connection: Connection, device: str, *, profile: str, accelerators: Sequence[str], inventory: Json
+) -> None:
+    """What the device found in itself. `inventory`: as `edge-gateway probe --json` says it. Raises AbsentError."""
+    kinds = bounded(accelerators, ACCELERATORS_LIMIT, "accelerators")
+    _change(connection, device, profile=profile, accelerators=kinds, inventory=inventory)
+
+
+def report(
+    connection: Connection, device: str, running: Iterable[Running], health: str, details: Json | None = None
+) -> None:
+    """What it runs now, in all of its slots, and how it is. Raises AbsentError, RefusedError."""
+    slots = bounded(running, SLOTS_LIMIT, "slots")
+    _change(connection, device, health=health, health_details=details or {})
+    connection.execute(sa.delete(device_running).where(device_running.c.device == device))
+    rows = [{"device": device, **{name: getattr(entry, name) for name in Running.__slots__}} for entry in slots]
+    if rows:
+        connection.execute(sa.insert(device_running), rows)
+
+
+def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
+    """Write when devices were last seen (`fleet.database.seen` says which). Unknown ones are passed over, and no time
+    goes back."""
+    add = adding(connection, device_seen)
+    known = sa.select(devices.c.id, sa.bindparam("at", type_=device_seen.c.seen.type)).where(
+        devices.c.id == sa.bindparam("known", type_=devices.c.id.type)
+    )
+    later = add.from_select(["device", "seen"], known).on_conflict_do_update(
+        index_elements=[device_seen.c.device],
+        set_={"seen": add.excluded.seen},
+        where=device_seen.c.seen < add.excluded.seen,
+    )
+    if seen:  # in one order everywhere: two replicas that write the same devices do not wait for each other in a ring
+        connection.execute(later, [{"known": device, "at": at} for device, at in sorted(seen.items())])
+
+
+def get(connection: Connection, device: str) -> Device:
+    """One device. Raises AbsentError."""
+    found = _read(connection, sa.select(*_SUMMARY).where(devices.c.id == device))
+    if not found:
+        raise _absent(device)
+    return found[0]
+
+
+def by_serial(connection: Connection, serial: str) -> Device | None:
+    """The device that an operator registered, or that enrolled, with this serial."""
+    found = _read(connection, sa.select(*_SUMMARY).where(devices.c.serial == serial)) if serial else ()
+    return found[0] if found else None
+
+
+def inventory(connection: Connection, device: str) -> Json:
+    """What it found in itself; large. Raises AbsentError."""
+    found = connection.execute(sa.select(devices.c.inventory).where(devices.c.id == device)).scalar_one_or_none()
+    if found is None:
+        raise _absent(device)
+    return dict(found)
+
+
+def page(
+    connection: Connection, wanted: Wanted, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 100
+) -> tuple[Device, ...]:
+    """Devices in the order of their ids, from the one that follows `after`."""
+    statement = sa.select(*_SUMMARY).where(devices.c.id > after, *_conditions(wanted)).order_by(devices.c.id)
+    return _read(connection, statement.limit(page_limit(limit_rows, settings.page_limit_rows)))
+
+
+def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
+    """How many there are, by state."""
+    statement = sa.select(devices.c.state, sa.func.count()).where(*_conditions(wanted)).group_by(devices.c.state)
+    found = {State(state): int(count) for state, count in connection.execute(statement)}
+    return {state: found.get(state, 0) for state in State}
+
+
+_SUMMARY = [column for column in devices.c if column.name != "inventory"]
+
+
+def _new(device: str, state: State, serial: str, now: datetime) -> dict[str, Any]:
+    empty = {"profile": "", "accelerators": [], "site": "", "inventory": {}, "health": "", "health_details": {}}
+    return {"id": device, "state": state, "serial": serial or None, "registered": now, "revoked_because": "", **empty}
+
+
+def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    exact = {"state": wanted.state, "profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
+    found = [devices.c[name] == value for name, value in exact.items() if value]
+    tagged = sa.select(device_tags.c.device)
+    found += [devices.c.id.in_(tagged.where(device_tags.c.tag == tag)) for tag in sorted(wanted.tags)]
+    if wanted.scope:
+        found.append(devices.c.id.in_(tagged.where(device_tags.c.tag.in_(sorted(wanted.scope)))))
+    if wanted.target:
+        there = sa.select(device_running.c.device).where(device_running.c.target == wanted.target)
+        found.append(devices.c.id.in_(there))
+    return found
+
+
+def _read(connection: Connection, statement: sa.Select[Any]) -> tuple[Device, ...]:
+    rows = connection.execute(statement).all()
+    tags: dict[str, set[str]] = {row.id: set() for row in rows}
+    running: dict[str, list[Running]] = {row.id: [] for row in rows}
+    seen: dict[str, datetime] = {}
+    for ids in chunks(tags):
+        for device, tag in connection.execute(sa.select(device_tags).where(device_tags.c.device.in_(ids))):
+            tags[device].add(tag)
+        for entry in connection.execute(sa.select(device_running).where(device_running.c.device.in_(ids))):
+            running[entry.device].append(Running(*entry[1:]))
+        last = connection.execute(sa.select(device_seen).where(device_seen.c.device.in_(ids)))
+        seen |= {row.device: row.seen for row in last}
+    return tuple(_device(row, tags[row.id], running[row.id], seen.get(row.id)) for row in rows)
+
+
+def _device(row: Row[Any], tags: set[str], running: list[Running], seen: datetime | None) -> Device:
+    fields = dict(row._mapping)
+    fields |= {"state": State(row.state), "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
+    slots = tuple(sorted(running, key=lambda entry: entry.slot))
+    return Device(**fields, tags=frozenset(tags), running=slots, seen=seen)
+
+
+def _change(connection: Connection, device: str, **values: object) -> None:
+    if connection.execute(sa.update(devices).where(devices.c.id == device).values(**values)).rowcount == 0:
+        raise _absent(device)
+
+
+def _require(connection: Connection, device: str) -> None:
+    if connection.execute(sa.select(devices.c.id).where(devices.c.id == device)).first() is None:
+        raise _absent(device)
+
+
+def _absent(device: str) -> AbsentError:
+    return AbsentError(f"no device {device!r:.140} is known")

@@ -1,0 +1,150 @@
+"""Connections and transactions. A read sees one moment of the database; a write happens whole or not at all, and is on
+the disk when it returns.
+
+SQLite: one writer at a time (`BEGIN IMMEDIATE`, so that it never fails half way because another one wrote), and within
+a process they queue for the one connection instead of asking again and again. PostgreSQL: READ COMMITTED for writes;
+statements that decide lock what they decide on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fleet.database.errors import AwayError, ConflictError, RefusedError
+from fleet.database.place import Place
+from fleet.database.settings import DatabaseSettings
+
+Insert = sqlite.Insert | postgresql.Insert
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Opened by `open_database`; any number of threads may use it. `close` when done."""
+
+    place: Place
+    settings: DatabaseSettings
+    reads: Engine
+    writes: Engine
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A moment of the database, to be looked at only. Raises AwayError."""
+        with self.translated(), self.reads.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """What is done within happens when the body ends, or not at all where it raises.
+
+        Raises AwayError, ConflictError for what is there already, RefusedError for what cannot be kept.
+        """
+        with self.translated(), self.writes.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections. Twice is harmless."""
+        self.reads.dispose()
+        self.writes.dispose()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """What SQLAlchemy raises within is raised as `fleet.database.errors` has it."""
+        try:
+            yield
+        except sa.exc.IntegrityError as error:
+            raise ConflictError(f"the database refuses it: {_first_line(error)}") from error
+        except sa.exc.DataError as error:
+            raise RefusedError(f"the database cannot keep it: {_first_line(error)}") from error
+        except sa.exc.TimeoutError as error:
+            raise self._away(f"all connections were in use for {self.settings.connection_wait_s:g} s") from error
+        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError) as error:
+            raise self._away(_first_line(error)) from error
+
+    def _away(self, problem: str) -> AwayError:
+        message = f"the database {self.place} cannot be used now: {problem}; try again, and see to it if this stays so"
+        return AwayError(message, self.settings.retry_after_s)
+
+
+def open_database(place: Place, settings: DatabaseSettings | None = None) -> Database:
+    """No connection is made yet, and no table: `migrate.upgrade` sees to those. Raises OSError (SQLite's folder)."""
+    settings = settings or DatabaseSettings()
+    if place.file is None:
+        return _postgresql(place, settings)
+    place.make_file()
+    reads = _sqlite(place, settings, settings.connections, "BEGIN", "PRAGMA query_only = ON")
+    return Database(place, settings, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
+
+
+def adding(connection: Connection, table: Table) -> Insert:
+    """An INSERT that knows ON CONFLICT, which SQLAlchemy has per dialect only."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def alone(connection: Connection, what: str) -> None:
+    """Until the transaction ends nobody else gets past this for the same `what`. A write in SQLite is alone anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_number(what))))
+
+
+def lock_number(what: str) -> int:
+    """PostgreSQL's advisory locks are 64-bit numbers, signed."""
+    return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], signed=True)
+
+
+def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
+    options = (
+        f"-c statement_timeout={settings.statement_timeout_ms} -c lock_timeout={settings.busy_timeout_ms} "
+        f"-c idle_in_transaction_session_timeout={2 * settings.statement_timeout_ms} -c timezone=UTC"
+    )
+    every_s = max(1, settings.silence_s // 3)
+    silence = {"keepalives_idle": every_s, "keepalives_interval": every_s, "keepalives_count": 2}
+    patience = {"connect_timeout": settings.connect_timeout_s, "tcp_user_timeout": 1000 * settings.silence_s}
+    engine = sa.create_engine(
+        place.url,
+        hide_parameters=True,  # an error's text goes to logs; digests of tokens do not
+        pool_size=settings.connections,
+        max_overflow=0,
+        pool_timeout=settings.connection_wait_s,
+        connect_args={"options": options, "application_name": "edge-fleet", **silence, **patience},
+    )
+    reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return Database(place, settings, reads, engine)
+
+
+def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: str, *pragmas: str) -> Engine:
+    engine = sa.create_engine(
+        place.url,
+        hide_parameters=True,
+        poolclass=sa.QueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=settings.connection_wait_s,
+        connect_args={"check_same_thread": False, "timeout": settings.busy_timeout_ms / 1000},
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(opened: Any, _record: object) -> None:
+        opened.isolation_level = None  # Python's own BEGIN comes too late and is not IMMEDIATE
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
+            opened.execute(f"PRAGMA {pragma}")
+        for pragma in pragmas:
+            opened.execute(pragma)
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _first_line(error: sa.exc.DBAPIError) -> str:
+    """What the database says, without the details line, in which values stand."""
+    return (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0][:300]

@@ -1,0 +1,82 @@
+"""What happened on devices and an operator should see: rollbacks with their evidence, and what else they report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.engine import adding
+from fleet.database.rows import Json, bounded, page_limit
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import events
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`key` tells one event of a device from the next: sent again, it is not recorded again. `at`: its clock.
+
+    `slot`, `target`, `rollout`: what it is about, "" where that says nothing.
+    """
+
+    device: str
+    key: str
+    at: datetime
+    kind: str
+    slot: str = ""
+    target: str = ""
+    rollout: str = ""
+    document: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """`id` grows in the order in which events were received."""
+
+    id: int
+    received: datetime
+    event: Event
+
+
+def record(connection: Connection, happened: Iterable[Event], now: datetime, settings: DatabaseSettings) -> int:
+    """Keep those that are new; how many. Raises ConflictError for a device that is unknown."""
+    rows = bounded(happened, settings.page_limit_rows, "events")
+    if not rows:
+        return 0
+    add = adding(connection, events).on_conflict_do_nothing(index_elements=[events.c.device, events.c.key])
+    values = [{"received": now, **{name: getattr(row, name) for name in Event.__slots__}} for row in rows]
+    return connection.execute(add, values).rowcount
+
+
+def page(
+    connection: Connection,
+    settings: DatabaseSettings,
+    *,
+    device: str = "",
+    kind: str = "",
+    rollout: str = "",
+    before: int | None = None,
+    limit_rows: int = 100,
+) -> tuple[StoredEvent, ...]:
+    """The newest first, from the one received before id `before`; "" matches all."""
+    exact = {"device": device, "kind": kind, "rollout": rollout}
+    wanted = [events.c[name] == value for name, value in exact.items() if value]
+    wanted += [events.c.id < before] if before is not None else []
+    limit = page_limit(limit_rows, settings.page_limit_rows)
+    columns = [events.c[name] for name in Event.__slots__]
+    statement = sa.select(events.c.id, events.c.received, *columns).where(*wanted).order_by(events.c.id.desc())
+    return tuple(StoredEvent(row[0], row[1], Event(*row[2:])) for row in connection.execute(statement.limit(limit)))
+
+
+def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
+    """Remove what is older than telemetry is kept, and the oldest beyond `events_limit_rows`; how many."""
+    oldest = now - timedelta(days=settings.telemetry.age_limit_d)
+    gone = connection.execute(sa.delete(events).where(events.c.received < oldest)).rowcount
+    beyond = sa.select(events.c.id).order_by(events.c.id.desc()).offset(settings.events_limit_rows).limit(1)
+    newest = connection.execute(beyond).scalar()
+    if newest is not None:
+        gone += connection.execute(sa.delete(events).where(events.c.id <= newest)).rowcount
+    return gone

@@ -1,0 +1,84 @@
+"""Brings a database to the tables this program knows, step by step (Alembic), as one transaction under a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from fleet.database.engine import Database, alone
+from gateway.domain.errors import ConfigurationError
+
+SCRIPTS = Path(__file__).parent / "migrations"
+_LOCK = "edge-fleet migrates"
+
+
+def upgrade(database: Database, to: str = "head") -> str:
+    """What `edge-fleet serve` does first. Many replicas may: one migrates, the others wait and find it done.
+
+    Returns the revision. Raises ConfigurationError for a database of a newer program, AwayError.
+    """
+    with _migrating(database) as (connection, config):
+        _refuse_unknown(database, connection, config)
+        command.upgrade(config, to)
+        return _revision(connection)
+
+
+def downgrade(database: Database, to: str) -> str:
+    """Back to an older revision ("base": none), with the loss of what only newer tables keep. Raises as `upgrade`."""
+    with _migrating(database) as (connection, config):
+        _refuse_unknown(database, connection, config)
+        command.downgrade(config, to)
+        return _revision(connection)
+
+
+def revision(database: Database) -> str:
+    """Of the tables that are there; "" where there are none. Raises AwayError."""
+    with database.read() as connection:
+        return _revision(connection)
+
+
+def newest() -> str:
+    """The revision that this program works with."""
+    return ScriptDirectory.from_config(_config()).get_current_head() or ""
+
+
+@contextmanager
+def _migrating(database: Database) -> Iterator[tuple[Connection, Config]]:
+    with database.write() as connection:
+        wait_ms = int(database.settings.migration_wait_s * 1000)
+        if connection.dialect.name == "postgresql":
+            for name, value in (("lock_timeout", wait_ms), ("statement_timeout", 0)):
+                connection.execute(sa.select(sa.func.set_config(name, str(value), True)))
+        alone(connection, _LOCK)
+        config = _config()
+        config.attributes["connection"] = connection
+        yield connection, config
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _revision(connection: Connection) -> str:
+    return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def _refuse_unknown(database: Database, connection: Connection, config: Config) -> None:
+    found = _revision(connection)
+    try:
+        ScriptDirectory.from_config(config).get_revision(found or "base")
+    except CommandError:
+        problem = f"its tables are of revision {found!r:.40}, newer than this program; install the newer edge-fleet"
+        raise ConfigurationError(problem, file=str(database.place)) from None

@@ -1,0 +1,60 @@
+"""Where the database is: a file, or a PostgreSQL server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from gateway.domain.errors import ConfigurationError
+
+FILE_NAME = "fleet.sqlite"
+_POSTGRESQL = "postgresql+psycopg"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """As text it holds no password."""
+
+    url: URL = field(repr=False)
+
+    @property
+    def file(self) -> Path | None:
+        """SQLite's file; None: a server."""
+        return Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
+
+    def __str__(self) -> str:
+        return str(self.file) if self.file else self.url.set(drivername="postgresql").render_as_string()
+
+    def make_file(self) -> None:
+        """For SQLite: an empty file that only its owner reads; what lies beside it (-wal, -shm) gets the same mode.
+
+        Raises OSError.
+        """
+        if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def read_place(text: str, folder: Path) -> Place:
+    """`""`: a file in `folder`; `sqlite:////absolute/path`; `postgresql://user@host/name`, or with `?host=/run/…` a
+    UNIX socket. A password is better kept in ~/.pgpass or PGPASSFILE. Raises ConfigurationError."""
+    if not text:
+        return Place(URL.create("sqlite", database=str((folder / FILE_NAME).absolute())))
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise _unusable("it cannot be read as a URL") from None  # its text may hold a password
+    if url.get_backend_name() == "sqlite" and url.database and Path(url.database).is_absolute():
+        return Place(URL.create("sqlite", database=url.database))
+    if url.drivername in {"postgresql", "postgres", _POSTGRESQL} and url.database:
+        return Place(url.set(drivername=_POSTGRESQL))
+    raise _unusable(f"{url.drivername!r:.40} with the database {url.database!r:.80} is neither")
+
+
+def _unusable(problem: str) -> ConfigurationError:
+    expected = "write postgresql://user@host/name, sqlite:////absolute/file, or nothing for a file of its own"
+    return ConfigurationError(f"{problem}; {expected}", table="database", key="url")

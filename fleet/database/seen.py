@@ -1,0 +1,41 @@
+"""When devices were last seen, gathered in memory: a poll must not cost a write. A kill loses one interval."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+
+from fleet.database.settings import DatabaseSettings
+
+
+class Seen:
+    """One per process; any thread may note. What `due` hands out is written by `devices.touch`."""
+
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._every = timedelta(seconds=settings.seen_every_s)
+        self._limit = settings.seen_limit_devices
+        self._lock = threading.Lock()
+        self._waiting: dict[str, datetime] = {}
+        self._written: dict[str, datetime] = {}
+
+    def note(self, device: str, now: datetime) -> bool:
+        """It asked. True: so many wait that `due` should be called at once."""
+        with self._lock:
+            self._waiting[device] = max(now, self._waiting.get(device, now))
+            return len(self._waiting) > self._limit
+
+    def due(self, now: datetime) -> dict[str, datetime]:
+        """What is to be written now: devices whose last writing is `seen_every_s` ago, or all where too many wait."""
+        with self._lock:
+            self._written = {device: at for device, at in self._written.items() if _recent(at, now, self._every)}
+            hurried = len(self._waiting) > self._limit
+            due = {d: at for d, at in self._waiting.items() if hurried or d not in self._written}
+            self._written |= dict.fromkeys(due, now)
+            for device in due:
+                del self._waiting[device]
+            return due
+
+
+def _recent(at: datetime, now: datetime, every: timedelta) -> bool:
+    """Also false where the clock went back: then it is written rather than forgotten."""
+    return at <= now < at + every

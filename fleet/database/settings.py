@@ -1,0 +1,49 @@
+"""Bounds of the controller's database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """`[telemetry]`: how much of what devices tell is taken, and kept."""
+
+    batch_limit_rows: int = 1_000  # of one request; more are refused
+    row_limit_bytes: int = 16_384  # of one row's document
+    streams_limit: int = 16  # that one device may have; rows of further ones are refused
+    boots_limit: int = 16  # of one stream that are kept; the oldest go with their rows
+    window_rows: int = 100_000  # how far beyond the acknowledged row others are taken
+    spans_limit: int = 64  # separate runs of rows beyond the acknowledged one; what would make more is refused
+    age_limit_d: float = 30.0  # older rows go
+    device_limit_bytes: int = 16_777_216  # 16 MiB: of one device; its oldest rows go first
+    total_limit_bytes: int = 17_179_869_184  # 16 GiB: of all devices; the oldest rows go first
+    sweep_rows: int = 5_000  # that one transaction of the sweep removes
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """`[database]`: how long is waited for it, and how much it keeps."""
+
+    connections: int = 8  # that one replica has open for reading; on PostgreSQL for all
+    connection_wait_s: float = 10.0  # for one of them to be free
+    connect_timeout_s: int = 5  # to reach PostgreSQL
+    silence_s: int = 15  # a PostgreSQL server whose machine answers nothing for that long is away
+    busy_timeout_ms: int = 10_000  # for other writers: of the SQLite file, of a row in PostgreSQL
+    statement_timeout_ms: int = 30_000  # PostgreSQL ends a statement that takes longer
+    retry_after_s: float = 5.0  # told to callers while the database is away
+    migration_wait_s: float = 60.0  # for another replica that migrates
+    page_limit_rows: int = 1_000  # of one answer
+    seen_every_s: float = 60.0  # how exact `last seen` is: written at most that often per device
+    seen_limit_devices: int = 100_000  # that wait to be written; beyond that they are written at once
+    lease_s: float = 15.0  # SQLite: how long a dead leader stays in office
+    facts_limit_rows: int = 10_000  # recorded at once
+    releases_limit: int = 10_000  # read from the published repository
+    events_limit_rows: int = 1_000_000  # kept; the oldest go first
+    diagnostics_open_limit: int = 4  # requests to one device that wait for its answer
+    diagnostics_limit: int = 16  # kept of one device; the oldest go first
+    tokens_limit: int = 1_000  # API tokens that hold at one time
+    enrolments_limit: int = 100_000  # enrolment tokens that wait to be used
+    dump_timeout_s: float = 3_600.0  # for pg_dump and pg_restore
+    restore_leap: int = 1_000_000  # added to assignment versions by a restore: devices refuse what they saw before
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)

@@ -1,0 +1,84 @@
+"""What is kept of telemetry: by age, by bytes of one device, by bytes of all. A little at a time, so that nobody waits.
+
+Rows beyond a gap go too, once they are too old: what was received counts as received, and is not asked for again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.columns import LARGEST
+from fleet.database.engine import alone
+from fleet.database.settings import TelemetrySettings
+from fleet.database.tables import telemetry, telemetry_sources
+
+
+def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) -> int:
+    """Remove at most `sweep_rows` rows that are too many or too old; how many. Call again until it is 0."""
+    alone(connection, "telemetry is swept")
+    old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
+    return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
+
+
+def kept_bytes(connection: Connection) -> int:
+    """Of all documents; what the database needs around them is not counted."""
+    return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(telemetry_sources.c.bytes), 0))).scalar_one())
+
+
+def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
+    """Of the device that is furthest above its limit."""
+    used = sa.func.sum(telemetry_sources.c.bytes)
+    devices = sa.select(telemetry_sources.c.device, used).group_by(telemetry_sources.c.device)
+    worst = devices.having(used > settings.device_limit_bytes).order_by(used.desc()).limit(1)
+    found = connection.execute(worst).one_or_none()
+    if found is None:
+        return 0
+    device, size_bytes = found
+    mine = _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
+    return _remove(connection, mine, int(size_bytes) - settings.device_limit_bytes)
+
+
+def _sweep_total(connection: Connection, settings: TelemetrySettings) -> int:
+    excess_bytes = kept_bytes(connection) - settings.total_limit_bytes
+    return _remove(connection, _oldest(settings), excess_bytes) if excess_bytes > 0 else 0
+
+
+def _oldest(settings: TelemetrySettings) -> sa.Select[Any]:
+    columns = (telemetry.c.source, telemetry.c.seq, telemetry.c.bytes)
+    ordered = sa.select(*columns).order_by(telemetry.c.received, telemetry.c.source, telemetry.c.seq)
+    return ordered.limit(settings.sweep_rows)
+
+
+def _remove(connection: Connection, chosen: sa.Select[Any], excess_bytes: int = LARGEST) -> int:
+    """The first of the chosen rows, until `excess_bytes` are gone."""
+    rows: list[dict[str, int]] = []
+    freed: dict[int, list[int]] = {}
+    for source, seq, size in connection.execute(chosen):
+        if excess_bytes <= 0:
+            break
+        excess_bytes -= size
+        rows.append({"its_source": source, "its_seq": seq})
+        count, total = freed.get(source, [0, 0])
+        freed[source] = [count + 1, total + size]
+    if rows:
+        connection.execute(_DELETE, rows)
+        less = [{"its_source": source, "count": count, "size": size} for source, (count, size) in sorted(freed.items())]
+        connection.execute(_SUBTRACT, less)
+    return len(rows)
+
+
+_DELETE = sa.delete(telemetry).where(
+    telemetry.c.source == sa.bindparam("its_source"), telemetry.c.seq == sa.bindparam("its_seq")
+)
+_SUBTRACT = (
+    sa.update(telemetry_sources)
+    .where(telemetry_sources.c.id == sa.bindparam("its_source"))
+    .values(
+        rows=telemetry_sources.c.rows - sa.bindparam("count", type_=telemetry_sources.c.rows.type),
+        bytes=telemetry_sources.c.bytes - sa.bindparam("size", type_=telemetry_sources.c.bytes.type),
+    )
+)

@@ -1,0 +1,272 @@
+"""All tables. Whoever changes one writes the migration that does it to the databases that are in use
+(`migrations/versions/`); a test holds both together."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint
+
+from fleet.database.columns import Content, Document, Moment, RowNumber, Whole, Words
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+NAME_BYTES = 256  # of what people and devices call things
+PATH_BYTES = 1_024  # of a target in the repository
+REASON_BYTES = 4_096
+DIGEST_BYTES = 64
+TAGS_BYTES = 16_384
+INVENTORY_BYTES = 262_144
+HEALTH_BYTES = 16_384
+RELEASE_BYTES = 1_048_576
+SPEC_BYTES = 262_144
+FACT_BYTES = 65_536
+ROW_BYTES = 1_048_576  # of a telemetry row; the setting row_limit_bytes is lower
+ASSIGNMENT_BYTES = 1_048_576
+ANSWER_BYTES = 1_048_576
+
+metadata = MetaData(naming_convention=NAMES)
+
+
+def _device(*, primary_key: bool = False, index: bool = False) -> Column[str]:
+    return Column(
+        "device", Words(NAME_BYTES), ForeignKey("devices.id"), nullable=False, primary_key=primary_key, index=index
+    )
+
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("id", Words(NAME_BYTES), primary_key=True),
+    Column("state", Words(NAME_BYTES), nullable=False),
+    Column("serial", Words(NAME_BYTES), unique=True),
+    Column("profile", Words(NAME_BYTES), nullable=False, index=True),
+    Column("accelerators", Document(TAGS_BYTES), nullable=False),
+    Column("site", Words(NAME_BYTES), nullable=False, index=True),
+    Column("inventory", Document(INVENTORY_BYTES), nullable=False),
+    Column("health", Words(NAME_BYTES), nullable=False),
+    Column("health_details", Document(HEALTH_BYTES), nullable=False),
+    Column("registered", Moment, nullable=False),
+    Column("enrolled", Moment),
+    Column("revoked", Moment),
+    Column("revoked_because", Words(REASON_BYTES), nullable=False),
+    CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
+)
+device_tags = Table(
+    "device_tags",
+    metadata,
+    _device(primary_key=True),
+    Column("tag", Words(NAME_BYTES), primary_key=True),
+    Index(None, "tag", "device"),
+)
+device_seen = Table(  # apart from devices: it is written often, and its rows are small
+    "device_seen",
+    metadata,
+    _device(primary_key=True),
+    Column("seen", Moment, nullable=False),
+)
+device_running = Table(
+    "device_running",
+    metadata,
+    _device(primary_key=True),
+    Column("slot", Words(NAME_BYTES), primary_key=True),
+    Column("target", Words(PATH_BYTES), nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+    Column("variant", Words(NAME_BYTES), nullable=False),
+    Column("accelerator", Words(NAME_BYTES), nullable=False),
+    Column("state", Words(NAME_BYTES), nullable=False),
+    Column("at", Moment, nullable=False),
+    Index(None, "target"),
+)
+enrolment_tokens = Table(
+    "enrolment_tokens",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("digest", Words(DIGEST_BYTES), nullable=False, unique=True),
+    Column("prefix", Words(NAME_BYTES), nullable=False),
+    Column("device", Words(NAME_BYTES), nullable=False),
+    Column("tags", Document(TAGS_BYTES), nullable=False),
+    Column("site", Words(NAME_BYTES), nullable=False),
+    Column("created", Moment, nullable=False),
+    Column("created_by", Words(NAME_BYTES), nullable=False),
+    Column("expires", Moment, nullable=False),
+    Column("used", Moment),
+    Column("used_by", Words(NAME_BYTES), nullable=False),
+)
+certificates = Table(
+    "certificates",
+    metadata,
+    Column("serial", Words(NAME_BYTES), primary_key=True),
+    _device(index=True),
+    Column("issued", Moment, nullable=False),
+    Column("expires", Moment, nullable=False),
+    Column("revoked", Moment, index=True),
+    Column("revoked_because", Words(REASON_BYTES), nullable=False),
+)
+releases = Table(
+    "releases",
+    metadata,
+    Column("target", Words(PATH_BYTES), primary_key=True),
+    Column("owner", Words(NAME_BYTES), nullable=False),
+    Column("model", Words(NAME_BYTES), nullable=False),
+    Column("version", Words(NAME_BYTES), nullable=False),
+    Column("floor", Words(NAME_BYTES), nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+    Column("size_bytes", Whole, nullable=False),
+    Column("released", Moment, nullable=False),
+    Column("document", Document(RELEASE_BYTES), nullable=False),
+    Column("first_read", Moment, nullable=False),
+    Column("withdrawn", Moment),
+    Index(None, "owner", "model"),
+)
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("id", Words(NAME_BYTES), primary_key=True),
+    Column("name", Words(NAME_BYTES), nullable=False),
+    Column("slot", Words(NAME_BYTES), nullable=False),
+    Column("target", Words(PATH_BYTES), nullable=False),
+    Column("state", Words(NAME_BYTES), nullable=False, index=True),
+    Column("spec", Document(SPEC_BYTES), nullable=False),
+    Column("created", Moment, nullable=False),
+    Column("created_by", Words(NAME_BYTES), nullable=False),
+    Column("sequence", Whole, nullable=False),
+)
+facts = Table(
+    "facts",
+    metadata,
+    Column("rollout", Words(NAME_BYTES), ForeignKey("rollouts.id"), primary_key=True),
+    Column("sequence", Whole, primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    Column("kind", Words(NAME_BYTES), nullable=False),
+    Column("device", Words(NAME_BYTES), nullable=False),
+    Column("document", Document(FACT_BYTES), nullable=False),
+    Index(None, "device", "rollout"),
+)
+desired = Table(
+    "desired",
+    metadata,
+    _device(primary_key=True),
+    Column("slot", Words(NAME_BYTES), primary_key=True),
+    Column("target", Words(PATH_BYTES), nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+    Column("size_bytes", Whole, nullable=False),
+    Column("rollout", Words(NAME_BYTES), nullable=False),
+    Column("at", Moment, nullable=False),
+    Index(None, "target"),
+)
+desired_revisions = Table(  # grows with every change of a device's rows in `desired`
+    "desired_revisions",
+    metadata,
+    _device(primary_key=True),
+    Column("revision", Whole, nullable=False),
+)
+assignments = Table(
+    "assignments",
+    metadata,
+    _device(primary_key=True),
+    Column("version", Whole, nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+    Column("content", Content(ASSIGNMENT_BYTES), nullable=False),
+    Column("issued", Moment, nullable=False),
+    Column("expires", Moment, nullable=False),
+    Column("revision", Whole, nullable=False),
+)
+numbers = Table(  # single numbers, by name
+    "numbers",
+    metadata,
+    Column("name", Words(NAME_BYTES), primary_key=True),
+    Column("value", Whole, nullable=False),
+)
+telemetry_sources = Table(
+    "telemetry_sources",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    _device(),
+    Column("stream", Words(NAME_BYTES), nullable=False),
+    Column("boot_epoch", Whole, nullable=False),
+    Column("contiguous", Whole, nullable=False),
+    Column("spans", Document(SPEC_BYTES), nullable=False),
+    Column("lost", Whole, nullable=False),
+    Column("rows", Whole, nullable=False),
+    Column("bytes", Whole, nullable=False),
+    UniqueConstraint("device", "stream", "boot_epoch"),
+)
+telemetry = Table(
+    "telemetry",
+    metadata,
+    Column("source", RowNumber, ForeignKey("telemetry_sources.id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", Whole, primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    Column("received", Moment, nullable=False, index=True),
+    Column("kind", Words(NAME_BYTES), nullable=False),
+    Column("bytes", Whole, nullable=False),
+    Column("document", Document(ROW_BYTES), nullable=False),
+    sqlite_with_rowid=False,
+)
+events = Table(
+    "events",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    _device(),
+    Column("key", Words(NAME_BYTES), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("received", Moment, nullable=False, index=True),
+    Column("kind", Words(NAME_BYTES), nullable=False),
+    Column("slot", Words(NAME_BYTES), nullable=False),
+    Column("target", Words(PATH_BYTES), nullable=False),
+    Column("rollout", Words(NAME_BYTES), nullable=False),
+    Column("document", Document(FACT_BYTES), nullable=False),
+    UniqueConstraint("device", "key"),
+    Index(None, "kind", "id"),
+)
+diagnostics = Table(
+    "diagnostics",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    _device(index=True),
+    Column("wanted", Document(TAGS_BYTES), nullable=False),
+    Column("asked", Moment, nullable=False),
+    Column("asked_by", Words(NAME_BYTES), nullable=False),
+    Column("expires", Moment, nullable=False),
+    Column("answered", Moment),
+    Column("answer", Document(ANSWER_BYTES), nullable=False),
+)
+api_tokens = Table(
+    "api_tokens",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("digest", Words(DIGEST_BYTES), nullable=False, unique=True),
+    Column("prefix", Words(NAME_BYTES), nullable=False),
+    Column("name", Words(NAME_BYTES), nullable=False),
+    Column("role", Words(NAME_BYTES), nullable=False),
+    Column("tags", Document(TAGS_BYTES), nullable=False),
+    Column("created", Moment, nullable=False),
+    Column("created_by", Words(NAME_BYTES), nullable=False),
+    Column("expires", Moment, nullable=False),
+    Column("revoked", Moment),
+    CheckConstraint("role IN ('viewer', 'operator', 'publisher', 'admin')", name="role"),
+)
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", Whole, primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    Column("actor", Words(NAME_BYTES), nullable=False),
+    Column("action", Words(NAME_BYTES), nullable=False),
+    Column("subject", Words(PATH_BYTES), nullable=False),
+    Column("details", Document(FACT_BYTES), nullable=False),
+    Column("previous", Words(DIGEST_BYTES), nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+)
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("office", Words(NAME_BYTES), primary_key=True),
+    Column("fence", Whole, nullable=False),
+    Column("holder", Words(NAME_BYTES), nullable=False),
+    Column("until", Moment),
+)

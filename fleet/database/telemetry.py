@@ -1,0 +1,172 @@
+"""What devices tell of themselves, each row once however often it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy import Row as Found
+
+from fleet.database.columns import document_text
+from fleet.database.engine import adding, alone
+from fleet.database.errors import RefusedError
+from fleet.database.intake import Batch, Row, check, take
+from fleet.database.rows import page_limit
+from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.database.spans import Received, Span
+from fleet.database.tables import telemetry, telemetry_sources
+
+STALE = "of a boot that is forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The device may forget all rows up to `contiguous`. `stored`: rows that are new; `left`: others, by reason."""
+
+    contiguous: int
+    stored: int
+    left: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One stream of one boot of a device. `lost`: numbers that never came; `rows`, `size_bytes`: what is kept of it."""
+
+    stream: str
+    boot_epoch: int
+    contiguous: int
+    gaps: tuple[Span, ...]
+    lost: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A row as it was received."""
+
+    stream: str
+    boot_epoch: int
+    received: datetime
+    row: Row
+
+
+def receive(
+    connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetrySettings
+) -> Acknowledged:
+    """Store what is new. Raises RefusedError for what cannot be a device's telemetry, ConflictError for no device."""
+    check(batch, settings)
+    source = _source(connection, device, batch, settings)
+    if source is None:
+        return Acknowledged(_last(batch), 0, {STALE: len(batch.rows)} if batch.rows else {})
+    before = _received(source)
+    taken = take(before, batch, settings)
+    added_bytes = _store(connection, source.id, taken.rows, now, settings)
+    if taken.received != before:
+        change = sa.update(telemetry_sources).where(telemetry_sources.c.id == source.id)
+        after = {"contiguous": taken.received.contiguous, "spans": taken.received.beyond}
+        added = {"rows": len(taken.rows), "bytes": added_bytes, "lost": taken.lost}  # the sweep subtracts meanwhile
+        more = {name: telemetry_sources.c[name] + number for name, number in added.items()}
+        connection.execute(change.values(**after, **more))
+    return Acknowledged(taken.received.contiguous, len(taken.rows), taken.left)
+
+
+def sources(connection: Connection, device: str) -> tuple[Source, ...]:
+    """All streams of a device, the newest boots first: how far each came, and what is missing."""
+    columns = telemetry_sources.c
+    statement = sa.select(telemetry_sources).where(columns.device == device)
+    found = connection.execute(statement.order_by(columns.stream, columns.boot_epoch.desc()))
+    return tuple(
+        Source(row.stream, row.boot_epoch, row.contiguous, _received(row).gaps(), row.lost, row.rows, row.bytes)
+        for row in found
+    )
+
+
+def page(
+    connection: Connection,
+    device: str,
+    settings: DatabaseSettings,
+    *,
+    stream: str,
+    boot_epoch: int,
+    after: int = 0,
+    limit_rows: int = 100,
+) -> tuple[StoredRow, ...]:
+    """Rows of one source in their order, from the one that follows number `after`."""
+    wanted = (telemetry_sources.c.device == device, telemetry_sources.c.stream == stream)
+    mine = _rows().where(*wanted, telemetry_sources.c.boot_epoch == boot_epoch, telemetry.c.seq > after)
+    limit = page_limit(limit_rows, settings.page_limit_rows)
+    return tuple(_row(row) for row in connection.execute(mine.order_by(telemetry.c.seq).limit(limit)))
+
+
+def newest(
+    connection: Connection, device: str, settings: DatabaseSettings, *, stream: str, limit_rows: int = 1
+) -> tuple[StoredRow, ...]:
+    """The last rows of a stream, the newest first, of whatever boot."""
+    mine = _rows().where(telemetry_sources.c.device == device, telemetry_sources.c.stream == stream)
+    ordered = mine.order_by(telemetry_sources.c.boot_epoch.desc(), telemetry.c.seq.desc())
+    found = connection.execute(ordered.limit(page_limit(limit_rows, settings.page_limit_rows)))
+    return tuple(_row(row) for row in found)
+
+
+def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
+    """The source's row, locked; made where there is none; None where its boot was forgotten."""
+    alone(connection, f"telemetry of {device}")
+    columns = telemetry_sources.c
+    mine = sa.select(telemetry_sources).where(columns.device == device, columns.stream == batch.stream)
+    found = connection.execute(mine.where(columns.boot_epoch == batch.boot_epoch)).one_or_none()
+    if found is not None:
+        return found
+    boots = [(row.boot_epoch, row.id) for row in connection.execute(mine.order_by(columns.boot_epoch))]
+    if not boots:
+        _count_streams(connection, device, settings)
+    if len(boots) >= settings.boots_limit:
+        if batch.boot_epoch < boots[0][0]:
+            return None
+        connection.execute(sa.delete(telemetry_sources).where(columns.id == boots[0][1]))
+    empty = {"contiguous": 0, "spans": [], "lost": 0, "rows": 0, "bytes": 0}
+    add = sa.insert(telemetry_sources).values(device=device, stream=batch.stream, boot_epoch=batch.boot_epoch, **empty)
+    return connection.execute(add.returning(*columns)).one()
+
+
+def _count_streams(connection: Connection, device: str, settings: TelemetrySettings) -> None:
+    mine = sa.select(telemetry_sources.c.stream).where(telemetry_sources.c.device == device).distinct()
+    if len(connection.execute(mine).all()) >= settings.streams_limit:
+        raise RefusedError(f"the device has {settings.streams_limit} streams already; further ones are not taken")
+
+
+def _store(connection: Connection, source: int, rows: Sequence[Row], now: datetime, settings: TelemetrySettings) -> int:
+    """How many bytes were added."""
+    if not rows:
+        return 0
+    sizes = [len(document_text(row.document, settings.row_limit_bytes)) for row in rows]
+    statement = adding(connection, telemetry).on_conflict_do_nothing()
+    values = [
+        {"source": source, "received": now, "bytes": size, **{name: getattr(row, name) for name in Row.__slots__}}
+        for row, size in zip(rows, sizes, strict=True)
+    ]
+    connection.execute(statement, values)
+    return sum(sizes)
+
+
+def _received(source: Found[Any]) -> Received:
+    return Received(source.contiguous, tuple((first, last) for first, last in source.spans))
+
+
+def _last(batch: Batch) -> int:
+    return max([*(row.seq for row in batch.rows), *(last for _, last in batch.lost)], default=0)
+
+
+def _rows() -> sa.Select[Any]:
+    columns = (telemetry_sources.c.stream, telemetry_sources.c.boot_epoch, telemetry.c.received)
+    row = (telemetry.c.seq, telemetry.c.at, telemetry.c.kind, telemetry.c.document)
+    return sa.select(*columns, *row).join_from(telemetry, telemetry_sources)
+
+
+def _row(found: Found[Any]) -> StoredRow:
+    row = Row(found.seq, found.at, found.kind, found.document)
+    return StoredRow(found.stream, found.boot_epoch, found.received, row)
