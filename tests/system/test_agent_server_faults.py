@@ -118,6 +118,7 @@ def test_documents_that_have_expired(device: FleetDevice) -> None:
 
 @pytest.mark.long
 def test_metadata_that_has_expired_or_comes_from_the_future(device: FleetDevice) -> None:
+    assert device.update().code == 0
     before, now = device.serving, device.repository.now
     device.repository.now = now - timedelta(days=20)
     device.repository.publish()
