@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Key, Metadata, Root, Targets
 
 from fleet.roles import ROOT, TARGETS, Quorum, check_targets, role_paths
@@ -67,7 +68,16 @@ def read_draft(content: bytes, file: str) -> Draft:
             documents={path: text.encode() for path, text in document["documents"].items()},
         )
         _check_kind(draft, document["schema"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigurationError) as error:
+        draft.metadata.signed_bytes  # noqa: B018  to see that it can be signed: canonical JSON takes no lone surrogates
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        RepositoryError,
+        ConfigurationError,
+    ) as error:
         problem = f"is no draft that can be read ({type(error).__name__}: {error!s:.200}); ask for it again"
         raise ConfigurationError(problem, file=file) from None
     check_documents(draft, file)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
-from gateway.store.errors import DamagedError, StoreError, told_as_store_error
+from gateway.store.errors import DamagedError, StoreError
 from gateway.store.library import file_digest
+from gateway.store.roots import read_roots
 from gateway.trust.chain import verify_activation, verify_file
 from gateway.trust.distrust import Distrust
 from gateway.trust.settings import TrustSettings
-
-ROOT_HISTORY = "root_history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Verification:
     def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
         """Raises StoreError where the roots cannot be read."""
         self._storage, self._pinned, self._settings = storage, pinned, settings
-        self._roots = _root_chain(storage.metadata / ROOT_HISTORY)
+        self._roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
 
     def run(self) -> tuple[Checked, ...]:
         """One line for each committed and previous release, profile and policy. Raises StoreError for active.json."""
@@ -76,10 +74,3 @@ class Verification:
         except (Distrust, StoreError, OSError) as error:
             return Checked(what, target, str(error))
         return Checked(what, target, "")
-
-
-def _root_chain(folder: Path) -> list[bytes]:
-    """Every root that was ever trusted here, oldest first."""
-    with told_as_store_error(folder):
-        files = folder.glob("*.root.json")
-        return [file.read_bytes() for file in sorted(files, key=lambda file: int(file.name.partition(".")[0]))]

@@ -9,7 +9,6 @@ reads TUF's metadata costs more memory than many a model, and a daemon that once
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +18,7 @@ from gateway.domain.activation import Activation, Installed
 from gateway.store.active import Active, parse_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
-
-ROOT_HISTORY = Path("metadata") / "root_history"
-_ROOT = re.compile(r"([1-9][0-9]{0,8})\.root\.json")
+from gateway.store.roots import read_bounded, read_roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +37,10 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
 
     blobs, limit_bytes = Blobs(store / "blobs"), DEFAULTS.metadata_limit_bytes
     try:
-        pinned = _bounded(root, limit_bytes)
-        roots = _roots(store / ROOT_HISTORY, limit_bytes, DEFAULTS.roots_limit)
-    except OSError as error:
-        why = f"{error.filename}: the root of trust cannot be read: {error.strerror}; let edge-agent bootstrap again"
+        pinned = read_bounded(root, limit_bytes)
+        roots = read_roots(store, limit_bytes, DEFAULTS.roots_limit)
+    except StoreError as error:
+        why = f"the root of trust cannot be read: {error}; let edge-agent bootstrap again"
         return Judgement(*(dict.fromkeys(keys, why) for keys in _keys(active)))
 
     def blob(digest: str) -> bytes:
@@ -87,20 +84,6 @@ def _problem(verify: Callable[[], object]) -> str:
 
 def _keys(active: Active) -> tuple[list[str], list[str], list[str]]:
     return list(active.slots), list(active.previous), [one.target.path for one in active.files]
-
-
-def _roots(folder: Path, limit_bytes: int, most: int) -> list[bytes]:
-    """The roots that followed the pinned one, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = sorted((int(named[1]), path) for path in folder.iterdir() if (named := _ROOT.fullmatch(path.name)))
-    return [_bounded(path, limit_bytes) for _, path in found[:most]]
-
-
-def _bounded(file: Path, limit_bytes: int) -> bytes:
-    """At most one byte more than is read: then it is told to be too large."""
-    with file.open("rb") as stream:
-        return stream.read(limit_bytes + 1)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,13 @@ def test_what_is_no_draft_is_said(content: bytes) -> None:
         read_draft(content, "x")
 
 
+def test_what_could_not_be_signed_is_no_draft(draft: Draft) -> None:
+    document = json.loads(draft_bytes(draft))
+    document["metadata"]["signed"]["x-note"] = "\ud800"
+    with pytest.raises(ConfigurationError, match="is no draft that can be read"):
+        read_draft(json.dumps(document).encode(), "draft.json")
+
+
 def test_roles_and_kinds_must_agree(repository: FleetRepository) -> None:
     document = json.loads(draft_bytes(signing.renew(repository.drafting(), "targets")))
     document["role"] = "root"
