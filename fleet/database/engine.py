@@ -23,6 +23,10 @@ from fleet.database.place import Place
 from fleet.database.settings import DatabaseSettings
 
 Insert = sqlite.Insert | postgresql.Insert
+_COMMON: dict[str, Any] = {
+    "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
+    "execution_options": {"preserve_rowcount": True},  # an INSERT … ON CONFLICT says by it whether it did anything
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
     patience = {"connect_timeout": settings.connect_timeout_s, "tcp_user_timeout": 1000 * settings.silence_s}
     engine = sa.create_engine(
         place.url,
-        hide_parameters=True,  # an error's text goes to logs; digests of tokens do not
+        **_COMMON,
         pool_size=settings.connections,
         max_overflow=0,
         pool_timeout=settings.connection_wait_s,
@@ -122,7 +126,7 @@ def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
 def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: str, *pragmas: str) -> Engine:
     engine = sa.create_engine(
         place.url,
-        hide_parameters=True,
+        **_COMMON,
         poolclass=sa.QueuePool,
         pool_size=connections,
         max_overflow=0,

@@ -1,0 +1,96 @@
+"""The controller's database on both kinds of it, migrated and empty."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.database import devices, migrate
+from fleet.database.engine import Database, open_database
+from fleet.database.place import read_place
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import metadata
+from tests.simulators.postgres import shared_cluster
+
+KINDS = ("sqlite", "postgresql")
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+TEMPLATE = "fleet_template"
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def made(
+    kind: str, folder: Path, settings: DatabaseSettings | None = None, *, empty: bool = False
+) -> Iterator[Database]:
+    """A database of its own; `empty`: without tables."""
+    with url(kind, folder, empty=empty) as text, closing(open_database(read_place(text, folder), settings)) as database:
+        yield database
+
+
+@contextmanager
+def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
+    """Where such a database is, while it is."""
+    if kind == "sqlite":
+        file = folder / f"fleet-{next(_numbers)}.sqlite"
+        if not empty:
+            shutil.copyfile(_sqlite_template(), file)
+        yield f"sqlite:///{file}"
+        return
+    name = f"fleet_{next(_numbers)}"
+    shared_cluster().do(f"CREATE DATABASE {name}" + ("" if empty else f" TEMPLATE {_postgres_template()}"))
+    try:
+        yield shared_cluster().url(name)
+    finally:
+        shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=KINDS)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Of each kind in turn."""
+    with made(request.param, tmp_path) as opened:
+        yield opened
+
+
+def enrolled(database: Database, *names: str) -> None:
+    """Devices to do something with."""
+    with database.write() as connection:
+        for name in names:
+            devices.enrol(connection, name, NOW)
+
+
+def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
+    """All that is in it, table by table."""
+    with database.read() as connection:
+        return {
+            table.name: sorted(tuple(row) for row in connection.execute(sa.text(f"SELECT * FROM {table.name}")))  # noqa: S608
+            for table in metadata.sorted_tables
+        }
+
+
+@cache
+def _sqlite_template() -> Path:
+    file = Path(tempfile.mkdtemp(prefix="edge-fleet-db-")) / "template.sqlite"
+    _migrate(f"sqlite:///{file}")
+    return file
+
+
+@cache
+def _postgres_template() -> str:
+    shared_cluster().do(f"CREATE DATABASE {TEMPLATE}")
+    _migrate(shared_cluster().url(TEMPLATE))
+    return TEMPLATE
+
+
+def _migrate(text: str) -> None:
+    with closing(open_database(read_place(text, Path()))) as opened:
+        migrate.upgrade(opened)
