@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +12,13 @@ from securesystemslib.signer import Signer
 from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Targets
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
 ONLINE = (SNAPSHOT, TIMESTAMP)
 """Signed while publishing, by keys that the publisher holds."""
 OWNER_PREFIX = "models-"
-DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)

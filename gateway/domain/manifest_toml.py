@@ -28,6 +28,8 @@ from gateway.domain.tensor import DATATYPES, Datatype
 
 SCHEMA = 1
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
+"""SHA-256 as this project writes it."""
 DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
 IMAGE_SIDE_LIMIT_PX = 16384
@@ -218,7 +220,7 @@ def _path(table: Table, key: str) -> str:
 
 def _digest(table: Table) -> str:
     value = table.text("sha256")
-    if not re.fullmatch(r"[0-9a-f]{64}", value):
+    if not DIGEST_PATTERN.fullmatch(value):
         table.refuse("sha256", f"must be 64 lower-case hex digits, not {value!r:.80}")
     return value
 

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gateway.domain.manifest import Artifact, ModelManifest
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
 SCHEMA = 1
 RELEASE_LIMIT_BYTES = 1_048_576
@@ -25,7 +25,6 @@ ARTIFACTS_LIMIT = 100
 PATH_LIMIT_CHARS = 1024
 NAME_LIMIT_CHARS = 255
 """Of one part of a path: more is no file's name on any file system (NAME_MAX)."""
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -143,7 +142,7 @@ def _file(document: Mapping[str, Any]) -> Artifact:
         raise ValueError(f"{path!r:.200} is no path inside a release")
     if len(path) > PATH_LIMIT_CHARS or max(map(len, path.split("/"))) > NAME_LIMIT_CHARS:
         raise ValueError(f"{path!r:.200} is too long: {PATH_LIMIT_CHARS} characters, {NAME_LIMIT_CHARS} a part")
-    if not (isinstance(sha256, str) and _DIGEST.fullmatch(sha256)):
+    if not (isinstance(sha256, str) and DIGEST_PATTERN.fullmatch(sha256)):
         raise ValueError(f"{sha256!r:.80} of {path} is no SHA-256 digest")
     if type(size) is not int or size < 0:
         raise ValueError(f"{size!r:.80} of {path} is no size in bytes")

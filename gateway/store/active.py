@@ -10,9 +10,8 @@ from typing import Any
 
 from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 from gateway.store import durable
-from gateway.store.blobs import DIGEST
 from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
 
 SCHEMA = 1
@@ -141,7 +140,7 @@ def _file(document: Mapping[str, Any]) -> Installed:
 
 
 def _digest(value: Any) -> str:
-    if not (isinstance(value, str) and DIGEST.fullmatch(value)):
+    if not (isinstance(value, str) and DIGEST_PATTERN.fullmatch(value)):
         raise ValueError(f"{value!r:.80} is no SHA-256 digest in lower-case hex")
     return value
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
 from gateway.store.download import Download
 from gateway.store.errors import AbsentError, DamagedError, SpaceError, told_as_store_error
 from gateway.store.settings import BlobSettings
 
-DIGEST = re.compile(r"[0-9a-f]{64}")
 PART_SUFFIX = ".part"
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BLOCK_BYTES = 512
@@ -47,7 +46,7 @@ class Blobs:
 
     def path(self, digest: str) -> Path:
         """Where a blob lies, or would. Raises ValueError for what is no digest."""
-        if not DIGEST.fullmatch(digest):
+        if not DIGEST_PATTERN.fullmatch(digest):
             raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
         return self._folder / digest
 
@@ -129,7 +128,7 @@ class Blobs:
         for path in self._folder.iterdir():
             digest = path.name.removesuffix(PART_SUFFIX)
             try:
-                ours = DIGEST.fullmatch(digest) and stat.S_ISREG(path.lstat().st_mode)
+                ours = DIGEST_PATTERN.fullmatch(digest) and stat.S_ISREG(path.lstat().st_mode)
             except FileNotFoundError:
                 continue
             yield path, digest if ours else "", digest != path.name

@@ -13,9 +13,10 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from gateway.domain.manifest import Artifact
+from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import SignedRelease
 from gateway.store import durable
-from gateway.store.blobs import DIGEST, Blobs
+from gateway.store.blobs import Blobs
 from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
 
 
@@ -55,12 +56,16 @@ def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
         if not folder.is_dir():
             return 0
         count = durable.sweep(folder)
-        idle = [home.name for home in folder.iterdir() if DIGEST.fullmatch(home.name) and home.name not in referenced]
+        idle = [
+            home.name
+            for home in folder.iterdir()
+            if DIGEST_PATTERN.fullmatch(home.name) and home.name not in referenced
+        ]
         return count + sum(durable.remove_tree(folder / name) for name in idle)
 
 
 def _home(folder: Path, digest: str) -> Path:
-    if not DIGEST.fullmatch(digest):
+    if not DIGEST_PATTERN.fullmatch(digest):
         raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
     return folder / digest
 
