@@ -119,7 +119,7 @@ class _Folding:
         if fact.seq <= self._seq:
             return
         self._seq, self._at = fact.seq, fact.at
-        if fact.at < self._latest - CLOCK_STEP:
+        if self._latest - fact.at > CLOCK_STEP:
             self._set_back()
         else:
             self._latest = max(self._latest, fact.at)

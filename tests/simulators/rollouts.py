@@ -1,0 +1,89 @@
+"""A rollout's record without a database: facts in a list, a clock that is set by hand, the scheduler's tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fleet.rollouts.decide import decide
+from fleet.rollouts.decisions import Decision, Offer, Retry
+from fleet.rollouts.facts import Approved, Created, Decided, Event, Fact, Joined, Reported, Started
+from fleet.rollouts.fold import fold
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec_form import read_spec, spec_digest
+from fleet.rollouts.state import Member, State
+
+DIGEST, OTHER = "a" * 64, "b" * 64
+MONDAY = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A specification that reads: no canary, 10 % and then all, no soaking."""
+    return {
+        "name": "readers-2",
+        "slot": "meter-reader",
+        "target": {"path": "models/acme/meter-reader/2/release", "size_bytes": 900, "sha256": DIGEST},
+        "query": "all",
+        "waves": [{"percent": 10}, {"percent": 100}],
+        "soak_s": 0,
+        "success": {"min_sample": 1, "min_percent": 90},
+        "abort": {"min_sample": 5, "max_failed_percent": 10},
+        "silence_s": 3600,
+        "deadline_s": 86_400,
+        **changes,
+    }
+
+
+def spec_of(**changes: Any) -> Spec:
+    """The specification of `document`."""
+    return read_spec(document(**changes))
+
+
+class Record:
+    """`facts` as a database would keep them, `state` folded one batch at a time, `now` the controller's clock."""
+
+    def __init__(self, spec: Spec, now: datetime = MONDAY) -> None:
+        self.spec = spec
+        self.now = now
+        self.facts: list[Fact] = []
+        self.state = State()
+
+    def add(self, *events: Event) -> None:
+        """Record events as the next facts."""
+        first = len(self.facts) + 1
+        facts = [Fact(seq, self.now, event) for seq, event in enumerate(events, first)]
+        self.facts += facts
+        self.state = fold(self.spec, facts, self.state)
+
+    def start(self, devices: int | Iterable[Joined]) -> Record:
+        """Approved and started, with these devices."""
+        self.add(Created("r-1", "ann"), Approved("ann", spec_digest(self.spec)), Started("ann"))
+        self.join(devices)
+        return self
+
+    def join(self, devices: int | Iterable[Joined]) -> None:
+        """Devices that match, named by number where only their number is given."""
+        named = (Joined(f"d-{n}") for n in range(devices)) if isinstance(devices, int) else devices
+        self.add(*named)
+
+    def tick(self, seconds: float = 0) -> tuple[Decision, ...]:
+        """The scheduler's turn, so much later: decide and record."""
+        self.now += timedelta(seconds=seconds)
+        decisions = decide(self.spec, self.state, self.now)
+        self.add(*(Decided(decision) for decision in decisions))
+        return decisions
+
+    def report(self, device: str, state: str, release: str = DIGEST, attempt: int | None = None) -> None:
+        """What a device says, of its present attempt unless another is given."""
+        number = self.member(device).attempt if attempt is None else attempt
+        self.add(Reported(device, state, release, number, reason="golden set failed" if "ed" in state[-2:] else ""))
+
+    def member(self, device: str) -> Member:
+        """Where a device stands."""
+        return self.state.members[device]
+
+
+def offered(decisions: Iterable[Decision]) -> list[str]:
+    """The devices that were assigned the release by these decisions."""
+    return [decision.device for decision in decisions if isinstance(decision, (Offer, Retry))]
