@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tuf.ngclient  # noqa: F401  loaded once, before the machine forks
-
+import gateway.agent.updater  # noqa: F401  with tuf: loaded once, before the machine forks
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
