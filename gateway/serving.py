@@ -66,8 +66,7 @@ class Fleet:
             self._hand = hand
             await self._read()
             await self._serve()
-        if self.problem and (self._retry is None or self._retry.done()):
-            self._retry = asyncio.create_task(self._try_again(), name="committed")
+        self._retry_if_needed()
 
     async def close(self) -> None:
         """Try nothing again."""
@@ -111,9 +110,11 @@ class Fleet:
         """Serving.commit. RequestError UNAVAILABLE where what is committed cannot be read: what served goes on."""
         async with self._changing:
             await self._read()
-            if self.problem:
-                raise RequestError(Fault.UNAVAILABLE, self.problem)
-            await self._serve()
+            if not self.problem:
+                await self._serve()
+        self._retry_if_needed()
+        if self.problem:
+            raise RequestError(Fault.UNAVAILABLE, self.problem)
 
     # ---- what serves -------------------------------------------------------------------------------------------------
     async def _read(self) -> None:
@@ -126,6 +127,10 @@ class Fleet:
         self.problem = ""
         if self._profiles is None:
             self._profiles = self._committed.profiles
+
+    def _retry_if_needed(self) -> None:
+        if self.problem and (self._retry is None or self._retry.done()):
+            self._retry = asyncio.create_task(self._try_again(), name="committed")
 
     async def _try_again(self) -> None:
         while self.problem:
