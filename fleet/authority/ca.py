@@ -1,0 +1,165 @@
+"""The authority: its key signs devices, its certificates verify them. Values in, values out; `folder` keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fleet.authority.certificate import DEVICE_URI, DeviceCertificate, device_certificate
+from fleet.authority.request import requested_key
+from fleet.authority.settings import AuthoritySettings
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+COMMON_NAME_LIMIT = 64
+"""Characters: ub-common-name of RFC 5280, appendix A.1; a device's name may have twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """`key` belongs to `certificate`; `earlier` are certificates of CAs before it, whose devices are still known."""
+
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+    certificate: x509.Certificate
+    earlier: tuple[x509.Certificate, ...] = ()
+    settings: AuthoritySettings = AuthoritySettings()
+
+    @property
+    def trusted(self) -> tuple[x509.Certificate, ...]:
+        """All that devices' certificates may come from."""
+        return (self.certificate, *self.earlier)
+
+    @property
+    def pem(self) -> bytes:
+        """`trusted`, as TLS servers and proxies want it."""
+        return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.trusted)
+
+    @property
+    def key_pem(self) -> bytes:
+        """PKCS #8, not encrypted: whoever has it can be any device."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def sign_csr(
+        self, request_pem: bytes, device: str, now: datetime, validity_d: float | None = None
+    ) -> DeviceCertificate:
+        """A certificate for the key of a request, in the name that the controller knows the device by.
+
+        Raises RequestError: INVALID or TOO_LARGE for the request, UNAVAILABLE where the CA's own certificate is over.
+        """
+        if not NAME_PATTERN.fullmatch(device):
+            raise RequestError(Fault.INVALID, f"{device!r:.140} is no device's name")
+        key = requested_key(request_pem, self.settings)
+        days = self.settings.validity_d if validity_d is None else validity_d
+        name = x509.UniformResourceIdentifier(DEVICE_URI + device)
+        builder = self._begun(_common_name(device), key, [name], ExtendedKeyUsageOID.CLIENT_AUTH)
+        return device_certificate(self._signed(builder, now, days))
+
+    def issue_server(self, names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
+        """Certificate and key (PEM) of this controller's own port, for DNS names and addresses, at least one.
+
+        Where no certificate is given: whoever trusts this CA can check whom it speaks to.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        known = [_server_name(name) for name in names]
+        builder = self._begun("edge-fleet", key.public_key(), known, ExtendedKeyUsageOID.SERVER_AUTH)
+        certificate = self._signed(builder, now, self.settings.server_validity_d)
+        return certificate.public_bytes(Encoding.PEM), _private_pem(key)
+
+    def _begun(
+        self,
+        common_name: str,
+        key: CertificatePublicKeyTypes,
+        names: Sequence[x509.GeneralName],
+        usage: x509.ObjectIdentifier,
+    ) -> x509.CertificateBuilder:
+        signs = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_name(common_name))
+            .issuer_name(self.certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())  # 159 random bits (RFC 5280, 4.1.2.2: at most 20 octets)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(signs, critical=False)
+        )
+
+    def _signed(self, builder: x509.CertificateBuilder, now: datetime, days: float) -> x509.Certificate:
+        expires = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
+        issued = max(now - timedelta(seconds=self.settings.backdate_s), self.certificate.not_valid_before_utc)
+        if expires <= now or now < self.certificate.not_valid_before_utc:
+            problem = "the device CA's own certificate does not hold now; see the controller's clock, or give a new CA"
+            raise RequestError(Fault.UNAVAILABLE, problem)
+        return builder.not_valid_before(issued).not_valid_after(expires).sign(self.key, hashes.SHA256())
+
+
+def new_authority(
+    now: datetime, settings: AuthoritySettings | None = None, key: ec.EllipticCurvePrivateKey | None = None
+) -> Authority:
+    """A CA of a new key (EC P-256), or of one that is there, self-signed."""
+    settings = settings or AuthoritySettings()
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    public = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    name = _name(f"edge-fleet device CA {public.digest.hex()[:8]}")  # two CAs are told apart by their names
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(seconds=settings.backdate_s))
+        .not_valid_after(now + timedelta(days=settings.authority_validity_d))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(public, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(key, certificate, (), settings)
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _common_name(device: str) -> str:
+    """For people; the whole name stands in the URI."""
+    if len(device) <= COMMON_NAME_LIMIT:
+        return device
+    return f"{device[:47]}~{hashlib.sha256(device.encode()).hexdigest()[:16]}"
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _server_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,79 @@
+"""A device's certificate as a value: who shows it, until when, and when it is time for the next."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+DEVICE_URI = "urn:edge-fleet:device:"
+RENEWAL_SHARE = 2 / 3
+"""Of a certificate's life, after which the device asks for the next (updates.md, "Controller")."""
+
+
+class NoDeviceError(ValueError):
+    """A certificate that names no device, or several."""
+
+
+@dataclass(frozen=True)
+class DeviceCertificate:
+    """`serial` is lower-case hex without leading zeros, `subject` for people (RFC 4514), `device` from the one URI
+    among its alternative names. That it verifies was seen to before."""
+
+    device: str
+    serial: str
+    subject: str
+    issued: datetime
+    expires: datetime
+    certificate: x509.Certificate = field(repr=False, compare=False)
+
+    @cached_property
+    def pem(self) -> bytes:
+        """As it is handed out."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @cached_property
+    def key_digest(self) -> str:
+        """SHA-256 (hex) of its public key: two devices that show the same one were cloned."""
+        key = self.certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return hashlib.sha256(key).hexdigest()
+
+    @property
+    def renewal(self) -> datetime:
+        """When two thirds of its life are over."""
+        return self.issued + (self.expires - self.issued) * RENEWAL_SHARE
+
+
+def renewal_due(certificate: DeviceCertificate, now: datetime) -> bool:
+    """Whether it is time for the next."""
+    return now >= certificate.renewal
+
+
+def device_certificate(certificate: x509.Certificate) -> DeviceCertificate:
+    """What a certificate says. Raises NoDeviceError."""
+    return DeviceCertificate(
+        device=_device(certificate),
+        serial=f"{certificate.serial_number:x}",
+        subject=certificate.subject.rfc4514_string(),
+        issued=certificate.not_valid_before_utc,
+        expires=certificate.not_valid_after_utc,
+        certificate=certificate,
+    )
+
+
+def _device(certificate: x509.Certificate) -> str:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+        raise NoDeviceError(f"the certificate names no device ({error!s:.200})") from None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    device = uris[0].removeprefix(DEVICE_URI) if len(uris) == 1 and uris[0].startswith(DEVICE_URI) else ""
+    if len(list(names)) != 1 or not NAME_PATTERN.fullmatch(device):
+        raise NoDeviceError(f"the certificate's one alternative name must be the URI {DEVICE_URI}DEVICE")
+    return device

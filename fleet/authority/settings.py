@@ -1,0 +1,24 @@
+"""How long certificates hold, and how much of a request is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.domain.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySettings:
+    """`[authority]`: the CA that signs devices."""
+
+    validity_d: float = 90.0  # a device's certificate; devices renew it at two thirds
+    authority_validity_d: float = 7300.0  # the CA's own, where `serve` makes it: 20 years
+    server_validity_d: float = 90.0  # a certificate for this server's own port, where it signs that itself
+    backdate_s: float = 300.0  # how far the clocks of two replicas may be apart
+    request_limit_bytes: int = 16_384  # largest certificate request that is read
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        for name in ("validity_d", "authority_validity_d", "server_validity_d", "request_limit_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError("must be above 0", table="authority", key=name)

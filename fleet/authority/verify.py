@@ -1,0 +1,44 @@
+"""Whether a certificate is a device's: of the CA, for clients, within its time, not revoked. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from fleet.authority.certificate import DeviceCertificate, NoDeviceError, device_certificate
+from gateway.domain.errors import Fault, RequestError
+
+
+def verified(certificate: x509.Certificate, trusted: Sequence[x509.Certificate], now: datetime) -> DeviceCertificate:
+    """The device that a certificate is of. It must come from one of `trusted` itself (no CA lies between).
+
+    Raises RequestError UNAUTHENTICATED.
+    """
+    policy = PolicyBuilder().store(Store(list(trusted))).time(now).max_chain_depth(0)
+    try:
+        policy.build_client_verifier().verify(certificate, [])
+        return device_certificate(certificate)
+    except (VerificationError, NoDeviceError, ValueError) as error:
+        problem = f"the client certificate is none of this fleet's ({error!s:.200}); enrol the device anew"
+        raise RequestError(Fault.UNAUTHENTICATED, problem) from None
+
+
+def check_holds(certificate: DeviceCertificate, revoked: Collection[str], now: datetime) -> None:
+    """Whether a certificate that verified when its connection was made still opens anything.
+
+    Raises RequestError UNAUTHENTICATED where it is over by now, or its serial is among `revoked`.
+    """
+    if certificate.serial in revoked:
+        raise _over(certificate, "was revoked")
+    if not certificate.issued <= now <= certificate.expires:
+        raise _over(
+            certificate, f"holds from {certificate.issued:%Y-%m-%d %H:%M} to {certificate.expires:%Y-%m-%d %H:%M} UTC"
+        )
+
+
+def _over(certificate: DeviceCertificate, problem: str) -> RequestError:
+    message = f"the certificate {certificate.serial} of {certificate.device} {problem}; enrol the device anew"
+    return RequestError(Fault.UNAUTHENTICATED, message)
