@@ -42,6 +42,7 @@ class RepositorySettings:
     timestamp_limit_bytes: int = 16_384  # timestamp
     snapshot_limit_bytes: int = 2_000_000  # snapshot, where timestamp states no length
     targets_limit_bytes: int = 4_194_304  # targets and each delegated role, where snapshot states no length
+    values_limit: int = 500_000  # commas and brackets in all documents of one question, which stay in memory together
     root_rotations: int = 256  # new versions of root taken in one refresh
     delegations: int = 32  # roles looked into for one target
     document_limit_bytes: int = 4_194_304  # largest target held in memory, whatever length its metadata states

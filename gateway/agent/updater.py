@@ -25,6 +25,7 @@ from gateway.agent.source import FetchError, Source
 from gateway.store import durable
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
+from gateway.trust.reading import check_values
 from gateway.trust.signatures import signers
 from gateway.trust.targets import ONLINE
 
@@ -76,6 +77,7 @@ class DurableUpdater(Updater):
     ) -> None:
         self._folder, self._now, self.floors = folder, now, dict(floors or {})
         self._raw: dict[str, bytes] = {}
+        self._values_left = (settings or RepositorySettings()).values_limit
         self._parents: dict[str, str] = {}
         self._chain_followed = False
         durable.make_folder(folder / "root_history")
@@ -176,8 +178,21 @@ class DurableUpdater(Updater):
         return targets
 
     def _load_local_metadata(self, rolename: str) -> bytes:
-        data = super()._load_local_metadata(rolename)
+        data = self._counted(super()._load_local_metadata(rolename), rolename)
         self._raw[rolename] = data
+        return data
+
+    def _download_metadata(self, rolename: str, length: int, version: int | None = None) -> bytes:
+        return self._counted(super()._download_metadata(rolename, length, version), rolename)
+
+    def _counted(self, data: bytes, role: str) -> bytes:
+        """Before it is parsed. All documents of one refresh stay in memory, but for roots, of which one does."""
+        values = check_values(data, role)
+        if role != Root.type:
+            self._values_left -= values
+        if self._values_left < 0:
+            problem = "what is signed has more values than are read together; see values_limit in [repository]"
+            raise Distrust(Reason.TOO_LARGE, role, problem)
         return data
 
     def _persist_metadata(self, rolename: str, data: bytes) -> None:

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gateway.domain.activation import Activation, Installed
@@ -32,7 +33,7 @@ class Judgement:
 
 def judge(store: Path, root: Path, active: Active) -> Judgement:
     """Judge everything in `active` by what lies in `store`, from the pinned `root` on; what is there never raises."""
-    from gateway.trust.chain import verify_activation, verify_file
+    from gateway.trust.chain import Chain
     from gateway.trust.settings import DEFAULTS
 
     blobs, limit_bytes = Blobs(store / "blobs"), DEFAULTS.metadata_limit_bytes
@@ -46,17 +47,17 @@ def judge(store: Path, root: Path, active: Active) -> Judgement:
     def blob(digest: str) -> bytes:
         return blobs.read(digest, limit_bytes)
 
-    def release(activation: Activation) -> str:
-        return _problem(lambda: verify_activation(activation, pinned, roots, blob))
+    chain = Chain(pinned, roots, blob)
+
+    def releases(slots: Mapping[str, Activation]) -> dict[str, str]:
+        ordered = sorted(slots, key=lambda slot: slots[slot].evidence)  # what stands on the same proof in a row
+        return {slot: _problem(partial(chain.activation, slots[slot])) for slot in ordered}
 
     def file(one: Installed) -> str:
-        return _problem(lambda: verify_file(one.target, one.evidence, one.root, pinned=pinned, roots=roots, blob=blob))
+        return _problem(lambda: chain.file(one.target, one.evidence, one.root))
 
-    return Judgement(
-        {slot: release(activation) for slot, activation in active.slots.items()},
-        {slot: release(activation) for slot, activation in active.previous.items()},
-        {one.target.path: file(one) for one in active.files},
-    )
+    files = {one.target.path: file(one) for one in sorted(active.files, key=lambda one: one.evidence)}
+    return Judgement(releases(active.slots), releases(active.previous), files)
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ without a link or a clock for a year must still boot into what its owner signed.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,14 +38,7 @@ def verify_activation(
 
     `pinned` is the root that this device was given, `roots` those that followed, oldest first.
     """
-    release_path(activation.target)
-    root = trusted_root(pinned, roots, activation.root, settings)
-    target = _vouched(activation.target, activation.evidence, root, blob, settings)
-    if target.sha256 != activation.release:
-        shown = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
-        raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", shown)
-    where = f"the release document {target.path}"
-    return check_release(_content(activation.release, blob, where, RELEASE_LIMIT_BYTES), target)
+    return Chain(pinned, roots, blob, settings).activation(activation)
 
 
 def verify_file(
@@ -60,16 +52,101 @@ def verify_file(
     settings: TrustSettings = DEFAULTS,
 ) -> bytes:
     """The content of an installed profile or policy, signed by whom its path is delegated to, or Distrust."""
-    where = f"the file {target.path}"
-    if not is_file(target.path):
-        raise Distrust(Reason.BAD_PATH, where, "it is neither a profile nor a policy")
-    root = trusted_root(pinned, roots, root_version, settings)
-    signed = _vouched(target.path, evidence, root, blob, settings)
-    if signed != target:
-        raise Distrust(Reason.SWAPPED, where, f"{signed.sha256:.12} is signed, {target.sha256:.12} is installed")
-    content = _content(target.sha256, blob, where, settings.metadata_limit_bytes)
-    check_content(content, target, where)
-    return content
+    return Chain(pinned, roots, blob, settings).file(target, evidence, root_version)
+
+
+class Chain:
+    """`verify_activation` and `verify_file` of one device, for many: ask for what has the same evidence in a row.
+
+    A device has as many releases as slots, all of them proven by a few documents of megabytes each; these are read and
+    their signatures verified once. No more than one proof is held in memory.
+    """
+
+    def __init__(self, pinned: bytes, roots: Sequence[bytes], blob: Blob, settings: TrustSettings = DEFAULTS) -> None:
+        self._pinned, self._roots, self._blob, self._settings = pinned, roots, blob, settings
+        self._trusted: dict[int, Root] = {}
+        self._proof: Proof | None = None
+
+    def activation(self, activation: Activation) -> SignedRelease:
+        """The release that its owner signed, or Distrust."""
+        release_path(activation.target)
+        target = self._vouched(activation.target, activation.evidence, activation.root)
+        if target.sha256 != activation.release:
+            shown = f"{target.sha256:.12} is signed, {activation.release:.12} is installed"
+            raise Distrust(Reason.SWAPPED, f"the release of slot {activation.slot}", shown)
+        where = f"the release document {target.path}"
+        return check_release(_content(activation.release, self._blob, where, RELEASE_LIMIT_BYTES), target)
+
+    def file(self, target: Target, evidence: Sequence[str], root_version: int) -> bytes:
+        """The content of an installed profile or policy, or Distrust."""
+        where = f"the file {target.path}"
+        if not is_file(target.path):
+            raise Distrust(Reason.BAD_PATH, where, "it is neither a profile nor a policy")
+        signed = self._vouched(target.path, evidence, root_version)
+        if signed != target:
+            raise Distrust(Reason.SWAPPED, where, f"{signed.sha256:.12} is signed, {target.sha256:.12} is installed")
+        content = _content(target.sha256, self._blob, where, self._settings.metadata_limit_bytes)
+        check_content(content, target, where)
+        return content
+
+    def _vouched(self, path: str, evidence: Sequence[str], root_version: int) -> Target:
+        key: tuple[int | str, ...] = (root_version, *evidence)
+        if self._proof is None or self._proof.key != key:
+            self._proof = None  # its memory is needed for the next one
+            root = self._root(root_version)
+            self._proof = Proof(key, root, f"the evidence for {path}", self._blob, self._settings)
+        return self._proof.vouched(path)
+
+    def _root(self, version: int) -> Root:
+        if version not in self._trusted:
+            self._trusted[version] = trusted_root(self._pinned, self._roots, version, self._settings)
+        return self._trusted[version]
+
+
+class Proof:
+    """The documents from the top-level targets role, which `root` names, down to an owner's. Raises Distrust."""
+
+    def __init__(self, key: tuple[int | str, ...], root: Root, where: str, blob: Blob, settings: TrustSettings) -> None:
+        """`key`: the root's version, then the digests."""
+        evidence = [str(digest) for digest in key[1:]]
+        if not 2 <= len(evidence) <= settings.evidence_limit:
+            counted = f"it has {len(evidence)} documents, 2 to {settings.evidence_limit} are read"
+            raise Distrust(Reason.UNSIGNED, where, counted)
+        self.key = key
+        self._documents = [_read_targets(digest, blob, where, settings) for digest in evidence]
+        self._payloads = [document.signed_bytes for document in self._documents]
+        self._signed: set[tuple[int, str]] = set()
+        signers(root, TARGETS, self._documents[0], where, payload=self._payloads[0])
+
+    def vouched(self, path: str) -> Target:
+        """What the role at the end signs of `path`, each link a delegation of just this path, or Distrust.
+
+        The top-level targets role delegates only: alone it vouches for nothing, whoever holds its keys.
+        """
+        where = f"the evidence for {path}"
+        for place in range(1, len(self._documents)):
+            self._check_delegated(place, path, where)
+        file = self._documents[-1].signed.targets.get(path)
+        if file is None:
+            raise Distrust(Reason.UNSIGNED, where, "the last of its documents does not name it")
+        return _target(path, file, where)
+
+    def _check_delegated(self, place: int, path: str, where: str) -> None:
+        """Raises Distrust unless one of the roles that may sign `path` signed the document at `place`; as TUF, none
+        after a terminating."""
+        above, below = self._documents[place - 1].signed, self._documents[place]
+        refusal = Distrust(Reason.FORGED, where, "no role is named that may sign it")
+        for role in delegates(above, path)[0]:
+            if (place, role) in self._signed:
+                return
+            try:
+                signers(above, role, below, where, payload=self._payloads[place])
+            except Distrust as error:
+                refusal = error
+            else:
+                self._signed.add((place, role))
+                return
+        raise refusal
 
 
 def trusted_root(pinned: bytes, roots: Sequence[bytes], version: int, settings: TrustSettings = DEFAULTS) -> Root:
@@ -107,38 +184,6 @@ def _read_root(content: bytes, where: str, settings: TrustSettings) -> Metadata[
     from tuf.api.metadata import Root
 
     return read_metadata(content, Root, where, settings.metadata_limit_bytes, settings)
-
-
-def _vouched(path: str, evidence: Sequence[str], root: Root, blob: Blob, settings: TrustSettings) -> Target:
-    """What the role at the end of `evidence` signs of `path`, each link a delegation of just this path.
-
-    The top-level targets role delegates only: alone it vouches for nothing, whoever holds its keys.
-    """
-    where = f"the evidence for {path}"
-    if not 2 <= len(evidence) <= settings.evidence_limit:
-        counted = f"it has {len(evidence)} documents, 2 to {settings.evidence_limit} are read"
-        raise Distrust(Reason.UNSIGNED, where, counted)
-    documents = [_read_targets(digest, blob, where, settings) for digest in evidence]
-    signers(root, TARGETS, documents[0], where)
-    for above, below in itertools.pairwise(documents):
-        _check_delegated(above.signed, below, path, where)
-    file = documents[-1].signed.targets.get(path)
-    if file is None:
-        raise Distrust(Reason.UNSIGNED, where, "the last of its documents does not name it")
-    return _target(path, file, where)
-
-
-def _check_delegated(above: Targets, below: Metadata[Targets], path: str, where: str) -> None:
-    """Raises Distrust unless one of the roles that may sign `path` signed `below`; as TUF, none after a terminating."""
-    refusal = Distrust(Reason.FORGED, where, "no role is named that may sign it")
-    for role in delegates(above, path)[0]:
-        try:
-            signers(above, role, below, where)
-        except Distrust as error:
-            refusal = error
-        else:
-            return
-    raise refusal
 
 
 def _target(path: str, file: TargetFile, where: str) -> Target:

@@ -22,6 +22,7 @@ def read_metadata(
 
     if len(content) > limit_bytes:
         raise Distrust(Reason.TOO_LARGE, where, f"it has {len(content)} bytes, at most {limit_bytes} are read")
+    check_values(content, where, settings)
     document = _read_json(content, where, settings)
     try:
         metadata = Metadata.from_dict(document)
@@ -32,6 +33,14 @@ def read_metadata(
         raise Distrust(Reason.DAMAGED, where, f"it is {metadata.signed.type} metadata, {kind.type} was expected")
     check_version(metadata.signed.version, where, settings)
     return metadata
+
+
+def check_values(content: bytes, where: str, settings: TrustSettings = DEFAULTS) -> int:
+    """How many values a JSON document has, at most; ask before it is parsed. Raises Distrust for too many of them."""
+    count = sum(map(content.count, (b",", b"[", b"{")))
+    if count > settings.values_limit:
+        raise Distrust(Reason.TOO_LARGE, where, f"it has {count} values, at most {settings.values_limit} are read")
+    return count
 
 
 def check_version(version: Any, where: str, settings: TrustSettings = DEFAULTS) -> None:

@@ -13,6 +13,7 @@ class TrustSettings:
 
     metadata_limit_bytes: int = 4_194_304  # 4 MiB: largest signed document of the repository that is read
     assignment_limit_bytes: int = 262_144  # largest assignment that is read
+    values_limit: int = 250_000  # commas and brackets in it: a value of two bytes takes a hundred once it is parsed
     nesting_limit: int = 32  # how deep a signed document may nest
     version_limit: int = field(default=2**53 - 1, metadata=VAST)  # what every JSON reader and SQLite hold exactly
     slots_limit: int = 256  # targets in one assignment

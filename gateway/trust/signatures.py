@@ -14,11 +14,21 @@ if TYPE_CHECKING:
 
 
 def signers(
-    delegator: Root | Targets, role: str, metadata: Signed, where: str, reason: Reason = Reason.FORGED
+    delegator: Root | Targets,
+    role: str,
+    metadata: Signed,
+    where: str,
+    reason: Reason = Reason.FORGED,
+    *,
+    payload: bytes | None = None,
 ) -> frozenset[str]:
-    """Ids of the role's keys that validly signed. Raises Distrust(`reason`) where they do not meet its threshold."""
+    """Ids of the role's keys that validly signed. Raises Distrust(`reason`) where they do not meet its threshold.
+
+    `payload`: `metadata.signed_bytes`, where they are known: they are made anew each time (0.3 s for 4 MiB).
+    """
+    signed = metadata.signed_bytes if payload is None else payload
     try:
-        result = delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+        result = delegator.get_verification_result(role, signed, metadata.signatures)
     except ValueError:
         raise Distrust(reason, where, f"nobody is named to sign for the role {role!r:.150}") from None
     persons = {_public(key) for key in result.signed.values()}
