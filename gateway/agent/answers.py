@@ -16,10 +16,11 @@ TEXT_LIMIT_CHARS = 1000
 NUMBER = (int, float)
 FORMS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("models", "candidates"), list),
-    **dict.fromkeys(("model", "version", "state", "instance", "variant", "reason"), str),
+    **dict.fromkeys(("version", "state", "instance", "variant", "reason"), str),
     **dict.fromkeys(("weight", "rss_bytes", "requests", "executions", "failed_runs"), int),
     **dict.fromkeys(("infer_ns", "compared", "disagreed"), int),
     **dict.fromkeys(("fits", "eligible", "busy"), bool),
+    "model": (str, type(None)),  # of the served model, and in an inventory that of a board, which not every board tells
     "temperatures_c": dict,
     "throttled": (bool, type(None)),
     "measured": (dict, type(None)),

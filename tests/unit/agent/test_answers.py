@@ -49,6 +49,10 @@ def test_what_is_no_answer(content: bytes) -> None:
         read_answer(content)
 
 
+def test_an_inventory_of_a_board_that_does_not_tell_its_model() -> None:
+    assert read_answer(b'{"arch": "x86_64", "board": {"model": null}}')["arch"] == "x86_64"
+
+
 def test_what_an_answer_lacks_is_as_no_answer() -> None:
     answer = read_answer(b'{"models": [{}]}')
     for asked in (answer, answer["models"][0]):
