@@ -77,7 +77,8 @@ class Record:
     def report(self, device: str, state: str, release: str = DIGEST, attempt: int | None = None) -> None:
         """What a device says, of its present attempt unless another is given."""
         number = self.member(device).attempt if attempt is None else attempt
-        self.add(Reported(device, state, release, number, reason="golden set failed" if "ed" in state[-2:] else ""))
+        reason = "golden set failed" if state in {"rolled_back", "failed"} else ""
+        self.add(Reported(device, state, release, number, reason))
 
     def member(self, device: str) -> Member:
         """Where a device stands."""

@@ -1,0 +1,209 @@
+"""Any devices, any reports, any clock, any operator: what never happens whatever happens.
+
+Each rule is one batch of facts as the controller would record them; after it the scheduler may have its turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fleet.rollouts.decide import decide
+from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.facts import (
+    Aborted,
+    Decided,
+    Joined,
+    Left,
+    Paused,
+    Reported,
+    Resumed,
+    RollbackRequested,
+    WaveApproved,
+)
+from fleet.rollouts.facts_form import REPORTED_STATES
+from fleet.rollouts.replay import replay
+from fleet.rollouts.schedule import may_offer
+from fleet.rollouts.state import IN_FLIGHT, DeviceState, Status
+from tests.simulators.rollouts import DIGEST, OTHER, Record, spec_of
+
+ZONES = ("", "Europe/Berlin", "Asia/Tokyo", "America/New_York")
+KINDS = ((), ("hailo-8",), ("coral-usb",))
+WINDOW = {"start": "20:00", "end": "09:00", "zone": "site", "days": ["mon", "tue", "wed", "sat"]}
+BLACKOUT = {"start": "2027-03-01T18:00:00Z", "end": "2027-03-03T02:00:00Z"}
+PLANS = (
+    {"waves": [{"percent": 10}, {"count": 30}, {"percent": 60}, {"percent": 100}]},
+    {"waves": [{"percent": 5}, {"percent": 100, "needs_approval": True}], "windows": [WINDOW]},
+    {"waves": [{"percent": 100}], "blackouts": [BLACKOUT], "soak_s": 1800, "rollback": "forced"},
+    {"waves": [{"count": 7}, {"percent": 100}], "windows": [WINDOW], "blackouts": [BLACKOUT], "dynamic": False},
+)
+TOUGH = {"min_sample": 5, "max_failed_percent": 10}
+LAX = {"min_sample": 50, "max_failed_percent": 90}
+
+
+class RolloutMachine(RuleBasedStateMachine):
+    """`offers`: devices that hold an offer now. `end`: how the rollout ended, once it did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = Record(spec_of())
+        self.offers: set[str] = set()
+        self.joined = 0
+        self.end: Status | None = None
+
+    @initialize(
+        plan=st.sampled_from(PLANS),
+        canary=st.sampled_from([{}, {"per_accelerator": 2, "soak_s": 600}]),
+        limit=st.sampled_from([TOUGH, LAX]),
+        retries=st.sampled_from([{}, {"limit": 2, "backoff_s": 600}]),
+        devices=st.sampled_from([0, 1, 40, 2000]),
+    )
+    def begin(self, plan, canary, limit, retries, devices) -> None:
+        spec = spec_of(
+            **plan, canary=canary, abort=limit, retries=retries, success={"min_sample": 5, "min_percent": 80}
+        )
+        self.record = Record(spec).start(self.newcomers(devices))
+
+    def newcomers(self, number: int) -> list[Joined]:
+        numbers = range(self.joined, self.joined + number)
+        self.joined += number
+        return [Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4]) for n in numbers]
+
+    # ---- the scheduler
+
+    @rule()
+    def tick(self) -> None:
+        """Decide and record; what was decided is held against the state it was decided on, decision by decision."""
+        before = self.record.state
+        decisions = decide(self.record.spec, before, self.record.now)
+        for decision in decisions:
+            self.hold(decision)
+            self.record.add(Decided(decision))
+        assert self.record.state.ignored == before.ignored, "a decision had no effect"
+        if any(isinstance(decision, Offer) for decision in decisions):
+            self.hold_share()
+        assert decide(self.record.spec, self.record.state, self.record.now) == ()
+
+    def hold(self, decision: Decision) -> None:
+        state = self.record.state
+        if isinstance(decision, (Offer, Retry)):
+            self.hold_offer(decision)
+        elif isinstance(decision, OpenWave):
+            assert decision.wave == max(state.wave + 1, self.record.spec.first_wave)
+            assert not self.record.spec.needs_approval(decision.wave) or decision.wave in state.approved_waves
+        elif isinstance(decision, RollBack):
+            assert state.status is Status.ABORTED or state.halted
+            self.offers.discard(decision.device)
+        elif isinstance(decision, (Pause, Abort, Finish)):
+            assert state.status is Status.RUNNING
+
+    def hold_offer(self, decision: Offer | Retry) -> None:
+        record, member = self.record, self.record.member(decision.device)
+        assert record.state.status is Status.RUNNING
+        assert decision.device not in self.offers, "offered twice at once"
+        assert member.present
+        assert may_offer(record.spec, member.zone, record.now), "outside its windows"
+        assert decision.attempt == member.attempt + 1
+        self.offers.add(decision.device)
+
+    def hold_share(self) -> None:
+        """After new offers the newest wave has no more devices than its share, whoever came and went."""
+        state, spec = self.record.state, self.record.spec
+        taken = [member for member in state.members.values() if member.counts]
+        here = [member for member in taken if member.wave == state.wave]
+        if state.wave == 0 and spec.canary:
+            kinds = Counter(member.stratum for member in here)
+            assert max(kinds.values()) <= spec.canary.per_accelerator
+            return
+        wave, waiting = spec.waves[state.wave - 1], sum(member.waiting for member in state.members.values())
+        if wave.count is not None:
+            assert len(here) <= wave.count
+        else:
+            assert (len(taken) - 1) * 100 < (len(taken) + waiting) * wave.percent
+
+    # ---- devices
+
+    @rule(
+        share_of=st.integers(1, 3),
+        state=st.sampled_from(REPORTED_STATES),
+        release=st.sampled_from([DIGEST] * 6 + [OTHER]),
+        attempt=st.sampled_from([None, None, None, 0, 1, 2]),
+    )
+    def some_report(self, share_of, state, release, attempt) -> None:
+        """One in `share_of` of all devices that ever got an offer, under way or not; late, doubled, false or true."""
+        members = [m for m in self.record.state.members.values() if m.attempt][::share_of]
+        self.hear(*(Reported(m.device, state, release, m.attempt if attempt is None else attempt) for m in members))
+
+    @rule()
+    def all_under_way_commit(self) -> None:
+        members = [m for m in self.record.state.members.values() if m.state in IN_FLIGHT]
+        self.hear(*(Reported(m.device, "committed", DIGEST, m.attempt) for m in members))
+
+    @rule(device=st.integers(0, 2000), state=st.sampled_from(REPORTED_STATES))
+    def a_stranger_reports(self, device, state) -> None:
+        self.hear(Reported(f"stranger-{device}", state, DIGEST))
+
+    def hear(self, *reports: Reported) -> None:
+        self.record.add(*reports)
+        standing = IN_FLIGHT | {DeviceState.SILENT}
+        self.offers -= {m.device for m in self.record.state.members.values() if m.state not in standing}
+
+    @rule(number=st.sampled_from([1, 20]))
+    def some_join(self, number) -> None:
+        self.record.add(*self.newcomers(number))
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data())
+    def some_leave_or_return(self, data) -> None:
+        chosen = data.draw(st.lists(st.integers(0, self.joined - 1), max_size=5))
+        self.record.add(*(Left(f"d-{n}") if n % 2 else Joined(f"d-{n}", KINDS[n % 3], ZONES[n % 4]) for n in chosen))
+
+    # ---- time and people
+
+    @rule(hours=st.sampled_from([0.01, 0.2, 0.5, 1, 7, 24]))
+    def time_passes(self, hours) -> None:
+        self.record.now += timedelta(hours=hours)
+
+    @rule(hours=st.sampled_from([-200, -5, -0.1, 300]))
+    def the_clock_jumps(self, hours) -> None:
+        self.record.now += timedelta(hours=hours)
+
+    @rule(
+        event=st.sampled_from([Paused("ann"), Resumed("ann"), Resumed("ann"), WaveApproved(2, "ann")]),
+    )
+    def an_operator_acts(self, event) -> None:
+        self.record.add(event)
+
+    @precondition(lambda self: len(self.record.facts) > 60)
+    @rule(event=st.sampled_from([Aborted("ann"), RollbackRequested("ann")]))
+    def an_operator_ends_it(self, event) -> None:
+        self.record.add(event)
+
+    # ---- what never happens
+
+    @invariant()
+    def an_end_is_an_end(self) -> None:
+        status = self.record.state.status
+        if self.end is not None:
+            assert status is self.end
+        if status in {Status.FINISHED, Status.ABORTED}:
+            self.end = status
+
+    @invariant()
+    def who_is_under_way_holds_an_offer(self) -> None:
+        assert {m.device for m in self.record.state.members.values() if m.state in IN_FLIGHT} <= self.offers
+
+    def teardown(self) -> None:
+        found = replay(self.record.spec, self.record.facts)
+        assert found.difference is None
+        assert found.state == self.record.state
+
+
+TestRollout = RolloutMachine.TestCase
+TestRollout.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
