@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gateway.domain.assignment import Assignment, Target
-from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 from gateway.domain.signed_release import TIME_FORMAT
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import check_path, is_file
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
     from tuf.api.metadata import Metadata, TargetFile, Targets
 
-DIGEST = re.compile(r"[0-9a-f]{64}")
 NONCE = re.compile(r"[A-Za-z0-9_-]{0,128}")
 _OWN_FIELDS = ("device", "issued", "nonce", "poll_s")
 
@@ -111,7 +110,7 @@ def _slot(path: str, file: TargetFile, where: str) -> str:
 def _target(path: str, file: TargetFile, where: str) -> Target:
     check_path(path)
     digest = file.hashes.get("sha256", "")
-    if set(file.hashes) != {"sha256"} or not DIGEST.fullmatch(digest):
+    if set(file.hashes) != {"sha256"} or not DIGEST_PATTERN.fullmatch(digest):
         raise Distrust(Reason.DAMAGED, where, f"{path} needs a SHA-256 digest and no other")
     if type(file.length) is not int:
         raise Distrust(Reason.DAMAGED, where, f"{file.length!r:.40} of {path} is no size in bytes")

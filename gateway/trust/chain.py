@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
+from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
-from gateway.trust.assignment_form import DIGEST
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.paths import is_file, release_path
 from gateway.trust.reading import read_metadata
@@ -188,7 +188,7 @@ def _read_root(content: bytes, where: str, settings: TrustSettings) -> Metadata[
 
 def _target(path: str, file: TargetFile, where: str) -> Target:
     digest = file.hashes.get("sha256", "")
-    if not DIGEST.fullmatch(digest) or type(file.length) is not int:
+    if not DIGEST_PATTERN.fullmatch(digest) or type(file.length) is not int:
         raise Distrust(Reason.DAMAGED, where, "it is signed without SHA-256 or size")
     return Target(path, file.length, digest)
 
@@ -202,7 +202,7 @@ def _read_targets(digest: str, blob: Blob, where: str, settings: TrustSettings) 
 
 def _content(digest: str, blob: Blob, where: str, limit_bytes: int) -> bytes:
     """A blob that is what its name says. The digest is checked first: it becomes a file's name."""
-    if not DIGEST.fullmatch(digest):
+    if not DIGEST_PATTERN.fullmatch(digest):
         raise Distrust(Reason.DAMAGED, where, f"{digest!r:.80} is no SHA-256 digest")
     content = blob(digest)
     if len(content) > limit_bytes:
