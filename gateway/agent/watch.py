@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.agent.control import Control, RefusedError
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
-from gateway.domain.probation import Counts, Judgement, Look, ProbationSettings, judge
+from gateway.domain.probation import Counts, Judgement, Look, Pace, ProbationSettings, judge, pace
 
 LEASE_LOOKS = 6
 """The share lasts for so many looks: an agent that is gone leaves the traffic to what is committed."""
+PACES_LIMIT = 1000
+"""Of so many looks, the latest, it is remembered how long runs took."""
 
 
 class Watch:
@@ -26,6 +29,7 @@ class Watch:
         self._old = _serving(control.status(), self._slot, self._new)
         self._first: Look | None = None
         self._last: Look | None = None
+        self._paces: deque[Pace] = deque(maxlen=PACES_LIMIT)
         self._progress_s = monotonic()
         self._silent_since_s: float | None = None
 
@@ -53,8 +57,10 @@ class Watch:
         first, last = self._first or look, self._last or look
         if not look.new.busy or _ended(look.new) != _ended(last.new):
             self._progress_s = look.at_s
+        if (found := pace(last, look)) is not None:
+            self._paces.append(found)
         self._first, self._last = first, look
-        return judge(first, look, self._progress_s, self._settings)
+        return judge(first, look, self._paces, self._progress_s, self._settings)
 
     def _unanswered(self, now_s: float, error: UnreachableError) -> Judgement:
         if self._silent_since_s is None:

@@ -5,8 +5,9 @@ Every threshold takes a minimum sample as well as a percentage: one failure of o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a run took between two looks, on average, in microseconds: of the new version and of the old."""
+
+    new_us: float
+    old_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class ProbationSettings:
     """`[probation]`: what a new version has to show before it takes over."""
 
@@ -63,6 +72,7 @@ class ProbationSettings:
     failed_percent: float = 1.0  # of its runs that may fail
     disagreed_percent: float = 10.0  # of compared rows on which it may differ from the old version
     slower_factor: float = 2.0  # how many times longer than the old version's a run may take
+    min_looks: int = 5  # with runs of both versions, before that is judged: by the median, so one hiccup counts once
     hang_s: float = 30.0  # how long requests may wait without any run ending
     leak_bytes: int = 134_217_728  # 128 MiB: how much the daemon may grow meanwhile
     heat_limit_c: float = 95.0  # hottest zone that is accepted, unless it was hotter before
@@ -77,20 +87,27 @@ class Judgement:
     evidence: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
-def judge(first: Look, last: Look, progress_s: float, settings: ProbationSettings) -> Judgement:
-    """Hold the newest look against the one at the beginning. `progress_s`: when a run of the new version last ended,
-    or nothing waited for one (monotonic)."""
+def pace(before: Look, after: Look) -> Pace | None:
+    """What runs took between two looks; None where one of the versions had none, or there is no old one."""
+    if before.old is None or after.old is None:
+        return None
+    new, old = after.new.since(before.new), after.old.since(before.old)
+    return Pace(_run_us(new), _run_us(old)) if new.executions and old.executions else None
+
+
+def judge(first: Look, last: Look, paces: Sequence[Pace], progress_s: float, settings: ProbationSettings) -> Judgement:
+    """Hold the newest look against the one at the beginning. `paces`: between any two looks so far. `progress_s`: when
+    a run of the new version last ended, or nothing waited for one (monotonic)."""
     new = last.new.since(first.new)
-    old = last.old.since(first.old) if last.old and first.old else None
     fault = (
         _daemon(first, last, settings)
         or _errors(new, settings)
         or _hang(new, last.at_s - progress_s, settings)
         or _disagreement(new, settings)
-        or _latency(new, old, settings)
+        or _latency(new, paces, settings)
         or _heat(first, last, settings)
     )
-    evidence = _evidence(new, old, first, last)
+    evidence = _evidence(new, paces, first, last)
     if fault:
         return Judgement(False, fault, evidence)
     if last.at_s - first.at_s < settings.duration_s:
@@ -125,14 +142,18 @@ def _disagreement(new: Counts, settings: ProbationSettings) -> str:
     return f"{found}, more than {settings.disagreed_percent:g} %"
 
 
-def _latency(new: Counts, old: Counts | None, settings: ProbationSettings) -> str:
-    if old is None or min(new.executions, old.executions) < settings.min_requests:
+def _latency(new: Counts, paces: Sequence[Pace], settings: ProbationSettings) -> str:
+    if new.executions < settings.min_requests or len(paces) < settings.min_looks:
         return ""
-    own_us, before_us = _run_us(new), _run_us(old)
+    own_us, before_us = _medians(paces)
     if own_us <= before_us * settings.slower_factor:
         return ""
     found = f"a run takes {own_us:.0f} µs, the old version's {before_us:.0f}"
     return f"{found}: more than {settings.slower_factor:g} times as long"
+
+
+def _medians(paces: Sequence[Pace]) -> tuple[float, float]:
+    return median(pace.new_us for pace in paces), median(pace.old_us for pace in paces)
 
 
 def _heat(first: Look, last: Look, settings: ProbationSettings) -> str:
@@ -147,7 +168,7 @@ def _run_us(counts: Counts) -> float:
     return counts.infer_ns / max(counts.executions, 1) / 1000
 
 
-def _evidence(new: Counts, old: Counts | None, first: Look, last: Look) -> dict[str, float | int | str]:
+def _evidence(new: Counts, paces: Sequence[Pace], first: Look, last: Look) -> dict[str, float | int | str]:
     found: dict[str, float | int | str] = {
         "seconds": round(last.at_s - first.at_s, 1),
         "requests": new.requests,
@@ -155,11 +176,11 @@ def _evidence(new: Counts, old: Counts | None, first: Look, last: Look) -> dict[
         "failed_runs": new.failed_runs,
         "compared_rows": new.compared,
         "disagreed_rows": new.disagreed,
-        "run_us": round(_run_us(new), 1),
         "grown_bytes": last.rss_bytes - first.rss_bytes,
     }
-    if old is not None:
-        found["old_run_us"] = round(_run_us(old), 1)
+    if paces:
+        own_us, before_us = _medians(paces)
+        found |= {"run_us": round(own_us, 1), "old_run_us": round(before_us, 1)}
     if last.hottest_c is not None:
         found["hottest_c"] = last.hottest_c
     return found

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.probation import Counts, Look, ProbationSettings, judge
+from gateway.domain.probation import Counts, Look, Pace, ProbationSettings, judge, pace
 
 SETTINGS = ProbationSettings(duration_s=60.0, min_requests=20)
 FIRST = Look(100.0, "one", Counts(), Counts(requests=1000, executions=1000, infer_ns=10**9), rss_bytes=10**8)
@@ -16,8 +16,11 @@ GOOD = replace(
 )
 
 
-def verdict(last, first=FIRST, progress_s=None, settings=SETTINGS):
-    return judge(first, last, last.at_s if progress_s is None else progress_s, settings)
+EVEN = [Pace(1000.0, 1000.0)] * 5
+
+
+def verdict(last, first=FIRST, progress_s=None, paces=EVEN):
+    return judge(first, last, paces, last.at_s if progress_s is None else progress_s, SETTINGS)
 
 
 def test_a_version_that_answers_as_it_should_takes_over_when_the_time_is_over():
@@ -37,7 +40,6 @@ def test_a_quiet_device_passes_and_says_that_little_was_seen():
 BAD = {
     "failed": replace(GOOD, new=replace(GOOD.new, failed_runs=3)),
     "differs": replace(GOOD, new=replace(GOOD.new, disagreed=6)),
-    "times as long": replace(GOOD, new=replace(GOOD.new, infer_ns=151 * 10**6)),
     "began anew": replace(GOOD, instance="two"),
     "grew by": replace(GOOD, rss_bytes=FIRST.rss_bytes + SETTINGS.leak_bytes + 1),
     "hot": replace(GOOD, hottest_c=SETTINGS.heat_limit_c + 1),
@@ -66,8 +68,6 @@ FORGIVEN = {
     "two failed runs of many": replace(GOOD, new=Counts(requests=300, executions=300, failed_runs=2)),
     "a share below the limit": replace(GOOD, new=Counts(requests=1000, executions=1000, failed_runs=10)),
     "few rows compared": replace(GOOD, new=replace(GOOD.new, compared=19, disagreed=19)),
-    "few runs timed": replace(GOOD, new=Counts(requests=19, executions=19, infer_ns=10**12)),
-    "no old version": replace(GOOD, old=None, new=replace(GOOD.new, infer_ns=10**12)),
     "as hot as before": replace(GOOD, hottest_c=99.0),
 }
 
@@ -76,3 +76,36 @@ FORGIVEN = {
 def test_a_percentage_needs_its_minimum_sample(case):
     first = replace(FIRST, hottest_c=99.0) if case == "as hot as before" else FIRST
     assert verdict(FORGIVEN[case], first).passed is True
+
+
+SLOW = Pace(2001.0, 1000.0)
+
+
+def test_runs_that_take_too_long_between_most_looks_end_the_probation():
+    judged = verdict(replace(GOOD, at_s=110.0), paces=[SLOW] * 3 + EVEN[:2])
+    assert judged.passed is False
+    assert "a run takes 2001 µs, the old version's 1000: more than 2 times as long" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("last", "paces"),
+    [
+        (GOOD, [Pace(10**6, 1000.0)] * 2 + EVEN),  # two hiccups among seven looks
+        (GOOD, [SLOW] * 4),  # too few looks
+        (replace(GOOD, new=replace(GOOD.new, executions=19)), [SLOW] * 9),  # too few runs
+        (GOOD, [Pace(2000.0, 1000.0)] * 5),  # twice as long is what may be
+    ],
+)
+def test_a_hiccup_is_no_slowness(last, paces):
+    assert verdict(last, paces=paces).passed is True
+
+
+def test_a_pace_needs_runs_of_both_versions():
+    before = replace(FIRST, new=Counts(executions=2, infer_ns=4000))
+    after = replace(
+        FIRST, new=Counts(executions=4, infer_ns=10_000), old=Counts(executions=1010, infer_ns=10**9 + 10_000)
+    )
+    assert pace(before, after) == Pace(3.0, 1.0)
+    assert pace(before, replace(after, old=before.old)) is None
+    assert pace(before, replace(after, new=before.new)) is None
+    assert pace(replace(before, old=None), after) is None
