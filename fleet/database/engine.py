@@ -69,7 +69,7 @@ class Database:
             raise RefusedError(f"the database cannot keep it: {_first_line(error)}") from error
         except sa.exc.TimeoutError as error:
             raise self._away(f"all connections were in use for {self.settings.connection_wait_s:g} s") from error
-        except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError) as error:
+        except sa.exc.DBAPIError as error:
             raise self._away(_first_line(error)) from error
 
     def _away(self, problem: str) -> AwayError:

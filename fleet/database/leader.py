@@ -114,8 +114,7 @@ class LockCandidate:
         """See `Candidate`."""
         connection, self._connection, self._fence = self._connection, None, None
         if connection is not None:
-            connection.invalidate()  # closes it for good: the lock must not go back to the pool with it
-            connection.close()
+            connection.close()  # for good, as it was detached: the lock must not go back to the pool with it
 
     def _acquire(self) -> bool:
         with self._database.translated():

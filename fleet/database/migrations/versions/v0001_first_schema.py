@@ -79,7 +79,7 @@ def _api_tokens() -> None:
         sa.Column("created_by", sa.Text(), nullable=False),
         sa.Column("expires", sa.BigInteger(), nullable=False),
         sa.Column("revoked", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint("role IN ('viewer', 'operator', 'publisher', 'admin')", name="ck_api_tokens_role"),
+        sa.CheckConstraint("role IN ('viewer', 'operator', 'publisher', 'admin')", name=op.f("ck_api_tokens_role")),
         sa.PrimaryKeyConstraint("id", name="pk_api_tokens"),
         sa.UniqueConstraint("digest", name="uq_api_tokens_digest"),
     )
@@ -116,7 +116,7 @@ def _devices() -> None:
         sa.Column("enrolled", sa.BigInteger(), nullable=True),
         sa.Column("revoked", sa.BigInteger(), nullable=True),
         sa.Column("revoked_because", sa.Text(), nullable=False),
-        sa.CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="ck_devices_state"),
+        sa.CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name=op.f("ck_devices_state")),
         sa.PrimaryKeyConstraint("id", name="pk_devices"),
         sa.UniqueConstraint("serial", name="uq_devices_serial"),
     )

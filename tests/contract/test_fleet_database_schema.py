@@ -1,0 +1,203 @@
+"""Migrations, transactions and bounds of the database itself, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from fleet.database import devices, migrate
+from fleet.database.engine import Database, open_database
+from fleet.database.errors import AwayError, ConflictError
+from fleet.database.place import read_place
+from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import metadata
+from gateway.domain.errors import ConfigurationError, Fault
+from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, url
+
+__all__ = ["database"]
+REVISIONS = [script.revision for script in ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions()][::-1]
+
+
+def shape(database: Database) -> set[str]:
+    """Everything that is in it, as the database itself lists it."""
+    with database.read() as connection:
+        if connection.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'")
+        else:
+            rows = connection.exec_driver_sql(
+                "SELECT relkind::text, relname, '' FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
+                "SELECT 'trigger', tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal UNION ALL "
+                "SELECT 'function', proname, '' FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+            )
+        return {str(tuple(row)) for row in rows}
+
+
+def test_tables_and_migrations_agree(database: Database) -> None:
+    with database.write() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    with database.read() as connection:
+        there = sa.inspect(connection)
+        for table in metadata.sorted_tables:
+            found = {column["name"]: column["nullable"] for column in there.get_columns(table.name)}
+            assert found == {column.name: column.nullable for column in table.columns}
+            keys = there.get_pk_constraint(table.name)["constrained_columns"]
+            assert keys == [column.name for column in table.primary_key]
+            checks = {check["name"] for check in there.get_check_constraints(table.name)}
+            assert checks == {str(c.name) for c in table.constraints if isinstance(c, sa.CheckConstraint)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_goes_up_and_down_again(kind: str, tmp_path: Path) -> None:
+    assert len(REVISIONS) >= 2
+    with made(kind, tmp_path, empty=True) as opened:
+        assert migrate.revision(opened) == ""
+        shapes = []
+        for revision in REVISIONS:
+            shapes.append(shape(opened))
+            assert migrate.upgrade(opened, revision) == revision
+        assert migrate.newest() == revision
+        for earlier, known in zip(["base", *REVISIONS[:-1]][::-1], shapes[::-1], strict=True):
+            migrate.downgrade(opened, earlier)
+            left = {name for name in shape(opened) if "alembic_version" not in name}
+            assert left == {name for name in known if "alembic_version" not in name}
+        assert migrate.upgrade(opened) == migrate.newest()
+
+
+def test_what_is_there_outlives_a_migration(database: Database) -> None:
+    enrolled(database, "camera-1")
+    before = content(database)
+    migrate.downgrade(database, REVISIONS[0])
+    assert migrate.upgrade(database) == migrate.newest() == migrate.upgrade(database)
+    assert content(database) == before
+
+
+def test_tables_of_a_newer_program_are_left_alone(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ConfigurationError, match="'9999', newer than this program"):
+        migrate.upgrade(database)
+    assert migrate.revision(database) == "9999"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replicas_that_start_together_migrate_once(kind: str, tmp_path: Path) -> None:
+    with url(kind, tmp_path, empty=True) as text:
+        ready = threading.Barrier(4)
+
+        def start(_number: int) -> str:
+            with closing(open_database(read_place(text, tmp_path))) as opened:
+                ready.wait()
+                return migrate.upgrade(opened)
+
+        with ThreadPoolExecutor(4) as threads:
+            assert set(threads.map(start, range(4))) == {migrate.newest()}
+
+
+def test_a_migration_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    for kind in KINDS:
+        with made(kind, tmp_path, empty=True) as opened:
+            with opened.write() as connection:
+                connection.execute(sa.text("CREATE TABLE telemetry (x INTEGER)"))
+            before = shape(opened)
+            with pytest.raises(AwayError, match="already exists"):
+                migrate.upgrade(opened)
+            assert shape(opened) == before
+
+
+def test_a_read_sees_one_moment(database: Database) -> None:
+    enrolled(database, "camera-1")
+    with database.read() as connection:
+        before = devices.get(connection, "camera-1")
+        with database.write() as other:
+            devices.label(other, "camera-1", ["new"], "")
+        assert devices.get(connection, "camera-1") == before
+    with database.read() as connection:
+        assert devices.get(connection, "camera-1").tags == {"new"}
+
+
+def test_a_read_changes_nothing(database: Database) -> None:
+    enrolled(database, "camera-1")
+    with pytest.raises(AwayError, match="read"), database.read() as connection:
+        devices.label(connection, "camera-1", ["new"], "")
+
+
+def test_what_was_begun_is_undone_where_the_body_raises(database: Database) -> None:
+    def fail() -> None:
+        with database.write() as connection:
+            devices.enrol(connection, "camera-1", NOW)
+            raise KeyError("something else went wrong")
+
+    before = content(database)
+    with pytest.raises(KeyError):
+        fail()
+    assert content(database) == before
+
+
+def test_writers_wait_for_each_other(database: Database) -> None:
+    enrolled(database, "camera-1")
+
+    def add(number: int) -> None:
+        with database.write() as connection:
+            devices.enrol(connection, f"device-{number}", NOW)
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(add, range(100)))
+    with database.read() as connection:
+        assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == 101
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_waits_too_long_is_told_to_come_back(kind: str, tmp_path: Path) -> None:
+    settings = DatabaseSettings(connections=1, connection_wait_s=0.05, retry_after_s=7.0)
+    with made(kind, tmp_path, settings) as opened, opened.write() as connection:
+        with pytest.raises(AwayError, match=r"in use for 0\.05 s") as away, opened.write():
+            pass
+        assert (away.value.fault, away.value.retry_after_s) == (Fault.UNAVAILABLE, 7.0)
+        devices.enrol(connection, "camera-1", NOW)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_another_process_holds_is_not_waited_for_without_end(kind: str, tmp_path: Path) -> None:
+    settings = DatabaseSettings(busy_timeout_ms=50)
+    with url(kind, tmp_path) as text:
+        place = read_place(text, tmp_path)
+        with closing(open_database(place, settings)) as one, closing(open_database(place, settings)) as two:
+            enrolled(one, "camera-1")
+            with one.write() as connection:
+                devices.label(connection, "camera-1", ["mine"], "")
+                with pytest.raises(AwayError, match="lock"), two.write() as other:
+                    devices.label(other, "camera-1", ["theirs"], "")
+
+
+def test_errors_show_no_values(database: Database) -> None:
+    enrolled(database, "camera-1")
+    secret = "token-digest-0123"
+    statement = "INSERT INTO numbers (name, value) VALUES (:name, 1)"
+    with database.write() as connection:
+        connection.execute(sa.text(statement), {"name": secret})
+    with pytest.raises(ConflictError) as refused, database.write() as connection:
+        connection.execute(sa.text(statement), {"name": secret})
+    assert secret not in str(refused.value)
+
+
+def test_the_file_is_private_and_its_log_too(tmp_path: Path) -> None:
+    with closing(open_database(read_place("", tmp_path / "new" / "folder"))) as opened:
+        migrate.upgrade(opened)
+        files = list((tmp_path / "new" / "folder").iterdir())
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+        assert len(files) >= 2
+        for connect, value in ((opened.read, 1), (opened.write, 0)):
+            with connect() as connection:
+                pragmas = ("journal_mode", "synchronous", "foreign_keys", "query_only")
+                found = [connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() for pragma in pragmas]
+            assert found == ["wal", 2, 1, value]
