@@ -11,7 +11,7 @@ from gateway.domain.activation import Activation, Installed
 from gateway.store.errors import DamagedError, StoreError
 from gateway.store.library import file_digest
 from gateway.store.roots import read_roots
-from gateway.trust.chain import verify_activation, verify_file
+from gateway.trust.chain import Chain
 from gateway.trust.distrust import Distrust
 from gateway.trust.settings import TrustSettings
 
@@ -30,8 +30,9 @@ class Verification:
 
     def __init__(self, storage: Storage, pinned: bytes, settings: TrustSettings) -> None:
         """Raises StoreError where the roots cannot be read."""
-        self._storage, self._pinned, self._settings = storage, pinned, settings
-        self._roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
+        self._storage, self._limit_bytes = storage, settings.metadata_limit_bytes
+        roots = read_roots(storage.folder, settings.metadata_limit_bytes, settings.roots_limit)
+        self._chain = Chain(pinned, roots, self._blob, settings)
 
     def run(self) -> tuple[Checked, ...]:
         """One line for each committed and previous release, profile and policy. Raises StoreError for active.json."""
@@ -46,7 +47,7 @@ class Verification:
         return (*releases, *files)
 
     def _release(self, activation: Activation) -> None:
-        release = verify_activation(activation, self._pinned, self._roots, self._blob, self._settings)
+        release = self._chain.activation(activation)
         home = self._storage.releases / activation.release
         for artifact in release.files(activation.variants):
             place = home / artifact.path
@@ -54,18 +55,10 @@ class Verification:
                 raise DamagedError("is not what was signed; let edge-agent sync fetch it again", file=place)
 
     def _file(self, file: Installed) -> None:
-        verify_file(
-            file.target,
-            file.evidence,
-            file.root,
-            pinned=self._pinned,
-            roots=self._roots,
-            blob=self._blob,
-            settings=self._settings,
-        )
+        self._chain.file(file.target, file.evidence, file.root)
 
     def _blob(self, digest: str) -> bytes:
-        return self._storage.blobs.read(digest, self._settings.metadata_limit_bytes)
+        return self._storage.blobs.read(digest, self._limit_bytes)
 
     @staticmethod
     def _checked(what: str, target: str, run: Callable[[], None]) -> Checked:
