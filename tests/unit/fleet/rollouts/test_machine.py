@@ -60,7 +60,7 @@ class RolloutMachine(RuleBasedStateMachine):
         canary=st.sampled_from([{}, {"per_accelerator": 2, "soak_s": 600}]),
         limit=st.sampled_from([TOUGH, LAX]),
         retries=st.sampled_from([{}, {"limit": 2, "backoff_s": 600}]),
-        devices=st.sampled_from([0, 1, 40, 2000]),
+        devices=st.sampled_from([1, 40, 300, 2000]),
     )
     def begin(self, plan, canary, limit, retries, devices) -> None:
         spec = spec_of(
@@ -138,10 +138,19 @@ class RolloutMachine(RuleBasedStateMachine):
         members = [m for m in self.record.state.members.values() if m.attempt][::share_of]
         self.hear(*(Reported(m.device, state, release, m.attempt if attempt is None else attempt) for m in members))
 
-    @rule()
-    def all_under_way_commit(self) -> None:
-        members = [m for m in self.record.state.members.values() if m.state in IN_FLIGHT]
-        self.hear(*(Reported(m.device, "committed", DIGEST, m.attempt) for m in members))
+    @rule(one_fails_in=st.sampled_from([3, 20, 10**6]), outcome=st.sampled_from(["failed", "rolled_back"]))
+    def all_under_way_end(self, one_fails_in, outcome) -> None:
+        under_way = [m for m in self.record.state.members.values() if m.state in IN_FLIGHT]
+        ends = [(m, "committed" if n % one_fails_in else outcome) for n, m in enumerate(under_way, 1)]
+        self.hear(*(Reported(m.device, end, DIGEST, m.attempt) for m, end in ends))
+        self.tick()
+
+    @rule(hours=st.sampled_from([0.2, 1, 5]))
+    def some_good_days(self, hours) -> None:
+        """Whoever is offered it commits by the next turn of the scheduler."""
+        for _ in range(8):
+            self.record.now += timedelta(hours=hours)
+            self.all_under_way_end(10**6, "failed")
 
     @rule(device=st.integers(0, 2000), state=st.sampled_from(REPORTED_STATES))
     def a_stranger_reports(self, device, state) -> None:
@@ -167,6 +176,7 @@ class RolloutMachine(RuleBasedStateMachine):
     @rule(hours=st.sampled_from([0.01, 0.2, 0.5, 1, 7, 24]))
     def time_passes(self, hours) -> None:
         self.record.now += timedelta(hours=hours)
+        self.tick()
 
     @rule(hours=st.sampled_from([-200, -5, -0.1, 300]))
     def the_clock_jumps(self, hours) -> None:
@@ -178,7 +188,7 @@ class RolloutMachine(RuleBasedStateMachine):
     def an_operator_acts(self, event) -> None:
         self.record.add(event)
 
-    @precondition(lambda self: len(self.record.facts) > 60)
+    @precondition(lambda self: self.record.state.wave > 0)
     @rule(event=st.sampled_from([Aborted("ann"), RollbackRequested("ann")]))
     def an_operator_ends_it(self, event) -> None:
         self.record.add(event)
