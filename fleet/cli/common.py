@@ -24,7 +24,7 @@ from fleet.workspace import Workspace
 from gateway.domain.document import read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import read_settings
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import print_json, progress
 
 SETTINGS_FILE = "fleet.toml"
 PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
@@ -137,11 +137,6 @@ def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool) -> i
 @contextmanager
 def byte_progress(what: str, total_bytes: int) -> Iterator[Callable[[int], object]]:
     """A bar on standard error that fills by bytes; silent when that is no terminal. Yields what advances it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with progress(in_bytes=True) as bar:
         task = bar.add_task(what, total=total_bytes)
         yield lambda piece: bar.advance(task, piece)

@@ -37,13 +37,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     console.print(table)
 
 
-def progress() -> Progress:
+def progress(*, in_bytes: bool = False) -> Progress:
     """A progress bar on standard error, so that standard output stays clean; silent when that is no terminal."""
+    from rich import progress as columns
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    counted = (columns.DownloadColumn(), columns.TransferSpeedColumn())
+    shown = counted if in_bytes else (columns.MofNCompleteColumn(), columns.TimeElapsedColumn())
+    begin = (columns.TextColumn("{task.description}"), columns.BarColumn())
+    console = Console(stderr=True)
+    return columns.Progress(*begin, *shown, console=console, transient=True, disable=not sys.stderr.isatty())
 
 
 def mark(ok: bool | None) -> str:

@@ -86,7 +86,7 @@ class Bar:
     def __init__(self) -> None:
         from gateway.terminal.tables import progress
 
-        self._progress: Progress = progress()
+        self._progress: Progress = progress(in_bytes=True)
         self._task: TaskID | None = None
         self._total = 0
 
