@@ -43,3 +43,16 @@ class JournalSettings:
     rejected_limit: int = 1_000  # rejected releases remembered; the oldest go first
     floors_limit: int = 10_000  # names that may have a floor; more are refused
     assignment_limit_bytes: int = 1_048_576  # an assignment document larger than this is not kept
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """`[spool]`: what waits to be told to the fleet."""
+
+    bytes_limit: int = 16_777_216  # 16 MiB: all records; beyond, the least important go, the oldest first
+    age_limit_d: float = 30.0  # older records go
+    record_limit_bytes: int = 16_384  # of one record's document: a controller takes no more
+    streams_limit: int = 16  # kinds of telemetry
+    epochs_limit: int = 16  # boots of which records are kept; the oldest go, as they do in a controller
+    gaps_at_once: int = 50  # gaps of one stream in a batch: a controller takes 64
+    busy_timeout_ms: int = 5_000  # how long to wait for another process that has the file

@@ -1,0 +1,239 @@
+"""What the device will tell its fleet, kept until that says it has it: bounded, numbered, with its losses on record.
+
+Records of a stream are numbered from 1 within a boot. Where there is no room the least important go, the oldest first,
+and a gap takes their place: at any time records and gaps together account for every number that was given out and not
+acknowledged. The spool is no trust root: one that is damaged is set aside and begun anew.
+
+Durability: write-ahead log. EVIDENCE is on the disk when `append` returns (synchronous FULL); of the rest a power cut
+may take what was not synced yet (NORMAL), a kill nothing. `batch` syncs first: no number is sent that could be given
+out twice.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gateway.store import spool_rows as rows
+from gateway.store.errors import DamagedError
+from gateway.store.settings import SpoolSettings
+from gateway.store.spool_file import SpoolFile, set_aside
+from gateway.store.spool_rows import Gap, Kept, Priority, Record, Usage
+
+_DROPPED_AT_ONCE = 100
+_DROPPED = "record.id, source, seq, priority, bytes"
+_MARKS = ("epoch", "boot")
+
+
+class Spool:
+    """Open with `Spool.open`; close when done. Used by one thread at a time. `epoch` is that of this boot."""
+
+    def __init__(self, file: SpoolFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
+        self._file, self._settings, self.epoch = file, settings, epoch
+        self.renewed = renewed
+        """Why the spool was begun anew just now; "" where it was not."""
+
+    @classmethod
+    def open(
+        cls, folder: Path, boot: str, now: datetime, settings: SpoolSettings | None = None, *, least_epoch: int = 0
+    ) -> Spool:
+        """The device's spool, made where there is none. `boot` names this boot of the machine, another one begins a new
+        epoch; `least_epoch`: what the caller remembers of earlier spools. Raises StoreError."""
+        settings, renewed = settings or SpoolSettings(), ""
+        try:
+            file = SpoolFile.open(folder, settings)
+        except DamagedError as error:
+            renewed = error.problem
+            set_aside(folder)
+            file = SpoolFile.open(folder, settings)
+        try:
+            return cls(file, settings, _begun(file, boot, now, least_epoch, settings), renewed)
+        except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
+            file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file. Calling it twice is harmless."""
+        self._file.close()
+
+    # ---- in ---------------------------------------------------------------------------------------------------------
+    def append(self, records: Iterable[Record], now: datetime, marks: Mapping[str, str] | None = None) -> int:
+        """Keep them, and `marks`, all or none; how many records, of these or older ones, were dropped for it.
+
+        Raises ValueError for a record that is larger than one may be, or for a stream too many; StoreError.
+        """
+        batch = tuple(records)
+        payloads = [self._payload(record) for record in batch]
+        durable = any(record.priority >= Priority.EVIDENCE for record in batch)
+        with self._file.transaction(durable=durable):
+            for record, payload in zip(batch, payloads, strict=True):
+                self._put(record, payload)
+            for name, value in (marks or {}).items():
+                self._file.do("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, value))
+            return self._drop_old(now) + self._make_room()
+
+    def mark(self, name: str) -> str | None:
+        """A small value kept beside the records, as long as the spool is; None where there is none."""
+        found = self._file.ask("SELECT value FROM mark WHERE name = ?", (name,))
+        return str(found[0]["value"]) if found else None
+
+    def _payload(self, record: Record) -> str:
+        text = json.dumps(record.document, separators=(",", ":"), allow_nan=False)
+        size = len(text.encode())
+        if size > self._settings.record_limit_bytes:
+            limit = self._settings.record_limit_bytes
+            raise ValueError(f"a record of {record.stream} has {size} bytes, at most {limit} are kept")
+        return text
+
+    def _put(self, record: Record, payload: str) -> None:
+        key = (record.stream, self.epoch)
+        found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
+        if not found:
+            self._count_streams()
+            self._file.do("INSERT INTO source (stream, boot_epoch, last) VALUES (?, ?, 0)", key)
+            found = self._file.ask("SELECT id, last FROM source WHERE stream = ? AND boot_epoch = ?", key)
+        source, seq = found[0]["id"], found[0]["last"] + 1
+        self._file.do("UPDATE source SET last = ? WHERE id = ?", (seq, source))
+        size = rows.OVERHEAD_BYTES + len(payload.encode())
+        values = (source, seq, int(record.priority), rows.time_us(record.at), record.kind, payload, size)
+        self._file.do(f"INSERT INTO record ({rows.COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+
+    def _count_streams(self) -> None:
+        held = self._file.ask("SELECT count(*) AS n FROM source WHERE boot_epoch = ?", (self.epoch,))
+        if held[0]["n"] >= self._settings.streams_limit:
+            raise ValueError(f"a device has at most {self._settings.streams_limit} streams")
+
+    # ---- losses -----------------------------------------------------------------------------------------------------
+    def _drop_old(self, now: datetime) -> int:
+        oldest = rows.time_us(now - timedelta(days=self._settings.age_limit_d))
+        found = self._file.ask(f"SELECT {_DROPPED} FROM record WHERE at_us < ? ORDER BY id", (oldest,))  # noqa: S608
+        for row in found:
+            self._drop(row)
+        return len(found)
+
+    def _make_room(self) -> int:
+        dropped, over_bytes = 0, self.usage().size_bytes - self._settings.bytes_limit
+        while over_bytes > 0:
+            query = f"SELECT {_DROPPED} FROM record ORDER BY priority, id LIMIT ?"  # noqa: S608
+            found = self._file.ask(query, (_DROPPED_AT_ONCE,))
+            if not found:
+                break
+            for row in found:
+                over_bytes -= self._drop(row)
+                dropped += 1
+                if over_bytes <= 0:
+                    break
+        return dropped
+
+    def _drop(self, row: sqlite3.Row) -> int:
+        """A record gives way to a gap, which joins those beside it; how many bytes that frees."""
+        source, seq = row["source"], row["seq"]
+        self._file.do("DELETE FROM record WHERE id = ?", (row["id"],))
+        query = "SELECT * FROM gap WHERE source = ? AND (last = ? OR first = ?)"
+        beside = self._file.ask(query, (source, seq - 1, seq + 1))
+        first = min([seq, *(gap["first"] for gap in beside)])
+        last = max([seq, *(gap["last"] for gap in beside)])
+        counts = rows.added({Priority(row["priority"]): 1}, *map(rows.gap_counts, beside))
+        self._file.do("DELETE FROM gap WHERE source = ? AND first BETWEEN ? AND ?", (source, first, last))
+        self._file.do("INSERT INTO gap VALUES (?, ?, ?, ?)", (source, first, last, rows.counts_text(counts)))
+        return int(row["bytes"]) + (len(beside) - 1) * rows.OVERHEAD_BYTES
+
+    # ---- out --------------------------------------------------------------------------------------------------------
+    def batch(self, limit_rows: int, limit_bytes: int) -> tuple[Kept | Gap, ...]:
+        """What to send next, at least one where there is any: streams with the most important records first, each
+        stream in its order, so that every batch that is acknowledged takes it on. Raises StoreError."""
+        self._file.sync()
+        order = """SELECT source.*, coalesce(max(priority), -1) AS most FROM source
+            LEFT JOIN record ON record.source = source.id
+            GROUP BY source.id ORDER BY most DESC, boot_epoch, source.id"""
+        taken: list[Kept | Gap] = []
+        size = 0
+        for source in self._file.ask(order):
+            for entry in self._entries(source, limit_rows - len(taken)):
+                size += entry.size_bytes
+                if taken and size > limit_bytes:
+                    return tuple(taken)
+                taken.append(entry)
+            if len(taken) >= limit_rows:
+                break
+        return tuple(taken)
+
+    def acknowledged(self, stream: str, boot_epoch: int, seq: int) -> int:
+        """The fleet has all up to `seq`: they go. A gap that reaches beyond stays whole. How many entries went."""
+        with self._file.transaction(durable=False):
+            found = self._file.ask("SELECT id FROM source WHERE stream = ? AND boot_epoch = ?", (stream, boot_epoch))
+            if not found:
+                return 0
+            source = found[0]["id"]
+            gone = self._file.count("DELETE FROM record WHERE source = ? AND seq <= ?", (source, seq))
+            gone += self._file.count("DELETE FROM gap WHERE source = ? AND last <= ?", (source, seq))
+            self._tidy()
+        return gone
+
+    def give_up(self, entry: Kept) -> None:
+        """The fleet will not have it, whatever is done: it counts as dropped."""
+        query = f"""SELECT {_DROPPED} FROM record JOIN source ON record.source = source.id
+            WHERE stream = ? AND boot_epoch = ? AND seq = ?"""  # noqa: S608
+        with self._file.transaction(durable=False):
+            for row in self._file.ask(query, (entry.stream, entry.boot_epoch, entry.seq)):
+                self._drop(row)
+
+    def usage(self) -> Usage:
+        """How full it is."""
+        query = "SELECT count(*) AS n, coalesce(sum(bytes), 0) AS size, (SELECT count(*) FROM gap) AS gaps FROM record"
+        found = self._file.ask(query)[0]
+        return Usage(found["n"], found["gaps"], found["size"] + found["gaps"] * rows.OVERHEAD_BYTES)
+
+    def forgotten(self) -> int:
+        """Records of boots so long ago that not even their gaps are kept."""
+        return int(self.mark("forgotten") or 0)
+
+    def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[Kept | Gap]:
+        """The first of a source, records and gaps in the order of their numbers."""
+        key = (source["id"], limit)
+        records = self._file.ask("SELECT * FROM record WHERE source = ? ORDER BY seq LIMIT ?", key)
+        gaps = self._file.ask("SELECT * FROM gap WHERE source = ? ORDER BY first LIMIT ?", key)
+        entries = [rows.kept(source, row) for row in records] + [rows.gap(source, row) for row in gaps]
+        ordered = sorted(entries, key=lambda entry: entry.seq)[:limit]
+        return ordered[: rows.end_of_gaps(ordered, self._settings.gaps_at_once)]
+
+    def _tidy(self) -> None:
+        """Sources of earlier boots of which nothing is left."""
+        self._file.do(
+            """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
+            AND id NOT IN (SELECT source FROM gap)""",
+            (self.epoch,),
+        )
+
+
+def _begun(file: SpoolFile, boot: str, now: datetime, least_epoch: int, settings: SpoolSettings) -> int:
+    """The epoch of this boot: greater than every one before, also of a spool that was lost."""
+    query = "SELECT name, value FROM mark WHERE name IN (?, ?)"
+    known = {row["name"]: row["value"] for row in file.ask(query, _MARKS)}
+    before = int(known.get("epoch", 0))
+    if known.get("boot") == boot and before >= least_epoch:
+        return before
+    epoch = max(before + 1, least_epoch, int(now.timestamp()))
+    with file.transaction(durable=True):
+        for name, value in zip(_MARKS, (str(epoch), boot), strict=True):
+            file.do("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, value))
+        _forget(file, settings.epochs_limit - 1)
+    return epoch
+
+
+def _forget(file: SpoolFile, limit: int) -> None:
+    """All of boots before the last `limit` that have something left; how many records these were is remembered."""
+    boots = file.ask("SELECT DISTINCT boot_epoch FROM source ORDER BY boot_epoch DESC")[limit:]
+    for (epoch,) in boots:
+        sources = [row["id"] for row in file.ask("SELECT id FROM source WHERE boot_epoch = ?", (epoch,))]
+        for source in sources:
+            counted = """INSERT INTO mark SELECT 'forgotten', (SELECT count(*) FROM record WHERE source = :source)
+                + (SELECT coalesce(sum(last - first + 1), 0) FROM gap WHERE source = :source)
+                WHERE true ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"""
+            file.do(counted, {"source": source})
+            for statement in ("DELETE FROM record WHERE source = ?", "DELETE FROM gap WHERE source = ?"):
+                file.do(statement, (source,))
+            file.do("DELETE FROM source WHERE id = ?", (source,))

@@ -1,0 +1,144 @@
+"""The spool's SQLite file: write-ahead log, synced as each transaction asks, set aside where it is damaged."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.store import durable as disk
+from gateway.store.errors import DamagedError, SpaceError, StoreError, told_as_store_error
+from gateway.store.settings import SpoolSettings
+
+NAME = "spool.sqlite"
+ASIDE = f"{NAME}.damaged"
+"""Where the last damaged spool lies, for whoever wants to look."""
+SCHEMA_VERSION = 1
+_DAMAGED_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_WAL_PAGES = 256
+"""The log is folded into the file at 1 MiB."""
+_SCHEMA = (
+    """CREATE TABLE source (id INTEGER PRIMARY KEY AUTOINCREMENT, stream TEXT NOT NULL, boot_epoch INTEGER NOT NULL,
+        last INTEGER NOT NULL, UNIQUE (stream, boot_epoch))""",
+    """CREATE TABLE record (id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, seq INTEGER NOT NULL,
+        priority INTEGER NOT NULL, at_us INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
+        bytes INTEGER NOT NULL, UNIQUE (source, seq))""",
+    "CREATE INDEX record_priority ON record (priority, id, bytes)",
+    "CREATE INDEX record_at ON record (at_us)",
+    """CREATE TABLE gap (source INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, dropped TEXT NOT NULL,
+        PRIMARY KEY (source, first)) WITHOUT ROWID""",
+    "CREATE TABLE mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+Values = Sequence[Any] | Mapping[str, Any]
+
+
+class SpoolFile:
+    """One connection. Statements come from the spool; values are always bound."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection = path, connection
+
+    @classmethod
+    def open(cls, folder: Path, settings: SpoolSettings) -> SpoolFile:
+        """Raises DamagedError for what is no spool of this program, StoreError."""
+        path = folder / NAME
+        with told_as_store_error(path):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with _told(path):
+            file = cls(path, _connect(path, settings))
+            try:
+                file._begin()
+            except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
+                file.close()
+                raise
+        return file
+
+    def close(self) -> None:
+        """Calling it twice is harmless."""
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[None]:
+        """All of it or nothing; `durable`: on the disk when this ends. Raises StoreError."""
+        with _told(self.path):
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:  # raised again
+                if self._connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def sync(self) -> None:
+        """All that was kept so far is on the disk. Raises StoreError."""
+        with _told(self.path):
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def do(self, statement: str, values: Values = ()) -> None:
+        """One statement of the transaction under way."""
+        self._connection.execute(statement, values)
+
+    def count(self, statement: str, values: Values = ()) -> int:
+        """The same; how many rows it changed."""
+        return self._connection.execute(statement, values).rowcount
+
+    def ask(self, query: str, values: Values = ()) -> list[sqlite3.Row]:
+        """All rows of a query. Raises StoreError."""
+        with _told(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+    def _begin(self) -> None:
+        problems = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if problems != "ok":
+            raise DamagedError(f"is damaged: {problems!s:.200}", file=self.path)
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA_VERSION:
+            return
+        if version or self.ask("SELECT 1 FROM sqlite_schema LIMIT 1"):
+            raise DamagedError(f"is of another program or version (schema {version})", file=self.path)
+        with self.transaction(durable=True):
+            for statement in _SCHEMA:
+                self.do(statement)
+
+
+def set_aside(folder: Path) -> None:
+    """Give a damaged spool another name, in place of the one before. Raises StoreError."""
+    path = folder / NAME
+    with told_as_store_error(path):
+        for suffix in ("-wal", "-shm"):
+            disk.remove_file(path.with_name(f"{NAME}{suffix}"))
+        disk.rename(path, path.with_name(ASIDE))
+
+
+def _connect(path: Path, settings: SpoolSettings) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=settings.busy_timeout_ms / 1000, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What SQLite refuses becomes a StoreError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte: the primary code
+        if code in _DAMAGED_CODES:
+            raise DamagedError(f"is damaged: {error}", file=path) from error
+        if code == sqlite3.SQLITE_FULL:
+            raise SpaceError("no room on the disk; free some: nothing was recorded", file=path) from error
+        raise StoreError(f"{error}; see that the file is there and writable", file=path) from error

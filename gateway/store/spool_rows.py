@@ -1,0 +1,127 @@
+"""What the spool keeps, as values, and as rows of its tables."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+OVERHEAD_BYTES = 128
+"""Counted for every record and gap beside a record's document: its row and index entries take less (measured)."""
+COLUMNS = "source, seq, priority, at_us, kind, payload, bytes"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Priority(enum.IntEnum):
+    """What goes first where there is no room: the least."""
+
+    VITALS = 0
+    STATISTICS = 1
+    STATE = 2
+    EVENT = 3
+    EVIDENCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something to tell. `document`: a JSON object; `at`: when it was so, by this device's clock."""
+
+    stream: str
+    priority: Priority
+    kind: str
+    at: datetime
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A record in the spool, with its number; `payload` is its document's JSON."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+    priority: Priority
+    kind: str
+    at: datetime
+    payload: str
+
+    @property
+    def size_bytes(self) -> int:
+        """As it counts."""
+        return OVERHEAD_BYTES + len(self.payload.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Numbers `seq` to `last` were dropped: so many records of each priority."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+    last: int
+    dropped: Mapping[Priority, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """As it counts."""
+        return OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a spool is; `size_bytes` as it is held against the limit."""
+
+    records: int
+    gaps: int
+    size_bytes: int
+
+
+def kept(source: sqlite3.Row, row: sqlite3.Row) -> Kept:
+    """A row of `record`."""
+    at = _EPOCH + row["at_us"] * _MICROSECOND
+    priority = Priority(row["priority"])
+    return Kept(source["stream"], source["boot_epoch"], row["seq"], priority, row["kind"], at, row["payload"])
+
+
+def gap(source: sqlite3.Row, row: sqlite3.Row) -> Gap:
+    """A row of `gap`."""
+    return Gap(source["stream"], source["boot_epoch"], row["first"], row["last"], gap_counts(row))
+
+
+def gap_counts(row: sqlite3.Row) -> dict[Priority, int]:
+    """Of a row of `gap`."""
+    return {Priority(int(name)): count for name, count in json.loads(row["dropped"]).items()}
+
+
+def counts_text(counts: Mapping[Priority, int]) -> str:
+    """The inverse of `gap_counts`."""
+    return json.dumps({str(int(priority)): count for priority, count in sorted(counts.items())})
+
+
+def added(*counts: Mapping[Priority, int]) -> Mapping[Priority, int]:
+    """All of them together."""
+    total: Counter[Priority] = Counter()
+    for one in counts:
+        total.update(one)
+    return total
+
+
+def end_of_gaps(entries: Sequence[Kept | Gap], limit: int) -> int:
+    """How many entries from the beginning hold no more than `limit` gaps."""
+    found = 0
+    for place, entry in enumerate(entries):
+        found += isinstance(entry, Gap)
+        if found > limit:
+            return place
+    return len(entries)
+
+
+def time_us(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
