@@ -1,7 +1,7 @@
 """`edge-agent run`: asks, works, sleeps, until it is told to stop. Nothing ticks; a stop is safe at any moment.
 
 Each question, and the work that follows from it, is done by a child that ends with it: what sleeps between two of them
-holds 16 MB instead of 60 (`python -m tests.performance.poll`), and nothing that a server sent stays in its memory.
+holds 20 MiB instead of 67 (`python -m tests.performance.poll`), and nothing that a server sent stays in its memory.
 """
 
 from __future__ import annotations
