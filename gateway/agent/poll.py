@@ -161,7 +161,7 @@ class Poll:
     def _fetch(self, times: Times, known: Accepted | None) -> tuple[bytes, str]:
         """The document, from the journal where it is still the present one, and its ETag. It is believed anew each
         time: who answers "not modified" for ever must not keep it alive beyond its expiry."""
-        limit_bytes = self._config.trust.assignment_limit_bytes
+        limit_bytes = min(self._config.trust.assignment_limit_bytes, self._config.journal.assignment_limit_bytes)
         etag = self._storage.journal.fact(ETAG) or "" if known and not times.nonce else ""
         query = {"nonce": times.nonce} if times.nonce else None
         source, path = self._assigned_by
