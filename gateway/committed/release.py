@@ -15,6 +15,7 @@ from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, di
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
 from gateway.store.library import changed_file
+from gateway.store.plain import open_plain
 from gateway.store.settings import LibrarySettings
 
 REMEDY = "let edge-agent sync fetch it again"
@@ -62,7 +63,7 @@ def _manifest(
 def _text(folder: Path, release: SignedRelease, limit_bytes: int) -> str:
     file = folder / release.manifest.path
     try:
-        with file.open("rb") as stream:
+        with open_plain(file) as stream:
             content = stream.read(limit_bytes + 1)
     except OSError as error:
         raise VariantError(f"{file} cannot be read: {error.strerror}", remedy=REMEDY) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.assignment import Target
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
 TARGET_PARTS = 5
 
@@ -55,20 +57,32 @@ def activation_document(activation: Activation) -> dict[str, Any]:
 
 
 def read_activation(document: Mapping[str, Any]) -> Activation:
-    """The inverse of `activation_document`. Raises ValueError, TypeError or KeyError for anything else."""
+    """The inverse of `activation_document`: slots and digests become paths. Raises ValueError, TypeError or
+    KeyError for anything else."""
     root, target = document["root"], _text(document["target"])
     if type(root) is not int or root < 1:
         raise ValueError(f"root must be a version, not {root!r:.80}")
     if len(target.split("/")) != TARGET_PARTS:
         raise ValueError(f"target must be models/<owner>/<model>/<version>/release, not {target!r:.200}")
     return Activation(
-        slot=_text(document["slot"]),
+        slot=_named(document["slot"], NAME_PATTERN),
         target=target,
-        release=_text(document["release"]),
+        release=_named(document["release"], DIGEST_PATTERN),
         variants=tuple(_text(name) for name in document["variants"]),
-        evidence=tuple(_text(digest) for digest in document["evidence"]),
+        evidence=tuple(_named(digest, DIGEST_PATTERN) for digest in document["evidence"]),
         root=root,
     )
+
+
+def _named(value: Any, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(_text(value)):
+        kind = (
+            "SHA-256 digest in lower-case hex"
+            if pattern is DIGEST_PATTERN
+            else "slot: letters, digits, '.', '_' and '-' make its name"
+        )
+        raise ValueError(f"{value!r:.80} is no {kind}")
+    return str(value)
 
 
 def _text(value: Any) -> str:

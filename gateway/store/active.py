@@ -10,9 +10,10 @@ from typing import Any
 
 from gateway.domain.activation import Activation, Installed, activation_document, read_activation
 from gateway.domain.assignment import Target
-from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.store import durable
 from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_store_error
+from gateway.store.plain import open_plain
 
 SCHEMA = 1
 ACTIVE_LIMIT_BYTES = 4_194_304
@@ -61,7 +62,7 @@ def rolled_back(active: Active, slot: str) -> Active:
 def read_active(file: Path) -> Active:
     """What `write_active` wrote; nothing is committed where there is no file. Raises DamagedError, StoreError."""
     try:
-        with told_as_store_error(file), file.open("rb") as stream:
+        with told_as_store_error(file), open_plain(file) as stream:
             content = stream.read(ACTIVE_LIMIT_BYTES + 1)
     except StoreError as error:
         if isinstance(error.__cause__, FileNotFoundError):
@@ -111,10 +112,8 @@ def _slots(documents: Mapping[str, Any]) -> dict[str, Activation]:
 
 def _activation(slot: str, document: Mapping[str, Any]) -> Activation:
     activation = read_activation(document)
-    if slot != activation.slot or not NAME_PATTERN.fullmatch(slot):
+    if slot != activation.slot:
         raise ValueError(f"{slot!r:.80} is no slot, or not that of {activation.slot!r:.80}")
-    for digest in (activation.release, *activation.evidence):
-        _digest(digest)
     return activation
 
 

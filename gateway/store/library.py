@@ -11,6 +11,7 @@ from gateway.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.domain.manifest_toml import NAME_PATTERN, read_manifest
 from gateway.domain.release import BARE_RUNTIMES, Release, bare_variant
 from gateway.domain.routing import version_order
+from gateway.store.plain import open_plain
 from gateway.store.settings import LibrarySettings
 
 MANIFEST = "manifest.toml"
@@ -185,6 +186,6 @@ def _digest_or_none(path: Path) -> str | None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, as hex."""
-    with path.open("rb") as file:
+    """SHA-256 of a plain file's content, as hex. Raises OSError."""
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from gateway.store.errors import told_as_store_error
+from gateway.store.plain import open_plain
 
 ROOT_HISTORY = Path("metadata") / "root_history"
 """In the store: `N.root.json`."""
@@ -24,5 +25,5 @@ def read_roots(store: Path, limit_bytes: int, most: int) -> list[bytes]:
 
 def read_bounded(file: Path, limit_bytes: int) -> bytes:
     """A byte more than `limit_bytes` at most: then whoever reads it says that it is too large. Raises StoreError."""
-    with told_as_store_error(file), file.open("rb") as stream:
+    with told_as_store_error(file), open_plain(file) as stream:
         return stream.read(limit_bytes + 1)

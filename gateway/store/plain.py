@@ -1,0 +1,20 @@
+"""Files that are opened only where they are plain ones: a pipe or a device in their place would never end."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_plain(file: Path) -> io.BufferedReader:
+    """`file` for reading, through links. Raises OSError, also for what is no plain file."""
+    descriptor = os.open(file, _FLAGS)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is no plain file; remove it", str(file))
