@@ -3,14 +3,13 @@
 import json
 import subprocess
 
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from gateway.store.library import file_digest
 from tests.simulators import models, models_litert
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, copy_model, golden, running
+from tests.simulators.models_ill import wrong_golden
 
 DEADLINE_S = 5
 SHORT = f"{QUIET}[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = {DEADLINE_S}\n"
@@ -22,18 +21,6 @@ def edited(folder, name, old, new):
     assert old in text
     manifest.write_text(text.replace(old, new, 1))
     return manifest
-
-
-def wrong_golden_set(folder):
-    """Digest and shape are right; the expected answers are other classes'."""
-    version = copy_model("activity", folder, name="wrong-golden")
-    file, manifest = version / "golden.npz", version / "manifest.toml"
-    before = file_digest(file)
-    with np.load(file) as arrays:
-        changed = dict(arrays)
-    changed["output.scores"] = np.roll(changed["output.scores"], 1, axis=1)
-    np.savez(file, **changed)
-    manifest.write_text(manifest.read_text().replace(before, file_digest(file)))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +36,7 @@ def library(tmp_path_factory):
     content = bytearray(artifact.read_bytes())
     content[-1] ^= 1
     artifact.write_bytes(content)
-    wrong_golden_set(folder)
+    wrong_golden(copy_model("activity", folder, name="wrong-golden"))
     for name in ("crashes", "never-ends", "garbage", "empty-file", "no-file/1"):
         (folder / name).mkdir(parents=True)
     (folder / "crashes" / "model.tflite").write_bytes(models_litert.crashing())
