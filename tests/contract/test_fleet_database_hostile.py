@@ -1,0 +1,251 @@
+"""Whatever text comes in through any parameter of any function stays text, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection
+
+from fleet.access import Role
+from fleet.audit import Deed, Head
+from fleet.database import (
+    assignments,
+    audit,
+    certificates,
+    desired,
+    devices,
+    diagnostics,
+    enrolment,
+    events,
+    leader,
+    polling,
+    releases,
+    rollouts,
+    sweep,
+    telemetry,
+    tokens,
+)
+from fleet.database.credentials import Credential, new_credential
+from fleet.database.engine import Database
+from fleet.database.errors import DatabaseError
+from fleet.database.settings import DatabaseSettings
+from tests.simulators.databases import KINDS, NOW, content, enrolled, made
+
+ROOMS = (
+    assignments,
+    audit,
+    certificates,
+    desired,
+    devices,
+    diagnostics,
+    enrolment,
+    events,
+    leader,
+    polling,
+    releases,
+    rollouts,
+    sweep,
+    telemetry,
+    tokens,
+)
+FUNCTIONS = [
+    function
+    for room in ROOMS
+    for name, function in inspect.getmembers(room, inspect.isfunction)
+    if function.__module__ == room.__name__ and not name.startswith("_")
+    and next(iter(inspect.signature(function).parameters), "") == "connection"
+]  # fmt: skip
+ODD = ("'", '"', "\\", "--", "/*", "%", "_", ";", "\0", "\ud800", "${x}", ":x", "%s", "%(x)s", "\n", "$$", "é")
+ATTACKS = (
+    "'; DROP TABLE audit; --",
+    "' OR '1'='1",
+    "') OR 1=1 --",
+    '"; DELETE FROM devices; --',
+    "1); ATTACH 'x' AS y; --",
+    "'||(SELECT digest FROM api_tokens)||'",
+    "\\'; SELECT pg_sleep(9); --",
+    "camera-1' UNION SELECT 1 --",
+    "x" * 70_000,
+)
+HOSTILE = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(ODD).flatmap(lambda odd: st.text(max_size=5).map(lambda text: f"x{odd}{text}")),
+    st.sampled_from(ATTACKS),
+)
+PLAIN: Mapping[Any, Any] = {
+    int: 1,
+    bool: True,
+    float: 1.0,
+    bytes: b"{}",
+    datetime: NOW,
+    Role: Role.VIEWER,
+    devices.State: devices.State.ENROLLED,
+    DatabaseSettings: DatabaseSettings(page_limit_rows=50),
+    Credential: new_credential("t_"),
+}
+
+
+def test_every_function_that_takes_text_is_found() -> None:
+    named = {f"{function.__module__.rpartition('.')[2]}.{function.__name__}" for function in FUNCTIONS}
+    assert {"devices.enrol", "devices.page", "telemetry.receive", "rollouts.record", "audit.append"} <= named
+    assert len(named) > 50
+
+
+def value_for(kind: Any, text: str) -> Any:
+    """A value of this type whose every text is `text`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is str:
+        return text
+    if kind in PLAIN:
+        return PLAIN[kind]
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        if kind.__name__.endswith("Settings"):
+            return kind()
+        fields = {field.name: value_for(hints[field.name], text) for field in dataclasses.fields(kind)}
+        return kind(**fields)
+    if origin in {tuple, frozenset} or (
+        origin and issubclass(origin, typing.Iterable) and not issubclass(origin, Mapping)
+    ):
+        items = [value_for(each, text) for each in inner if each is not Ellipsis]
+        return frozenset(items) if origin is frozenset else tuple(items)
+    if origin and issubclass(origin, Mapping):
+        return {text: value_for(inner[1], text)}
+    if kind is object or kind is Any:
+        return [text, {text: text}]
+    return value_for(next(each for each in inner if each is not type(None)), text)
+
+
+def arguments(function: Callable[..., Any], text: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(function)
+    names = [name for name in inspect.signature(function).parameters if name != "connection"]
+    return {name: value_for(hints[name], text) for name in names}
+
+
+@contextmanager
+def guarded(database: Database) -> Iterator[None]:
+    """What was there before is there afterwards, but for what the function is for."""
+    before = content(database)
+    yield
+    after = content(database)
+    assert after.keys() == before.keys()
+    for table, rows in before.items():
+        assert (
+            len(rows) == 0 or len(after[table]) >= len(rows) or table in {"enrolment_tokens", "events", "certificates"}
+        )
+    canary = next(row for row in before["devices"] if row[0] == "canary")
+    assert canary in after["devices"]
+    with database.read() as connection:
+        assert isinstance(audit.verify(connection, DatabaseSettings()), Head)
+
+
+def canaries(database: Database) -> None:
+    enrolled(database, "canary")
+    with database.write() as connection:
+        devices.label(connection, "canary", ["canary"], "canary")
+        audit.append(connection, Deed("canary", "canary", "canary"), NOW)
+        later = {"expires": datetime(2100, 1, 1, tzinfo=UTC), "now": NOW, "by": "canary"}
+        tokens.create(connection, new_credential("c_"), DatabaseSettings(), name="canary", role=Role.ADMIN, **later)
+
+
+def attempt(database: Database, action: Callable[[Connection], object]) -> str:
+    """How it ended."""
+    try:
+        with database.write() as connection:
+            action(connection)
+    except DatabaseError as refused:
+        return type(refused).__name__
+    return "done"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(240)
+def test_no_text_becomes_a_statement(kind: str, tmp_path: Path) -> None:
+    outcomes: Counter[str] = Counter()
+
+    @given(st.sampled_from(FUNCTIONS), HOSTILE)
+    @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+    def attack(function: Callable[..., Any], text: str) -> None:
+        attempt(database, lambda connection: devices.enrol(connection, text, NOW))
+        attempt(database, lambda connection: rollouts.create(connection, value_for(rollouts.StoredRollout, text)))
+        with guarded(database):
+            outcomes[attempt(database, lambda connection: function(connection, **arguments(function, text)))] += 1
+
+    with made(kind, tmp_path) as database:
+        canaries(database)
+        attack()
+    assert outcomes["done"] > 50
+    assert set(outcomes) <= {"done", "AbsentError", "ConflictError", "RefusedError", "TokenRefusedError", "FencedError"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(120)
+def test_a_name_is_kept_as_it_is_and_finds_itself_only(kind: str, tmp_path: Path) -> None:
+    @given(HOSTILE, HOSTILE)
+    @example("a%", "ab")
+    @example("A", "a")
+    @example("é", "e\u0301")
+    @example("x ", "x")
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    def keep(one: str, other: str) -> None:
+        with database.read() as connection:
+            known = {
+                device.id for device in devices.page(connection, devices.Wanted(), DatabaseSettings(), limit_rows=1000)
+            }
+        try:
+            with database.write() as connection:
+                devices.enrol(connection, one, NOW)
+                devices.label(connection, one, [one], one)
+        except DatabaseError:
+            return
+        with database.read() as connection:
+            device = devices.get(connection, one)
+            assert (device.id, device.tags, device.site) == (one, {one}, one)
+            assert [found.id for found in found_by(connection, one)] == [one]
+            if other != one and other not in known:
+                with pytest.raises(DatabaseError):
+                    devices.get(connection, other)
+
+    with made(kind, tmp_path) as database:
+        keep()
+
+
+def found_by(connection: Connection, text: str) -> tuple[devices.Device, ...]:
+    wanted = devices.Wanted(tags=frozenset({text}), scope=frozenset({text}), site=text)
+    return devices.page(connection, wanted, DatabaseSettings())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_that_no_database_keeps_are_refused_alike(kind: str, tmp_path: Path) -> None:
+    attempts: list[Callable[[Connection], object]] = [
+        lambda c: devices.enrol(c, "a\0b", NOW),
+        lambda c: devices.enrol(c, "\udfff", NOW),
+        lambda c: devices.enrol(c, "é" * 129, NOW),
+        lambda c: devices.enrol(c, "a", datetime(2026, 3, 1)),  # noqa: DTZ001
+        lambda c: devices.get(c, "a\0b"),
+        lambda c: devices.page(c, devices.Wanted(tags=frozenset({"\0"})), DatabaseSettings()),
+        lambda c: audit.append(c, Deed("a", "b", "c", {"x": float("inf")}), NOW),
+        lambda c: audit.append(c, Deed("a", "b", "c", {"x": "y" * 70_000}), NOW),
+        lambda c: audit.append(c, Deed("a" * 257, "b", "c"), NOW),
+    ]
+    with made(kind, tmp_path) as database:
+        for attempt in attempts:
+            with pytest.raises(DatabaseError) as refused, database.write() as connection:
+                attempt(connection)
+            assert type(refused.value).__name__ == "RefusedError"
+        assert content(database)["devices"] == []
+        enrolled(database, "é" * 128)
+        with database.write() as connection:
+            devices.touch(connection, {"é" * 128: NOW + timedelta(days=200_000)})
+            assert devices.get(connection, "é" * 128).seen == NOW + timedelta(days=200_000)
