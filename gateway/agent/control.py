@@ -6,6 +6,7 @@ import http.client
 import json
 import math
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -108,9 +109,12 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to the path in place of a host."""
         self.sock = connected = _Hurried(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.settimeout(self._timeout_s)
+        # Blocking, unlike with settimeout: where others fill the backlog, connect then waits for its turn (unix(7)).
+        patience = struct.pack("@ll", max(1, round(self._timeout_s)), 0)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         connected.deadline_s = time.monotonic() + self._timeout_s
         connected.connect(self._path)
+        connected.settimeout(self._timeout_s)
 
 
 class _Hurried(socket.socket):

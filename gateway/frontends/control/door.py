@@ -21,10 +21,16 @@ _log = logging.getLogger(__name__)
 def caller_of(scope: Scope, users: Sequence[str]) -> str:
     """The peer's name, `uid:1000`. RequestError DENIED for a user that may not command."""
     uid = _peer(scope).uid
-    if uid is not None and (uid in {ROOT, os.geteuid()} or any(uid == _uid(user) for user in users)):
+    if may_command(_peer(scope), users):
         return f"uid:{uid}"
     who = "a peer that is no local process" if uid is None else f"user {_name(uid)}"
     raise RequestError(Fault.DENIED, f"{who} may not command this gateway; add it to [control] users")
+
+
+def may_command(peer: Peer, users: Sequence[str]) -> bool:
+    """Whether it is root, our own user or one of `users`."""
+    uid = peer.uid
+    return uid is not None and (uid in {ROOT, os.geteuid()} or any(uid == _uid(user) for user in users))
 
 
 class Audit:

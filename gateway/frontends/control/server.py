@@ -5,10 +5,12 @@ from __future__ import annotations
 from gateway.domain.access import Security
 from gateway.domain.ports import Serving, Standings, Statistics
 from gateway.frontends.control.about import About
+from gateway.frontends.control.door import may_command
 from gateway.frontends.control.problems import Problems
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.http.door import Application
 from gateway.frontends.http.server import HttpServer
+from gateway.frontends.peer import Peer
 
 
 class ControlFrontend(HttpServer):
@@ -22,7 +24,10 @@ class ControlFrontend(HttpServer):
 
             return create_app(serving, standings, statistics, about, settings)
 
-        super().__init__(settings, Security(), "control", Problems(settings.retry_after_s), build)
+        def welcome(peer: Peer) -> bool:
+            return may_command(peer, settings.users)
+
+        super().__init__(settings, Security(), "control", Problems(settings.retry_after_s), build, welcome=welcome)
 
     async def serve(self) -> None:
         """Wait for the first peer, then answer it and whoever comes after it. Cancel it before the stop."""

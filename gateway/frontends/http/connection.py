@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 import h11
 from uvicorn.config import Config
@@ -10,15 +12,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gateway.frontends.http.bounds import Answer, Bounds, Refuse
-from gateway.frontends.peer import peer_of
+from gateway.frontends.peer import Peer, peer_of
+
+STRANGERS_PART = 4
+"""Peers that will be refused anyway get a quarter of the connections, beside those of the others: enough to be told so,
+and not enough to keep the others out."""
 
 
 class Connection(H11Protocol):
     """Beyond uvicorn's: bounds on connections, on headers, on a body nobody reads, on an answer nobody takes."""
 
-    def __init__(self, config: Config, state: ServerState, settings: Bounds, refuse: Refuse) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, settings: Bounds, refuse: Refuse, welcome: Callable[[Peer], bool]
+    ) -> None:
         super().__init__(config, state, {})
-        self._settings, self._refuse = settings, refuse
+        self._settings, self._refuse, self._welcome = settings, refuse, welcome
+        self.stranger = False
         self.lost = asyncio.Event()
         self._refused = False
         self._waiting: asyncio.TimerHandle | None = None
@@ -26,11 +35,15 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or tell it that there are too many."""
-        if len(self.connections) >= self._settings.max_connections:
+        peer = peer_of(transport)
+        self.stranger = not self._welcome(peer)
+        alike = sum(cast("Connection", other).stranger == self.stranger for other in self.connections)
+        most = self._settings.max_connections
+        if alike >= (max(1, most // STRANGERS_PART) if self.stranger else most):
             self._turn_away(transport)
             return
         super().connection_made(transport)
-        self.app_state = {"peer": peer_of(transport)}
+        self.app_state = {"peer": peer}
         self._bound_waiting(self._settings.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -14,6 +14,7 @@ from gateway.domain.access import Address, Security
 from gateway.frontends.http.bounds import Bounds, Refuse
 from gateway.frontends.http.door import Application
 from gateway.frontends.listening import bound_address, listening
+from gateway.frontends.peer import Peer
 from gateway.frontends.tls import server_context
 
 if TYPE_CHECKING:
@@ -31,11 +32,20 @@ class HttpServer:
     way."""
 
     def __init__(
-        self, settings: Bounds, security: Security, table: str, refuse: Refuse, build: Callable[[], Application]
+        self,
+        settings: Bounds,
+        security: Security,
+        table: str,
+        refuse: Refuse,
+        build: Callable[[], Application],
+        *,
+        welcome: Callable[[Peer], bool] = lambda _: True,
     ) -> None:
-        """`table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
+        """Whoever is not `welcome`, and will be refused, has few connections of its own.
+
+        `table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
         self._settings, self._security, self._table = settings, security, table
-        self._refuse, self._application = refuse, build
+        self._refuse, self._application, self._welcome = refuse, build, welcome
         self._context: ssl.SSLContext | None = None
         self._listeners: list[socket] = []
         self._servers: list[asyncio.Server] = []
@@ -117,7 +127,7 @@ class HttpServer:
 
         self._state = state = self._state or ServerState()
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(config, state, self._settings, self._refuse),
+            lambda: Connection(config, state, self._settings, self._refuse, self._welcome),
             sock=listener,
             backlog=self._settings.backlog,  # asyncio calls listen() again, with 100 where nothing is said
             ssl=context,
