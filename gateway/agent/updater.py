@@ -79,6 +79,7 @@ class DurableUpdater(Updater):
         self._raw: dict[str, bytes] = {}
         self._values_left = (settings or RepositorySettings()).values_limit
         self._parents: dict[str, str] = {}
+        self._loaded_for: dict[str, str] = {}
         self._chain_followed = False
         durable.make_folder(folder / "root_history")
         for place in (folder, folder / "root_history"):
@@ -173,6 +174,11 @@ class DurableUpdater(Updater):
 
     def _load_targets(self, role: str, parent_role: str) -> Targets:
         self._parents[role] = parent_role
+        if self._loaded_for.get(role, parent_role) != parent_role:
+            # tuf keeps one document by name, and remembers every delegator that it ever fitted: a name that two give
+            # would bring the document of the one for the other. Loaded anew, it is verified against this one.
+            self._trusted_set._trusted_delegations.discard((parent_role, role))
+        self._loaded_for[role] = parent_role
         targets = super()._load_targets(role, parent_role)
         self._check(role)
         return targets
