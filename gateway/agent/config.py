@@ -12,13 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.agent.settings import AgentSettings, ControlSettings, FetchSettings, RepositorySettings
+from gateway.agent.settings import (
+    AgentSettings,
+    ControlSettings,
+    FetchSettings,
+    RepositorySettings,
+    TelemetrySettings,
+    WakeSettings,
+)
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.settings import read_settings
 from gateway.observe.settings import LogSettings
-from gateway.store.settings import BlobSettings, JournalSettings
+from gateway.store.settings import BlobSettings, JournalSettings, SpoolSettings
 from gateway.store.text import read_text
 from gateway.trust.settings import TrustSettings
 
@@ -41,6 +48,9 @@ class AgentConfig:
     store: BlobSettings = field(default_factory=BlobSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     probation: ProbationSettings = field(default_factory=ProbationSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    spool: SpoolSettings = field(default_factory=SpoolSettings)
+    wake: WakeSettings = field(default_factory=WakeSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 

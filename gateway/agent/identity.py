@@ -21,35 +21,42 @@ from gateway.trust.chain import trusted_root
 
 SCHEMA = 1
 ROOT_FILE = "root.json"
+POLL_LOW_S, POLL_HIGH_S = 1.0, 604_800.0
 SCHEMES = ("https", "http", "file")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """`repository` and `assignment` are URLs; the latter of this device's own document. `root` is the pinned root,
-    `document` the bytes of device.json."""
+    `document` the bytes of device.json. `controller`: URL to report to ("": none); `poll_s`: between two questions
+    until an assignment says otherwise (None: as configured)."""
 
     device: str
     repository: str
     assignment: str
     root: bytes
     document: bytes = field(default=b"", compare=False)
+    controller: str = field(default="", compare=False)
+    poll_s: float | None = field(default=None, compare=False)
 
 
 def read_identity(folder: Path) -> Identity:
     """What a folder with `device.json` and `root.json` says. Raises ConfigurationError."""
     file = folder / DEVICE_FILE
-    text = read_text(file)
-    document = _document(text, str(file))
-    root = read_text(folder / ROOT_FILE).encode()
-    device = document["device"]
+    return parse_identity(read_text(file), read_text(folder / ROOT_FILE).encode(), str(file))
+
+
+def parse_identity(text: str, root: bytes, file: str) -> Identity:
+    """What a device document says; `file` is named in errors. Raises ConfigurationError."""
+    document = _document(text, file)
+    device, controller, poll_s = document["device"], document.get("controller") or "", document.get("poll_s")
     if not NAME_PATTERN.fullmatch(device):
-        raise ConfigurationError(f"{device!r:.80} is no device's name", file=str(file), key="device")
-    for key in ("repository", "assignment"):
+        raise ConfigurationError(f"{device!r:.80} is no device's name", file=file, key="device")
+    for key in ("repository", "assignment", *(["controller"] if controller else [])):
         if urlsplit(document[key]).scheme not in SCHEMES:
             problem = f"{document[key]!r:.200} is no URL of {', '.join(SCHEMES)}"
-            raise ConfigurationError(problem, file=str(file), key=key)
-    return Identity(device, document["repository"], document["assignment"], root, text.encode())
+            raise ConfigurationError(problem, file=file, key=key)
+    return Identity(device, document["repository"], document["assignment"], root, text.encode(), controller, poll_s)
 
 
 def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Identity:
@@ -73,7 +80,10 @@ def _document(text: str, file: str) -> Mapping[str, Any]:
     try:
         document = json.loads(text)
         texts = [document[key] for key in ("device", "repository", "assignment")]
+        texts.append(document.get("controller") or "")
         problem = "" if all(isinstance(value, str) for value in texts) else "a value is no string"
+        if not POLL_LOW_S <= (document.get("poll_s") or POLL_LOW_S) <= POLL_HIGH_S:
+            problem = "poll_s is out of bounds"
         if document["schema"] != SCHEMA:
             problem = f"schema {document['schema']!r:.40} is not known, {SCHEMA} is"
     except (ValueError, KeyError, TypeError, RecursionError) as error:

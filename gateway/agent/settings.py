@@ -26,8 +26,8 @@ class FetchSettings:
     redirects: int = 5  # followed in a row; never from https to http
     head_limit_bytes: int = 65_536  # a status line and headers larger than this are refused
     piece_bytes: int = 65_536  # read from a connection at a time
-    ca_file: str | None = None  # trust these certificates (PEM) instead of the system's
-    certificate_file: str | None = None  # the device's own certificate (PEM), shown to servers that ask
+    ca_file: str | None = None  # trust these certificates (PEM); not set: `enrol --ca`'s, else the system's
+    certificate_file: str | None = None  # the device's own certificate (PEM); not set: what `enrol` brought
     key_file: str | None = None  # its key, where it is not in the same file
     proxy: str | None = None  # http://host:port through which everything goes
     environment_proxy: bool = False  # whether http_proxy, https_proxy and no_proxy count where `proxy` is not set
@@ -66,3 +66,31 @@ class ControlSettings:
     timeout_s: float = 10.0  # for an answer
     load_timeout_s: float = 600.0  # for the answer to a load, which tries the variant in a throw-away process
     answer_limit_bytes: int = 2_097_152  # 2 MiB: largest answer that is read
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """`[telemetry]`: what is told to a controller; a device that was not enrolled tells nobody anything."""
+
+    enabled: bool = True  # false: nothing is told but the questions themselves
+    deadline_s: float = 30.0  # one exchange with the controller, enrolment and renewal among them
+    batch_rows: int = 500  # records of one request; a controller takes 1000
+    batch_bytes: int = 262_144  # of one request, before it is compressed
+    batches: int = 16  # requests of one report; what is left waits for the next
+    refresh_s: float = 86_400.0  # 1 d: what has not changed is told again
+    retry_s: float = 60.0  # after a report that was not taken, doubling
+    retry_limit_s: float = 3_600.0  # longest pause
+
+
+@dataclass(frozen=True, slots=True)
+class WakeSettings:
+    """`[wake]`: a broker on which the fleet says that asking now is worth while. It can say nothing else."""
+
+    url: str | None = None  # mqtt://host:port or mqtts://host:port; not set: no broker is asked
+    topic: str = "edge-fleet/{device}/wake"  # any message there counts, whatever it says
+    keepalive_s: int = 300  # sent when nothing else was for so long, so that both ends notice a broken connection
+    connect_timeout_s: float = 10.0  # until the broker has taken the subscription
+    retry_s: float = 60.0  # before the broker is tried again, doubling up to retry_limit_s
+    retry_limit_s: float = 3_600.0  # longest pause between attempts
+    least_pause_s: float = 60.0  # between two questions, however often the broker says so
+    spread_s: float = 10.0  # a woken device waits up to that long: a fleet must not ask all at once

@@ -89,7 +89,7 @@ def opened(folder: Path, config: AgentConfig) -> Iterator[Storage]:
     """The store, for this process alone. ConfigurationError where the device was never bootstrapped, UnreachableError
     while another agent holds it, StoreError where it is damaged."""
     check_bootstrapped(folder)
-    with _alone(folder), looked_at(folder, config) as storage:
+    with alone(folder), looked_at(folder, config) as storage:
         with told_as_store_error(folder):
             durable.sweep(folder)
         storage.blobs.prepare()
@@ -108,7 +108,8 @@ def looked_at(folder: Path, config: AgentConfig) -> Iterator[Storage]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """No other agent at work here. Raises UnreachableError where one is, StoreError."""
     with told_as_store_error(folder / LOCK_FILE):
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

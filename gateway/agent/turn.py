@@ -50,7 +50,7 @@ def _asked(
     """One question, and work until the next one is due; whether there is more to do then."""
     polled = agent.poll()
     failed = bool(polled.problem)
-    asked_s = polled.assignment.poll_s if polled.assignment else None
+    asked_s = polled.assignment.poll_s if polled.assignment else agent.identity.poll_s
     whole_s = pause_s(config.agent, asked_s, failures + 1 if failed else 0, polled.retry_after_s, chance)
     until_s = time.monotonic() + whole_s
     waiting = agent.work(interrupt, until_s)

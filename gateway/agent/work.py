@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import system_now
 from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
@@ -61,6 +62,7 @@ class Agent:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
+        config = replace(config, fetch=with_certificate(config.fetch, storage.folder))
         self._storage, self._config, self._monotonic = storage, config, monotonic
         self.identity = read_identity(storage.folder)
         self._offline = carried is not None

@@ -38,10 +38,11 @@ class Spool:
 
     @classmethod
     def open(
-        cls, folder: Path, boot: str, now: datetime, settings: SpoolSettings | None = None, *, least_epoch: int = 0
+        cls, folder: Path, boot: str, now: datetime, settings: SpoolSettings | None = None, *, last_epoch: int = 0
     ) -> Spool:
         """The device's spool, made where there is none. `boot` names this boot of the machine, another one begins a new
-        epoch; `least_epoch`: what the caller remembers of earlier spools. Raises StoreError."""
+        epoch; `last_epoch`: the last that the caller
+        remembers, should the spool be lost. Raises StoreError."""
         settings, renewed = settings or SpoolSettings(), ""
         try:
             file = SpoolFile.open(folder, settings)
@@ -50,7 +51,7 @@ class Spool:
             set_aside(folder)
             file = SpoolFile.open(folder, settings)
         try:
-            return cls(file, settings, _begun(file, boot, now, least_epoch, settings), renewed)
+            return cls(file, settings, _begun(file, boot, now, last_epoch, settings), renewed)
         except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
             file.close()
             raise
@@ -209,14 +210,14 @@ class Spool:
         )
 
 
-def _begun(file: SpoolFile, boot: str, now: datetime, least_epoch: int, settings: SpoolSettings) -> int:
+def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
     """The epoch of this boot: greater than every one before, also of a spool that was lost."""
     query = "SELECT name, value FROM mark WHERE name IN (?, ?)"
     known = {row["name"]: row["value"] for row in file.ask(query, _MARKS)}
     before = int(known.get("epoch", 0))
-    if known.get("boot") == boot and before >= least_epoch:
+    if known.get("boot") == boot and before >= last_epoch:
         return before
-    epoch = max(before + 1, least_epoch, int(now.timestamp()))
+    epoch = max(max(before, last_epoch) + 1, int(now.timestamp()))
     with file.transaction(durable=True):
         for name, value in zip(_MARKS, (str(epoch), boot), strict=True):
             file.do("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, value))

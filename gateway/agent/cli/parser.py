@@ -34,6 +34,18 @@ def _bootstrap(parser: argparse.ArgumentParser) -> None:
     _common(parser)
 
 
+def _enrol(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", type=named, help="the fleet's controller: https://host[:port]")
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token", type=named, metavar="T", help="the one-time token (others may see it in the process list)"
+    )
+    token.add_argument("--token-file", type=named, metavar="FILE", help='a file that holds it; "-": standard input')
+    parser.add_argument("--serial", type=named, metavar="S", help="the serial number under which the fleet expects it")
+    parser.add_argument("--ca", type=named, metavar="FILE", help="who signs the controller's certificate (PEM)")
+    _common(parser)
+
+
 def _sync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", metavar="DIR", type=named, help="a repository on a USB stick or disk")
     parser.add_argument("--retry", action="store_true", help="try releases again that failed here before")
@@ -59,6 +71,14 @@ VERBS = (
         "make this device a member of a fleet: whose signatures it trusts, and where it asks",
         "  edge-agent bootstrap /media/usb/door-1\n  edge-agent bootstrap DIR --state /var/lib/edge-agent",
         _bootstrap,
+    ),
+    Verb(
+        "enrol",
+        "enrol",
+        "the same over the network: a key is made here, the fleet's controller signs for it",
+        "  edge-agent enrol https://fleet.example --token-file token\n"
+        "  edge-agent enrol https://10.0.0.5:8443 --ca ca.pem --serial 4711 --token-file -",
+        _enrol,
     ),
     Verb(
         "sync",

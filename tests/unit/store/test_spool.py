@@ -77,8 +77,8 @@ def test_each_boot_has_an_epoch_of_its_own_greater_than_all_before(tmp_path: Pat
             spool.append([record()], NOW)
             epochs.append(spool.epoch)
     assert epochs[0] == epochs[1] < epochs[2] < epochs[3]
-    with opened(tmp_path, "three", least_epoch=epochs[3] + 5) as spool:
-        assert spool.epoch >= epochs[3] + 5
+    with opened(tmp_path, "three", last_epoch=epochs[3] + 5) as spool:
+        assert spool.epoch == epochs[3] + 6
         found = [(entry.boot_epoch, entry.seq) for entry in spool.batch(100, 10_000)]
         assert found == [(epochs[0], 1), (epochs[0], 2), (epochs[2], 1), (epochs[3], 1)]
 
@@ -193,7 +193,7 @@ def test_a_damaged_spool_is_set_aside_and_begun_anew(tmp_path: Path, content: by
         before = spool.epoch
         spool.append([record()], NOW)
     (tmp_path / spool_file.NAME).write_bytes(content)
-    with opened(tmp_path, least_epoch=before + 1) as spool:
+    with opened(tmp_path, last_epoch=before) as spool:
         assert spool.renewed
         assert (spool.epoch > before, spool.usage().records) == (True, 0)
         spool.append([record()], NOW)

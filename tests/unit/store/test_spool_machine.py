@@ -175,4 +175,4 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpool = SpoolMachine.TestCase
-TestSpool.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSpool.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -1,0 +1,43 @@
+"""`edge-agent enrol URL`: a member of a fleet over the network, by a token or a serial that the fleet knows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gateway.agent.certificate import read_held
+from gateway.agent.cli.common import configured, told
+from gateway.agent.enrol import Application, enrol
+from gateway.domain.errors import ConfigurationError
+from gateway.store.text import read_text
+
+STANDARD_INPUT = "-"
+LINE_LIMIT_CHARS = 4096
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Enrol; again with another token is how a certificate is replaced that the fleet takes no more."""
+    application = Application(  # before `configured`: the files may be readable for root only
+        arguments.url,
+        _token(arguments),
+        arguments.serial or "",
+        read_text(Path(arguments.ca)) if arguments.ca else "",
+    )
+    if not application.token and not application.serial:
+        raise ConfigurationError("a device enrols with --token-file, --token or a --serial that the fleet knows")
+    config, folder = configured(arguments)
+    with told():
+        identity = enrol(application, folder, config)
+    held = read_held(folder)
+    until = f", until {held.expires:%F}, renewed by itself" if held else ""
+    print(f"this device is {identity.device}; it asks {identity.assignment} and keeps its store in {folder}")
+    print(f"its certificate is in {folder}{until}")
+    return 0
+
+
+def _token(arguments: argparse.Namespace) -> str:
+    file = arguments.token_file
+    if file == STANDARD_INPUT:
+        return sys.stdin.readline(LINE_LIMIT_CHARS).strip()
+    return read_text(Path(file)).strip() if file else arguments.token or ""

@@ -1,0 +1,100 @@
+"""The fleet's controller as the agent asks it: one bounded request at a time, nothing tried twice, nothing followed.
+
+What comes back is not trusted beyond its form: whoever asks decides what an answer may change.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from urllib3 import Timeout
+from urllib3.exceptions import HTTPError
+
+from gateway.agent.answers import plain
+from gateway.agent.connection import HungUpError, Line, pools
+from gateway.agent.pace import Patience
+from gateway.agent.settings import FetchSettings
+from gateway.agent.source import FetchError
+
+ANSWER_LIMIT_BYTES = 1_048_576
+"""Of one answer: an enrolment brings a signed root."""
+UNWELCOME = frozenset({401, 403})
+"""The controller knows who asks, or cannot tell, and does not let that one in."""
+
+
+class Controller:
+    """`base_url` and the routes below it. Close it when done. `now_ns` is the monotonic clock's."""
+
+    def __init__(
+        self,
+        base_url: str,
+        settings: FetchSettings,
+        deadline_s: float,
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Raises ConfigurationError for certificates that cannot be read."""
+        self._base = base_url.rstrip("/")
+        self._settings, self._deadline_s, self._now_ns = settings, deadline_s, now_ns
+        self._line = Line(settings, now_ns)
+        self._pools = pools(self._base, settings, self._line)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pools.clear()
+
+    def send(self, method: str, path: str, body: bytes, content_type: str, encoding: str = "") -> dict[str, Any]:
+        """The answer's JSON object; an empty one where it has no body. Raises FetchError, with what the controller says
+        where it refuses."""
+        headers = {"Content-Type": content_type, "Accept": "application/json", "User-Agent": self._settings.user_agent}
+        headers |= {"Content-Encoding": encoding} if encoding else {}
+        where = f"{self._base}{path}"
+        try:
+            status, retry_after_s, content = self._exchange(method, where, body, headers)
+        except (HTTPError, HungUpError, OSError) as error:
+            raise FetchError(f"{where} does not answer: {type(error).__name__}: {error!s:.300}") from error
+        document = _document(content)
+        if 200 <= status < 300 and document is not None:
+            return document
+        said = plain((document or {}).get("detail") or f"HTTP status {status}")
+        raise FetchError(
+            f"{where} answered {status}: {said}", status=status, final=status < 500, retry_after_s=retry_after_s
+        )
+
+    def _exchange(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, float, bytes]:
+        self._line.patience = Patience(self._settings, self._deadline_s, self._now_ns())
+        connect_s = min(self._settings.connect_timeout_s, self._deadline_s)
+        with self._line.head():
+            answer = self._pools.urlopen(
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=Timeout(connect=connect_s, read=None),  # sending is under the first, reading under patience
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        try:
+            content = bytearray()
+            while piece := answer.read1(self._settings.piece_bytes, decode_content=False):
+                content += piece
+                if len(content) > ANSWER_LIMIT_BYTES:
+                    raise HungUpError(f"its answer has more than {ANSWER_LIMIT_BYTES} bytes")
+            after = answer.headers.get("Retry-After", "")
+            return answer.status, float(after) if after.isascii() and after.isdigit() else 0.0, bytes(content)
+        finally:
+            answer.close() if answer.length_remaining else answer.release_conn()
+
+
+def _document(content: bytes) -> dict[str, Any] | None:
+    """None for what is no JSON object."""
+    try:
+        found = json.loads(content) if content else {}
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

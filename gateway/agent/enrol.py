@@ -1,0 +1,140 @@
+"""Becoming a device of a fleet over the network: a token or a known serial, a key made here, and what comes back.
+
+Once more is harmless and how a lost, expired or revoked certificate is replaced: the device stays who it is, the root
+that was pinned first stays pinned, and no floor falls.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway import __version__
+from gateway.agent.certificate import (
+    CA_FILE,
+    forget_pending,
+    keep,
+    pending_key,
+    signing_request,
+    texts,
+    with_certificate,
+)
+from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.controller import Controller
+from gateway.agent.identity import ROOT_FILE, SCHEMA, Identity, parse_identity, read_identity
+from gateway.agent.source import FetchError
+from gateway.agent.storage import alone
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.store.durable import make_folder, temporary, write_file
+from gateway.store.errors import told_as_store_error
+from gateway.store.journal import Journal
+from gateway.trust.chain import trusted_root
+
+PATH = "/v1/enrol"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What the operator gave: the controller's `url`, a `token` or a `serial` that the fleet knows, and the authority
+    that signs the controller's certificate (PEM; "": one that the system knows)."""
+
+    url: str
+    token: str = ""
+    serial: str = ""
+    authority: str = ""
+
+
+def enrol(application: Application, folder: Path, config: AgentConfig) -> Identity:
+    """Raises ConfigurationError for what cannot be used or is refused, UnreachableError where the controller does not
+    answer or another agent is at work, Distrust for a root that is not signed by itself, StoreError."""
+    _check_url(application.url)
+    with told_as_store_error(folder):
+        make_folder(folder)
+    with alone(folder):
+        known = read_identity(folder) if (folder / DEVICE_FILE).exists() else None
+        key = pending_key(folder)
+        csr = signing_request(key, known.device if known else application.serial)
+        answer = _ask(application, csr, folder, config)
+        made = _identity(answer, application)
+        if known and known.device != made.device:
+            problem = f"is {known.device}, and the fleet calls it {made.device}; to begin anew remove the folder"
+            raise ConfigurationError(problem, file=str(folder))
+        if known is None:
+            trusted_root(made.root, (), 1)
+        Journal.create(folder, config.journal).close()
+        try:
+            keep(folder, key, *texts(answer, "certificate", "chain"))
+        except ValueError as error:
+            raise _odd(application, str(error)) from error
+        _lay_down(made, application, folder, pinned=known is not None)
+        with told_as_store_error(folder):
+            write_file(folder / DEVICE_FILE, made.document)  # its presence says that all is there
+        forget_pending(folder)
+    return replace(made, root=known.root) if known else made
+
+
+def _lay_down(made: Identity, application: Application, folder: Path, *, pinned: bool) -> None:
+    with told_as_store_error(folder):
+        if application.authority:
+            write_file(folder / CA_FILE, application.authority.encode())
+        if not pinned:
+            write_file(folder / ROOT_FILE, made.root)
+
+
+def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) -> dict[str, Any]:
+    fetch = replace(with_certificate(config.fetch, folder), certificate_file=None, key_file=None)
+    given = temporary(folder)
+    if application.authority:
+        with told_as_store_error(given):
+            write_file(given, application.authority.encode())
+        fetch = replace(fetch, ca_file=str(given))
+    try:
+        controller = Controller(application.url, fetch, config.telemetry.deadline_s)
+        body = {"token": application.token, "serial": application.serial, "csr": csr, "agent": __version__}
+        return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
+    except FetchError as error:
+        if error.final and error.status:
+            raise ConfigurationError(f"the fleet does not take this device: {error}") from error
+        raise UnreachableError(str(error)) from error
+    finally:
+        given.unlink(missing_ok=True)
+
+
+def _identity(answer: dict[str, Any], application: Application) -> Identity:
+    """Who the fleet says this device is. Raises ConfigurationError."""
+    root = answer.get("root")
+    document = {
+        "schema": SCHEMA,
+        **{key: answer.get(key) for key in ("device", "repository", "assignment")},
+        "controller": answer.get("controller") or application.url,
+        "poll_s": answer.get("poll_s"),
+    }
+    if not isinstance(root, dict):
+        raise _odd(application, "it names no root to trust")
+    # as signed: TUF signs the canonical form, whatever this one looks like
+    return parse_identity(json.dumps(document, indent=1) + "\n", json.dumps(root).encode(), f"{application.url}{PATH}")
+
+
+def _check_url(url: str) -> None:
+    """Tokens travel over TLS, or stay on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return
+    if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
+        return
+    raise ConfigurationError(f"{url!r:.200} is no https URL; a controller is asked over TLS only")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _odd(application: Application, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"{application.url}{PATH} answers oddly: {problem:.200}; is it a fleet controller?")
