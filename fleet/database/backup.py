@@ -78,6 +78,8 @@ def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Sav
 
 def _made_current(place: Place, settings: DatabaseSettings) -> str:
     with closing(open_database(place, settings)) as database:
+        if not migrate.revision(database):
+            raise ConfigurationError("holds no tables of edge-fleet; it is no backup of one", file=str(place))
         revision = migrate.upgrade(database)
         with database.write() as connection:
             assignments.leap(connection, settings.restore_leap)

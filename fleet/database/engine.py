@@ -103,7 +103,21 @@ def lock_number(what: str) -> int:
     return int.from_bytes(hashlib.sha256(what.encode(errors="surrogatepass")).digest()[:8], signed=True)
 
 
+def connected_apart(database: Database) -> Connection:
+    """To PostgreSQL, beside the pool and without transactions; closed for good by `close`. Raises AwayError."""
+    engine = _server(database.place, database.settings, poolclass=sa.NullPool)
+    with database.translated():
+        return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
 def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
+    pool = {"pool_size": settings.connections, "max_overflow": 0, "pool_timeout": settings.connection_wait_s}
+    engine = _server(place, settings, **pool)
+    reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return Database(place, settings, reads, engine)
+
+
+def _server(place: Place, settings: DatabaseSettings, **pool: Any) -> Engine:
     options = (
         f"-c statement_timeout={settings.statement_timeout_ms} -c lock_timeout={settings.busy_timeout_ms} "
         f"-c idle_in_transaction_session_timeout={2 * settings.statement_timeout_ms} -c timezone=UTC"
@@ -111,16 +125,8 @@ def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
     every_s = max(1, settings.silence_s // 3)
     silence = {"keepalives_idle": every_s, "keepalives_interval": every_s, "keepalives_count": 2}
     patience = {"connect_timeout": settings.connect_timeout_s, "tcp_user_timeout": 1000 * settings.silence_s}
-    engine = sa.create_engine(
-        place.url,
-        **_COMMON,
-        pool_size=settings.connections,
-        max_overflow=0,
-        pool_timeout=settings.connection_wait_s,
-        connect_args={"options": options, "application_name": "edge-fleet", **silence, **patience},
-    )
-    reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Database(place, settings, reads, engine)
+    arguments = {"options": options, "application_name": "edge-fleet", **silence, **patience}
+    return sa.create_engine(place.url, connect_args=arguments, **_COMMON, **pool)
 
 
 def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: str, *pragmas: str) -> Engine:

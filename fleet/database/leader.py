@@ -12,7 +12,7 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.database.engine import Database, adding, lock_number
+from fleet.database.engine import Database, adding, connected_apart, lock_number
 from fleet.database.errors import FencedError
 from fleet.database.tables import leadership
 
@@ -87,8 +87,8 @@ class LeaseCandidate:
 
 
 class LockCandidate:
-    """For PostgreSQL. The server ends the lock with the connection, also where the leader's machine is gone: it asks
-    after it often enough to know within `lease_s`."""
+    """For PostgreSQL, from version 14 on. The server ends the lock with the connection, within `lease_s` also where the
+    leader's machine is gone or the leader hangs."""
 
     def __init__(self, database: Database, holder: str, office: str) -> None:
         self._database, self._holder, self._office = database, holder, office
@@ -114,13 +114,11 @@ class LockCandidate:
         """See `Candidate`."""
         connection, self._connection, self._fence = self._connection, None, None
         if connection is not None:
-            connection.close()  # for good, as it was detached: the lock must not go back to the pool with it
+            connection.close()
 
     def _acquire(self) -> bool:
+        self._connection = connection = connected_apart(self._database)
         with self._database.translated():
-            connection = self._database.writes.connect().execution_options(isolation_level="AUTOCOMMIT")
-            connection.detach()
-            self._connection = connection
             _watch(connection, self._database.settings.lease_s)
             got = connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._lock))).scalar_one()
         if not got:
@@ -152,7 +150,8 @@ def _enter(connection: Connection, office: str, fence: int, holder: str, until: 
 
 
 def _watch(connection: Connection, lease_s: float) -> None:
-    """Otherwise a server asks after a silent client two hours later."""
+    """Otherwise a server asks after a silent client two hours later, and keeps one that hangs for ever."""
     every_s = max(1, int(lease_s / 3))
-    for name, value in (("idle", every_s), ("interval", every_s), ("count", 2)):
-        connection.execute(sa.select(sa.func.set_config(f"tcp_keepalives_{name}", str(value), False)))
+    keepalives = {f"tcp_keepalives_{name}": every_s for name in ("idle", "interval")} | {"tcp_keepalives_count": 2}
+    for name, value in (keepalives | {"idle_session_timeout": int(1000 * lease_s)}).items():
+        connection.execute(sa.select(sa.func.set_config(name, str(value), False)))

@@ -21,24 +21,10 @@ from fleet.database.place import read_place
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, Fault
-from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, url
+from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]
 REVISIONS = [script.revision for script in ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions()][::-1]
-
-
-def shape(database: Database) -> set[str]:
-    """Everything that is in it, as the database itself lists it."""
-    with database.read() as connection:
-        if connection.dialect.name == "sqlite":
-            rows = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'")
-        else:
-            rows = connection.exec_driver_sql(
-                "SELECT relkind::text, relname, '' FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
-                "SELECT 'trigger', tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal UNION ALL "
-                "SELECT 'function', proname, '' FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
-            )
-        return {str(tuple(row)) for row in rows}
 
 
 def test_tables_and_migrations_agree(database: Database) -> None:

@@ -77,6 +77,20 @@ def content(database: Database) -> dict[str, list[tuple[Any, ...]]]:
         }
 
 
+def shape(database: Database) -> set[str]:
+    """Everything that is in it, as the database itself lists it."""
+    with database.read() as connection:
+        if connection.dialect.name == "sqlite":
+            rows = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'")
+        else:
+            rows = connection.exec_driver_sql(
+                "SELECT relkind::text, relname, '' FROM pg_class WHERE relnamespace = 'public'::regnamespace UNION ALL "
+                "SELECT 'trigger', tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal UNION ALL "
+                "SELECT 'function', proname, '' FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+            )
+        return {str(tuple(row)) for row in rows}
+
+
 @cache
 def _sqlite_template() -> Path:
     file = Path(tempfile.mkdtemp(prefix="edge-fleet-db-")) / "template.sqlite"

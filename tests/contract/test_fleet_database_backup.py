@@ -1,0 +1,162 @@
+"""Backup and restore, on SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fleet.audit import Deed, Head
+from fleet.database import assignments, audit, backup, devices, migrate
+from fleet.database.assignments import BASE, StoredAssignment
+from fleet.database.engine import Database, open_database
+from fleet.database.place import Place, read_place
+from fleet.database.settings import DatabaseSettings
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
+
+__all__ = ["database"]
+SETTINGS = DatabaseSettings(restore_leap=1000)
+
+
+def filled(database: Database) -> None:
+    enrolled(database, "camera-1")
+    with database.write() as connection:
+        devices.label(connection, "camera-1", ["ä'\\\n%"], "")
+        assignments.put(connection, StoredAssignment("camera-1", 7, "d", b"\x00\xff", NOW, NOW, 1))
+        audit.append(connection, Deed("anna", "backup", ""), NOW)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_saved_comes_back(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    with made(kind, tmp_path) as opened:
+        filled(opened)
+        before, tables = content(opened), shape(opened)
+        saved = backup.save(opened, file)
+        enrolled(opened, "camera-2")
+    assert (saved.file, saved.size_bytes, saved.revision) == (file, file.stat().st_size, migrate.newest())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir() if "part" in entry.name] == []
+    with url(kind, tmp_path, empty=True) as text:
+        place = read_place(text, tmp_path)
+        assert backup.restore(file, place, SETTINGS).revision == migrate.newest()
+        with closing(open_database(place, SETTINGS)) as restored:
+            assert shape(restored) == tables
+            assert content(restored) == before | {"numbers": [(BASE, 1007)]}
+            with restored.read() as connection:
+                assert audit.verify(connection, SETTINGS) == audit.head(connection) != Head()
+                assert assignments.current(connection, "camera-1") is None
+            with restored.write() as connection:
+                assert assignments.next_version(connection, "camera-1") == 1008
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backup_is_one_moment_while_others_write(kind: str, tmp_path: Path) -> None:
+    with made(kind, tmp_path) as opened:
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                with opened.write() as connection:
+                    devices.enrol(connection, f"camera-{number}", NOW)
+                    audit.append(connection, Deed("anna", "enrol", f"camera-{number}"), NOW)
+                number += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            backup.save(opened, tmp_path / "backup")
+        finally:
+            stop.set()
+            writer.join()
+    with url(kind, tmp_path, empty=True) as text:
+        place = read_place(text, tmp_path)
+        backup.restore(tmp_path / "backup", place, SETTINGS)
+        with closing(open_database(place)) as restored, restored.read() as connection:
+            log = audit.verify(connection, SETTINGS)
+            assert isinstance(log, Head)
+            assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == log.sequence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_older_backup_gets_the_tables_of_today(kind: str, tmp_path: Path) -> None:
+    with made(kind, tmp_path) as opened:
+        filled(opened)
+        migrate.downgrade(opened, "0001")
+        assert backup.save(opened, tmp_path / "backup").revision == "0001"
+    with url(kind, tmp_path, empty=True) as text:
+        place = read_place(text, tmp_path)
+        assert backup.restore(tmp_path / "backup", place).revision == migrate.newest()
+
+
+def test_nothing_is_restored_over_what_is_there(database: Database, tmp_path: Path) -> None:
+    filled(database)
+    backup.save(database, tmp_path / "backup")
+    before = content(database)
+    with pytest.raises(ConfigurationError, match=r"move it away first|empty database"):
+        backup.restore(tmp_path / "backup", database.place)
+    assert content(database) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_backup_is_refused_and_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    with made(kind, tmp_path) as opened:
+        filled(opened)
+        backup.save(opened, file)
+    whole = file.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"x" * 5000):
+        file.write_bytes(damaged)
+        with url(kind, tmp_path, empty=True) as text:
+            place = read_place(text, tmp_path)
+            with pytest.raises(ConfigurationError):
+                backup.restore(file, place)
+            if place.file is None:
+                with closing(open_database(place)) as left:
+                    assert migrate.revision(left) == ""
+            else:
+                assert not place.file.exists()
+
+
+def test_a_backup_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    with made("sqlite", tmp_path) as opened:
+        filled(opened)
+        backup.save(opened, file)
+        before = file.read_bytes()
+        assert opened.place.file is not None
+        with opened.place.file.open("r+b") as damage:
+            damage.seek(4096)
+            damage.write(b"\xff" * 20_000)
+        with pytest.raises(ConfigurationError, match="cannot be copied"):
+            backup.save(opened, file)
+    assert file.read_bytes() == before
+
+
+def test_passwords_are_no_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said = tmp_path / "said"
+    program = tmp_path / "pg_dump"
+    program.write_text(f'#!/bin/sh\necho "$@" "[$PGPASSWORD]" > {said}\necho no such host >&2\nexit 1\n')
+    program.chmod(0o755)
+    place = read_place("postgresql://anna:secret@nowhere/fleet", tmp_path)
+    with pytest.raises(ConfigurationError, match="pg_dump failed: no such host"):
+        dump(place, tmp_path)
+    assert "secret" not in said.read_text().replace("[secret]", "")
+    assert "[secret]" in said.read_text()
+
+
+def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnreachableError, match="pg_dump is not installed"):
+        dump(read_place("postgresql://nowhere/fleet", tmp_path), tmp_path)
+
+
+def dump(place: Place, folder: Path) -> None:
+    backup._dump(place, folder / "part", DatabaseSettings())

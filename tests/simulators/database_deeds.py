@@ -1,0 +1,180 @@
+"""What a controller does in one transaction, and a process that dies at any point within it.
+
+`python -m tests.simulators.database_deeds URL DEED` does it again and again in children, killing each one statement
+later than the one before, and prints one JSON line: at how many points it was killed, and what was left each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import Connection, event
+
+from fleet.audit import Deed
+from fleet.database import (
+    assignments,
+    audit,
+    certificates,
+    desired,
+    devices,
+    enrolment,
+    leader,
+    migrate,
+    rollouts,
+    sweep,
+    telemetry,
+)
+from fleet.database.assignments import StoredAssignment
+from fleet.database.certificates import Certificate
+from fleet.database.credentials import read_credential
+from fleet.database.desired import Desired
+from fleet.database.engine import Database, open_database
+from fleet.database.intake import Batch, Row
+from fleet.database.place import read_place
+from fleet.database.rollouts import NewFact, StoredRollout
+from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from tests.simulators.databases import NOW, content, shape
+
+SETTINGS = DatabaseSettings()
+HOUR = timedelta(hours=1)
+TARGET = "models/acme/meter-reader/2/release"
+TOKEN = "efe_token"
+POINTS_LIMIT = 400
+
+
+def prepare(database: Database) -> None:
+    """What the deeds need to be there."""
+    with database.write() as connection:
+        given = {"expires": NOW + HOUR, "now": NOW, "by": "anna"}
+        enrolment.create(connection, read_credential(TOKEN), SETTINGS, **given)
+        for number in range(5):
+            devices.enrol(connection, f"camera-{number}", NOW)
+        rollouts.create(connection, StoredRollout("r-1", "n", "meter", TARGET, "running", {}, NOW, "anna"))
+        telemetry.receive(connection, "camera-0", Batch("metrics", 1, rows(1, 2, 5)), NOW, SETTINGS.telemetry)
+        assignments.put(connection, StoredAssignment("camera-0", 4, "d", b"c", NOW, NOW + HOUR, 0))
+        audit.append(connection, Deed("anna", "prepare", ""), NOW)
+    leading = leader.candidate(database, "one")
+    leading.stand(NOW)
+    leading.resign()
+
+
+def rows(*numbers: int) -> list[Row]:
+    """Of telemetry."""
+    return [Row(number, NOW, "vitals", {"n": number}) for number in numbers]
+
+
+def enrol(connection: Connection) -> None:
+    """A device comes with its token."""
+    token = enrolment.redeem(connection, TOKEN, "new", NOW)
+    devices.enrol(connection, "new", NOW)
+    devices.label(connection, "new", token.tags | {"fresh"}, token.site)
+    certificates.add(connection, Certificate("0a", "new", NOW, NOW + HOUR))
+    audit.append(connection, Deed("new", "devices.enrol", "new"), NOW)
+
+
+def offer(connection: Connection) -> None:
+    """The leader opens a wave."""
+    leader.guard(connection, 1)
+    names = [f"camera-{number}" for number in range(5)]
+    rollouts.record(connection, "r-1", [NewFact(NOW, "offered", name) for name in names], SETTINGS, state="running")
+    wanted = [Desired(name, "meter", TARGET, "a" * 64, 9, "r-1", NOW) for name in names]
+    desired.put(connection, wanted, SETTINGS)
+
+
+def sign(connection: Connection) -> None:
+    """The director gives an assignment."""
+    version = assignments.next_version(connection, "camera-0")
+    state = desired.of_device(connection, "camera-0")
+    signed = StoredAssignment("camera-0", version, "e", b"x", NOW, NOW + HOUR, state.revision)
+    assignments.put(connection, signed)
+
+
+def receive(connection: Connection) -> None:
+    """Telemetry comes, of a new boot too."""
+    telemetry.receive(connection, "camera-0", Batch("metrics", 1, rows(3, 4, 6), [(7, 9)]), NOW, SETTINGS.telemetry)
+    telemetry.receive(connection, "camera-0", Batch("metrics", 2, rows(1)), NOW, TelemetrySettings(boots_limit=1))
+
+
+def clear(connection: Connection) -> None:
+    """Old telemetry goes."""
+    sweep.sweep(connection, NOW + timedelta(days=99), SETTINGS.telemetry)
+
+
+def revoke(connection: Connection) -> None:
+    """A device is lost."""
+    devices.revoke(connection, "camera-0", "stolen", NOW)
+    certificates.revoke_all(connection, "camera-0", "stolen", NOW)
+    devices.report(connection, "camera-1", [devices.Running("meter", TARGET, "a", "v", "npu", "s", NOW)], "ok")
+    audit.append(connection, Deed("anna", "devices.revoke", "camera-0"), NOW)
+
+
+DEEDS: dict[str, Callable[[Connection], None]] = {
+    deed.__name__: deed for deed in (enrol, offer, sign, receive, clear, revoke)
+}
+MIGRATE = "migrate"
+
+
+def state(place: str, deed: str) -> str:
+    """All that is there."""
+    with closing(open_database(read_place(place, Path()))) as database:
+        return repr(sorted(shape(database)) if deed == MIGRATE else content(database))
+
+
+def do(place: str, deed: str, until: int) -> None:
+    """In a child: do it, but die at point `until`."""
+    passed = 0
+
+    def point(*_: object) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == until:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    database = open_database(read_place(place, Path()))
+    for name in ("before_cursor_execute", "commit"):
+        event.listen(database.writes, name, point)
+    if deed == MIGRATE:
+        migrate.upgrade(database)
+    else:
+        with database.write() as connection:
+            DEEDS[deed](connection)
+
+
+def killed(place: str, deed: str, until: int) -> bool:
+    """Whether the child died on its way."""
+    child = os.fork()
+    if child == 0:
+        try:
+            do(place, deed, until)
+        except BaseException as error:  # noqa: BLE001 a child says what happened and never returns to its parent's code
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    if os.waitstatus_to_exitcode(status):
+        raise RuntimeError(f"{deed} failed")
+    return False
+
+
+def main(place: str, deed: str) -> None:
+    """Kill at every point, then let it happen."""
+    before, left = state(place, deed), []
+    step = 5 if deed == MIGRATE else 1  # a hundred statements, all of one kind
+    while killed(place, deed, 1 + step * len(left)):
+        left.append(state(place, deed) == before)
+        if len(left) > POINTS_LIMIT:
+            raise RuntimeError("it never ends")
+    print(json.dumps({"points": len(left), "as_before": sum(left), "done": state(place, deed) != before}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""A replica in a process of its own that does what it is told, a line at a time: `NAME ARGUMENT…` in, its result out.
+
+`python -m tests.simulators.database_racer URL NAME` answers "ready" first.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from fleet.database import assignments, devices, enrolment, leader, rollouts
+from fleet.database.assignments import StoredAssignment
+from fleet.database.engine import Database, open_database
+from fleet.database.errors import DatabaseError
+from fleet.database.place import read_place
+from fleet.database.rollouts import NewFact
+from fleet.database.settings import DatabaseSettings
+from tests.simulators.databases import NOW
+
+SETTINGS = DatabaseSettings(lease_s=0.5)
+HOUR = timedelta(hours=1)
+
+
+class Racer:
+    """The parent's side; `with` ends the process."""
+
+    def __init__(self, place: str, name: str) -> None:
+        command = [sys.executable, "-W", "error", "-m", "tests.simulators.database_racer", place, name]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.tell("")
+
+    def tell(self, line: str) -> None:
+        """Begin; `said` waits for the end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        """The result."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, line: str) -> str:
+        """Both."""
+        self.tell(line)
+        return self.said()
+
+    def __enter__(self) -> Self:
+        assert self.said() == "ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Replica:
+    """The child's side. Every method answers in a word."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        self.database, self.name = database, name
+        self.candidate = leader.candidate(database, name)
+
+    def redeem(self, text: str) -> str:
+        """Use an enrolment token."""
+        with self.database.write() as connection:
+            enrolment.redeem(connection, text, self.name, NOW)
+        return "won"
+
+    def put(self, device: str, version: str) -> str:
+        """Keep an assignment that was signed beforehand."""
+        with self.database.write() as connection:
+            assignments.put(connection, self._signed(device, int(version)))
+        return "won"
+
+    def sign(self, device: str) -> str:
+        """Sign the next one, as the director does: the version."""
+        with self.database.write() as connection:
+            version = assignments.next_version(connection, device)
+            assignments.put(connection, self._signed(device, version))
+        return str(version)
+
+    def record(self, rollout: str, expected: str) -> str:
+        """A fact behind the last one that is known."""
+        with self.database.write() as connection:
+            rollouts.record(connection, rollout, [NewFact(NOW, self.name)], SETTINGS, expected=int(expected))
+        return "won"
+
+    def add(self, rollout: str) -> str:
+        """A fact behind whatever is there: its number."""
+        with self.database.write() as connection:
+            return str(rollouts.record(connection, rollout, [NewFact(NOW, self.name)], SETTINGS))
+
+    def stand(self, seconds: str) -> str:
+        """For leader, at that time: the fence."""
+        return str(self.candidate.stand(NOW + timedelta(seconds=float(seconds))))
+
+    def resign(self) -> str:
+        """As leader."""
+        self.candidate.resign()
+        return "resigned"
+
+    def decide(self, fence: str, device: str) -> str:
+        """As a leader with that fence."""
+        with self.database.write() as connection:
+            leader.guard(connection, int(fence))
+            devices.label(connection, device, [self.name], "")
+        return "won"
+
+    def _signed(self, device: str, version: int) -> StoredAssignment:
+        return StoredAssignment(device, version, self.name, b"", NOW, NOW + HOUR, 0)
+
+
+def main(place: str, name: str) -> None:
+    """Serve until the parent is gone."""
+    with closing(open_database(read_place(place, Path()), SETTINGS)) as database:
+        replica = Replica(database, name)
+        for line in sys.stdin:
+            words = line.split()
+            if not words:
+                print("ready", flush=True)
+                continue
+            method: Callable[..., str] = getattr(replica, words[0])
+            try:
+                print(method(*words[1:]), flush=True)
+            except DatabaseError as refused:
+                print(type(refused).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
