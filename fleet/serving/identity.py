@@ -1,0 +1,103 @@
+"""Which device asks: its certificate on this connection, or in the header of a trusted proxy. Nobody else's word."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+
+from cryptography import x509
+
+from fleet.authority.certificate import DeviceCertificate
+from fleet.authority.verify import check_holds, verified
+from fleet.problems import ProblemError
+from fleet.serving.asgi import Application, Receive, Scope, Send, header_values, without_headers
+from fleet.serving.peer import Peer
+from fleet.serving.proxies import ForwardedError, Proxies, forwarded_address, forwarded_certificate
+from fleet.serving.settings import ProxySettings
+from gateway.domain.errors import Fault, RequestError
+
+VERIFIED_LIMIT = 16_384
+"""Certificates remembered as verified: one costs about 1 KiB to remember and 0.2 ms to verify."""
+
+
+class Recognition:
+    """What it takes to tell whose certificate it is. `revoked` gives serials (hex) as they are now."""
+
+    def __init__(
+        self, trusted: Sequence[x509.Certificate], revoked: Callable[[], Collection[str]], now: Callable[[], datetime]
+    ) -> None:
+        self._trusted, self._revoked, self._now = tuple(trusted), revoked, now
+        self._known: OrderedDict[bytes, DeviceCertificate] = OrderedDict()
+
+    def device(self, certificate_der: bytes) -> DeviceCertificate:
+        """Raises RequestError UNAUTHENTICATED: not of this CA, over, revoked."""
+        now, digest = self._now(), hashlib.sha256(certificate_der).digest()
+        known = self._known.get(digest)
+        if known is None:
+            known = verified(_parsed(certificate_der), self._trusted, now)
+            self._known[digest] = known
+            if len(self._known) > VERIFIED_LIMIT:
+                self._known.popitem(last=False)
+        check_holds(known, self._revoked(), now)
+        return known
+
+
+class Identity:
+    """ASGI: leaves a `Peer` in `scope["state"]["peer"]`. `counts` hears of headers from whom nobody trusts."""
+
+    def __init__(
+        self,
+        app: Application,
+        recognition: Recognition,
+        proxies: Proxies,
+        settings: ProxySettings,
+        counts: Counter[str],
+    ) -> None:
+        self._app, self._recognition, self._proxies = app, recognition, proxies
+        self._settings, self._counts = settings, counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ProblemError 400 for headers of a trusted proxy that cannot be read."""
+        state = scope.setdefault("state", {})
+        state["peer"] = self._peer(scope, str((scope.get("client") or ("",))[0]), state.get("client_certificate"))
+        await self._app(scope, receive, send)
+
+    def _peer(self, scope: Scope, address: str, shown: bytes | None) -> Peer:
+        said = header_values(scope, self._settings.certificate_header)
+        hops = header_values(scope, self._settings.address_header)
+        without_headers(scope, (self._settings.certificate_header, self._settings.address_header))
+        if shown is None and self._proxies.trusts(address):
+            return self._forwarded(said, hops, address)
+        if said:
+            self._counts["certificate_header_ignored"] += 1
+        if hops:
+            self._counts["address_header_ignored"] += 1
+        return self._recognised(shown, address)
+
+    def _forwarded(self, said: Sequence[str], hops: Sequence[str], address: str) -> Peer:
+        try:
+            certificate = forwarded_certificate(said, self._settings.certificate_form)
+        except ForwardedError as error:
+            self._counts["certificate_header_unreadable"] += 1
+            problem = f"the proxy's header {self._settings.certificate_header} cannot be used: {error}; see [proxy]"
+            raise ProblemError(400, problem) from None
+        return self._recognised(certificate, forwarded_address(hops, self._proxies) or address, proxied=True)
+
+    def _recognised(self, shown: bytes | None, address: str, *, proxied: bool = False) -> Peer:
+        if shown is None:
+            return Peer(address, proxied=proxied)
+        try:
+            return Peer(address, self._recognition.device(shown), proxied)
+        except RequestError as error:
+            self._counts["certificate_refused"] += 1
+            return Peer(address, None, proxied, error)
+
+
+def _parsed(certificate_der: bytes) -> x509.Certificate:
+    try:
+        return x509.load_der_x509_certificate(certificate_der)
+    except ValueError as error:
+        problem = f"the client certificate cannot be read ({error!s:.200}); enrol the device anew"
+        raise RequestError(Fault.UNAUTHENTICATED, problem) from None

@@ -1,0 +1,142 @@
+"""What a trusted proxy says about who asks. Pure; that the sender is trusted, `identity` has seen before."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from gateway.domain.errors import ConfigurationError
+
+UNIX = "unix"
+HOPS_LIMIT = 32
+_BYTES = re.compile(r":([A-Za-z0-9+/]+={0,2}):")
+_PAIR = re.compile(r'([A-Za-z]{1,16})=("(?:[^"\\]|\\.)*"|[^;,"]*)(;|,|$)')
+"""Of Envoy's header: `Key=value` or `Key="quoted value"`, by semicolons; a comma begins what another proxy added."""
+
+
+class ForwardedError(ValueError):
+    """A trusted proxy's header cannot be read: it is configured otherwise than this controller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Whose headers count."""
+
+    networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    unix: bool = False
+
+    def trusts(self, address: str) -> bool:
+        """`address` "": whoever came by a UNIX socket."""
+        if not address:
+            return self.unix
+        try:
+            parsed = _plain(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self.networks)
+
+
+def read_proxies(texts: Iterable[str]) -> Proxies:
+    """Addresses, networks (host bits 0), or "unix". Raises ConfigurationError."""
+    networks, unix = [], False
+    for text in texts:
+        if text == UNIX:
+            unix = True
+            continue
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            problem = f"{error}; write an address, a network such as 10.0.0.0/24, or {UNIX!r}"
+            raise ConfigurationError(problem, table="proxy", key="trusted") from None
+    return Proxies(tuple(networks), unix)
+
+
+def forwarded_certificate(values: Sequence[str], form: str) -> bytes | None:
+    """The certificate (DER) that the headers name; None where they name none. Raises ForwardedError.
+
+    Several mean that the proxy appends to what its clients send: nobody could tell whose certificate it is.
+    """
+    filled = [value.strip() for value in values if value.strip()]
+    if not filled:
+        return None
+    if len(filled) > 1:
+        raise ForwardedError("it came more than once; the proxy must replace what its clients send")
+    try:
+        return {"pem": _pem, "rfc9440": _rfc9440, "xfcc": _xfcc}[form](filled[0])
+    except ForwardedError:
+        raise
+    except ValueError as error:
+        raise ForwardedError(f"it is no certificate of the form {form!r} ({error!s:.100})") from None
+
+
+def forwarded_address(values: Sequence[str], proxies: Proxies) -> str | None:
+    """Who asked the first of our proxies: the last address that is not trusted. None where none is said."""
+    hops = [hop.strip() for hop in ",".join(values).split(",") if hop.strip()][-HOPS_LIMIT:]
+    last = None
+    for hop in reversed(hops):
+        try:
+            last = str(_plain(hop.strip("[]")))
+        except ValueError:
+            return last  # from here on it is what somebody wrote
+        if not proxies.trusts(last):
+            return last
+    return last
+
+
+def address_group(address: str) -> str:
+    """By what requests of an address are counted: an IPv6 site has 2**64 addresses or more."""
+    try:
+        parsed = _plain(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Without a zone; an IPv4 address behind an IPv6 socket as what it is."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
+
+
+def _pem(value: str) -> bytes:
+    found = x509.load_pem_x509_certificates(unquote_to_bytes(value))
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} certificates")
+    return found[0].public_bytes(Encoding.DER)
+
+
+def _rfc9440(value: str) -> bytes:
+    """RFC 9440, 2.2: a byte sequence of structured fields."""
+    found = _BYTES.fullmatch(value)
+    if not found:
+        raise ValueError("no :base64: sequence")
+    try:
+        return base64.b64decode(found[1], validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _xfcc(value: str) -> bytes | None:
+    """Envoy's `Cert`; None where it names none, as for a client without a certificate."""
+    pairs, place = {}, 0
+    while place < len(value):
+        found = _PAIR.match(value, place)
+        if not found:
+            raise ValueError("no Key=value pairs")
+        if found[3] == ",":
+            raise ForwardedError("it has several elements; set forward_client_cert_details to SANITIZE_SET")
+        if found[1].lower() in pairs and found[1].lower() == "cert":
+            raise ForwardedError("it names several certificates")
+        pairs[found[1].lower()] = found[2].strip('"')
+        place = found.end()
+    return _pem(pairs["cert"]) if pairs.get("cert") else None

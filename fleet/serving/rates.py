@@ -1,0 +1,102 @@
+"""How often somebody may ask: token buckets in a table that cannot grow without end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from http import HTTPStatus
+
+from fleet.problems import STATUSES, ProblemError
+from fleet.serving.asgi import Application, Message, Receive, Scope, Send, peer_of
+from fleet.serving.peer import Peer
+from fleet.serving.proxies import address_group
+from fleet.serving.settings import RateSettings
+from gateway.domain.errors import RequestError
+
+NS = 1_000_000_000
+_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+class Buckets:
+    """One bucket a key: `burst` at first, refilled by `per_s`. Of keys beyond `limit` the longest silent is forgotten,
+    which fills its bucket."""
+
+    def __init__(self, per_s: float, burst: float, limit: int) -> None:
+        self._per_s, self._burst, self._limit = per_s, max(1.0, burst), limit
+        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def take(self, key: str, now_ns: int, cost: float = 1.0) -> float:
+        """Seconds until it is `key`'s turn: 0.0 where it is now; then `cost` is taken."""
+        if not self._per_s:
+            return 0.0
+        level = self._level(key, now_ns)
+        granted = level >= 1.0
+        self._keep(key, level - cost if granted else level, now_ns)
+        return 0.0 if granted else (1.0 - level) / self._per_s
+
+    def fine(self, key: str, now_ns: int, cost: float) -> None:
+        """Take `cost` whatever is left; never more than one burst of debt."""
+        if self._per_s:
+            self._keep(key, max(-self._burst, self._level(key, now_ns) - cost), now_ns)
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._levels)
+
+    def _level(self, key: str, now_ns: int) -> float:
+        level, then_ns = self._levels.get(key, (self._burst, now_ns))
+        return min(self._burst, level + max(0, now_ns - then_ns) / NS * self._per_s)
+
+    def _keep(self, key: str, level: float, now_ns: int) -> None:
+        self._levels[key] = (level, now_ns)
+        self._levels.move_to_end(key)
+        if len(self._levels) > self._limit:
+            self._levels.popitem(last=False)
+
+
+class Rates:
+    """ASGI: a device counts by its name, wherever it calls from; who has no certificate by address."""
+
+    def __init__(
+        self,
+        app: Application,
+        settings: RateSettings,
+        counts: Counter[str],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._app, self._settings, self._counts, self._now_ns = app, settings, counts, now_ns
+        self._devices = Buckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
+        self._addresses = Buckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ProblemError 429; RequestError UNAUTHENTICATED for a certificate that does not hold."""
+        peer = peer_of(scope)
+        kind, buckets, key = self._bucket(peer)
+        wait_s = buckets.take(key, self._now_ns())
+        if wait_s:
+            self._counts[f"rate_limited_{kind}"] += 1
+            problem = f"{key or 'whoever uses the UNIX socket'} asks too often; ask again in {wait_s:.1f} s"
+            raise ProblemError(429, problem, retry_after_s=wait_s)
+
+        def fine() -> None:
+            buckets.fine(key, self._now_ns(), self._settings.refusal_cost)
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in _REFUSALS:
+                fine()
+            await send(message)
+
+        try:
+            if peer.refusal:
+                raise peer.refusal
+            await self._app(scope, receive, watched)
+        except RequestError as error:
+            if STATUSES[error.fault] in _REFUSALS:
+                fine()
+            raise
+
+    def _bucket(self, peer: Peer) -> tuple[str, Buckets, str]:
+        if peer.device:
+            return "device", self._devices, peer.device
+        return "address", self._addresses, address_group(peer.address)

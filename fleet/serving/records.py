@@ -1,0 +1,119 @@
+"""The outermost part: every request has a number, a line in the log and, whatever happens within, an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import Counter
+from typing import Any
+
+from fleet.problems import Problem, ProblemError, plain_problem, problem_of
+from fleet.serving.asgi import Application, Message, Receive, Scope, Send, respond
+from gateway.domain.errors import Fault, RequestError
+
+PATH_LIMIT_CHARACTERS = 200
+SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""What an answer does not say itself."""
+STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
+_access = logging.getLogger("fleet.access")
+_log = logging.getLogger(__name__)
+
+
+class Records:
+    """ASGI. Answers what the parts further in refuse; bounds how many requests are in progress.
+
+    The log line holds neither query nor headers: that is where secrets travel.
+    """
+
+    def __init__(self, app: Application, max_requests: int, counts: Counter[str]) -> None:
+        self._app, self._max_requests, self._counts = app, max_requests, counts
+        self._inside = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        scope.setdefault("state", {})["request_id"] = str(uuid.uuid4())
+        answer = _Answer(scope, send)
+        self._inside += 1
+        try:
+            await self._answered(scope, receive, answer)
+        finally:
+            self._inside -= 1
+            answer.log()
+
+    async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        try:
+            self._check_load()
+            await self._app(scope, receive, answer.send)
+        except (RequestError, ProblemError) as error:
+            await answer.refuse(problem_of(error))
+        except asyncio.CancelledError:
+            # The server stops and the grace is over; this is the request's outermost frame, so it ends here.
+            _log.warning("%s: a request to %s was cut off by the shutdown", *answer.named)
+            problem = "the controller is stopping; ask again later"
+            await answer.refuse(problem_of(RequestError(Fault.UNAVAILABLE, problem)))
+        except Exception:  # noqa: BLE001  the task of one request: a defect in it must not take down others
+            _log.exception("%s: a request to %s failed", *answer.named)
+            await answer.refuse(plain_problem(500, "internal error; the controller's log says more"))
+
+    def _check_load(self) -> None:
+        if self._inside > self._max_requests:
+            self._counts["requests_turned_away"] += 1
+            raise RequestError(Fault.OVERLOADED, f"{self._max_requests} requests are in progress; try again later")
+
+
+class _Answer:
+    """What goes out, on its way."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope, self._send = scope, send
+        self._began_ns = time.monotonic_ns()
+        self._status, self._bytes = 0, 0
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The request's number and path; the path as it came, so that no line break is in it."""
+        raw = self._scope.get("raw_path") or self._scope["path"].encode()
+        return self._scope["state"]["request_id"], raw[:PATH_LIMIT_CHARACTERS].decode("ascii", "replace")
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            message["headers"] = self._headers(list(message.get("headers", ())))
+        else:
+            self._bytes += len(message.get("body", b"")) + message.get("count", 0)
+        await self._send(message)
+
+    async def refuse(self, problem: Problem) -> None:
+        """Unless an answer has begun: then it ends here, and the server cuts the connection."""
+        if not self._status:
+            await respond(problem, self._scope, self.send)
+
+    def log(self) -> None:
+        """One line."""
+        state: dict[str, Any] = self._scope["state"]
+        peer = state.get("peer")
+        caller = state.get("caller") or (peer.device if peer else "") or "-"
+        address = (peer.address if peer else (self._scope.get("client") or ("",))[0]) or "-"
+        took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
+        number, path = self.named
+        words = (number, address, str(caller)[:128], self._scope["method"][:16], path)
+        _access.info("%s %s %s %s %s %d %d bytes %.1f ms", *words, self._status, self._bytes, took_ms)
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        said = {bytes(name).lower() for name, _ in headers}
+        headers += [header for header in SECURITY_HEADERS if header[0] not in said]
+        if self._scope.get("scheme") == "https":
+            headers.append(STRICT_TRANSPORT)
+        return [*headers, (b"x-request-id", self._scope["state"]["request_id"].encode())]

@@ -1,0 +1,62 @@
+"""Bounds of the controller's HTTP server, and whom it believes about who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.domain.errors import ConfigurationError
+
+FORMS = ("pem", "xfcc", "rfc9440")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """`[proxy]`: servers in front that end TLS and say who asks. Headers of anybody else are ignored and counted."""
+
+    trusted: tuple[str, ...] = ()  # their addresses or networks; "unix" for whoever may open the UNIX socket
+    certificate_header: str = "Client-Cert"  # in which they hand on the device's certificate
+    certificate_form: str = (
+        "rfc9440"  # how: rfc9440, pem (URL-encoded, as nginx's $ssl_client_escaped_cert), xfcc (Envoy)
+    )
+    address_header: str = "X-Forwarded-For"  # in which they append the address of who asked them
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if self.certificate_form not in FORMS:
+            problem = f"{self.certificate_form!r:.40} is none of {', '.join(FORMS)}"
+            raise ConfigurationError(problem, table="proxy", key="certificate_form")
+
+
+@dataclass(frozen=True, slots=True)
+class RateSettings:
+    """`[rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come."""
+
+    device_per_s: float = 5.0  # of one device, known by its certificate
+    device_burst: float = 60.0  # a first fetch asks for a few dozen files in a row
+    address_per_s: float = 20.0  # of one address (IPv6: one /64) without a certificate: enrolment, operators
+    address_burst: float = 200.0  # likewise
+    refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
+    tracked_limit: int = 100_000  # devices and addresses remembered, each; the longest silent are forgotten first
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """`[serve]`: nothing from a peer is unbounded."""
+
+    max_connections: int = 8_192  # open at once; further ones are answered 503
+    max_connections_per_address: int = 1_024  # of them from one address that is no trusted proxy
+    max_requests: int = 1_024  # in progress at once; further ones are answered 503
+    max_header_bytes: int = 32_768  # request line and headers; a proxy's certificate header lies in it
+    max_body_bytes: int = 1_048_576  # 1 MiB: a request body, where its route has no bound of its own
+    max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
+    backlog: int = 1_024  # connections the kernel holds until they are accepted
+    handshake_timeout_s: float = 10.0  # for TLS
+    header_timeout_s: float = 10.0  # for request line and headers
+    body_timeout_s: float = 60.0  # for a body, where its route has no bound of its own
+    write_timeout_s: float = 30.0  # how long a peer may take nothing of its answer
+    keep_alive_s: int = 30  # how long an idle connection is kept
+    send_piece_bytes: int = 131_072  # of a file at a time: a peer takes one in write_timeout_s, or is cut off
+    retry_after_s: float = 5.0  # told with a 503
+    unix_socket_mode: int = 0o660  # of UNIX sockets; proxies need to be of the group
+    rates: RateSettings = field(default_factory=RateSettings)
+    proxy: ProxySettings = field(default_factory=ProxySettings)

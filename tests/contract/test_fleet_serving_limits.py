@@ -1,0 +1,281 @@
+"""Nothing from a peer is unbounded: number, size, time; what happens to those who drag, leave, or ask too often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+
+import httpx
+import pytest
+
+from fleet.serving.bodies import BodyBound
+from fleet.serving.settings import RateSettings, ServingSettings
+from tests.simulators.fleet_http import controlling, device, hang_up
+
+pytestmark = pytest.mark.asyncio
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def said(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
+    """Status and JSON of one answer."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.split("content-length: ")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+async def test_headers_that_never_end_and_those_who_say_nothing(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(header_timeout_s=0.1)) as controller:
+        for beginning in (b"", b"GET / HTTP/1.1\r\n"):
+            reader, writer = await controller.connect()
+            writer.write(beginning)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1)
+            await hang_up(writer)
+
+
+async def test_bytes_now_and_then_buy_no_time(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(header_timeout_s=0.2)) as controller:
+        reader, writer = await controller.connect()
+
+        async def drip() -> None:
+            for byte in b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(ConnectionError):
+            await drip()
+        reader.feed_eof()
+        await hang_up(writer)
+
+
+async def test_headers_beyond_the_limit_and_what_is_no_http(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(max_header_bytes=1000)) as controller:
+        for junk in (b"GET / HTTP/1.1\r\nX: " + b"a" * 2000, b"\x16\x03\x01 junk\r\n\r\n"):
+            reader, writer = await controller.connect()
+            writer.write(junk)
+            status, problem = await said(reader)
+            assert (status, problem["title"]) == (400, "Bad Request")
+            await hang_up(writer)
+
+
+async def test_a_silent_tls_peer_is_given_up(tmp_path) -> None:
+    async with controlling(tmp_path, tls=True, settings=ServingSettings(handshake_timeout_s=0.1)) as controller:
+        reader, writer = await controller.connect()
+        assert await reader.read() == b""
+        await hang_up(writer)
+
+
+@pytest.mark.parametrize(
+    "settings", [ServingSettings(max_connections=2), ServingSettings(max_connections_per_address=2)]
+)
+async def test_too_many_connections_are_told_so(tmp_path, settings) -> None:
+    async with controlling(tmp_path, settings=settings) as controller:
+        kept = [await controller.connect() for _ in range(2)]
+        for reader, writer in kept:
+            writer.write(ASK)
+            assert (await said(reader))[0] == 200
+        reader, writer = await controller.connect()
+        assert (await said(reader))[0] == 503
+        await hang_up(writer)
+        assert controller.counts["connections_turned_away"] == 1
+        for _, writer in kept:
+            await hang_up(writer)
+        async with controller.client() as client:
+            status = 503
+            while status == 503:  # until the server has seen them leave
+                status = (await client.get("/")).status_code
+            assert status == 200
+
+
+async def test_too_many_requests_at_once_are_told_so(tmp_path) -> None:
+    async with (
+        controlling(tmp_path, settings=ServingSettings(max_requests=1)) as controller,
+        controller.client() as client,
+    ):
+        slow = asyncio.create_task(client.get("/slow"))
+        refused = await client.get("/")
+        while refused.status_code == 200:  # until the slow one is in
+            refused = await client.get("/")
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "5"
+        slow.cancel()
+
+
+@pytest.mark.parametrize("path", ["/", "/unread"])
+async def test_a_body_that_says_it_is_too_large_is_not_read(tmp_path, path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(max_body_bytes=10)) as controller:
+        reader, writer = await controller.connect()
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n".encode())
+        status, problem = await said(reader)
+        assert (status, problem["fault"]) == (413, "TOO_LARGE")
+        await hang_up(writer)
+
+
+async def test_a_body_in_chunks_is_too_large_all_the_same_and_exactly_the_limit_is_not(tmp_path) -> None:
+    async def chunks(count: int):
+        for _ in range(count):
+            yield b"x" * 5
+
+    settings = ServingSettings(max_body_bytes=10)
+    async with controlling(tmp_path, settings=settings) as controller, controller.client() as client:
+        assert (await client.post("/", content=chunks(2))).json()["size"] == 10
+        assert (await client.post("/", content=chunks(3))).status_code == 413
+
+
+async def test_bounds_by_route(tmp_path) -> None:
+    bounds = {"/telemetry": BodyBound(100, 1)}
+    usual = BodyBound(10, 1)
+    controlled = controlling(tmp_path, bound=lambda scope: bounds.get(scope["path"], usual))
+    async with controlled as controller, controller.client() as client:
+        assert (await client.post("/telemetry", content=bytes(100))).status_code == 200
+        assert (await client.post("/other", content=bytes(100))).status_code == 413
+
+
+async def test_what_all_requests_hold_is_bounded_and_given_back(tmp_path) -> None:
+    settings = ServingSettings(max_buffered_bytes=100)
+    async with controlling(tmp_path, settings=settings) as controller, controller.client() as client:
+        for _ in range(3):
+            assert (await client.post("/", content=bytes(100))).status_code == 200
+        refused = await client.post("/", content=bytes(101))
+        assert (refused.status_code, refused.json()["fault"]) == (503, "OVERLOADED")
+
+
+async def test_a_body_that_does_not_come_is_given_up(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(body_timeout_s=0.1)) as controller:
+        reader, writer = await controller.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc")
+        status, problem = await said(reader)
+        assert (status, problem["fault"]) == (408, "EXPIRED")
+        assert await reader.read() == b""
+        await hang_up(writer)
+
+
+async def test_a_body_nobody_reads_is_thrown_away_but_not_for_ever(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(body_timeout_s=0.2)) as controller:
+        reader, writer = await controller.connect()
+        writer.write(b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
+        assert (await said(reader))[0] == 200
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(1)
+        await hang_up(writer)
+
+
+async def test_an_answer_nobody_takes_is_given_up(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(write_timeout_s=0.2)) as controller:
+        reader, writer = await controller.connect()
+        writer.write(ASK.replace(b" / ", b" /large "))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        await gone(controller)
+        await hang_up(writer)
+
+
+async def gone(controller) -> None:
+    """Until the server has no connection any more."""
+    while controller.server._shared.state.connections:
+        await asyncio.sleep(0.01)
+
+
+async def test_an_idle_connection_is_closed(tmp_path) -> None:
+    async with controlling(tmp_path, settings=ServingSettings(keep_alive_s=0)) as controller:
+        reader, writer = await controller.connect()
+        writer.write(ASK)
+        assert (await said(reader))[0] == 200
+        assert await reader.read() == b""
+        await hang_up(writer)
+
+
+async def test_a_stop_lets_requests_end_and_tells_those_it_cuts_off(tmp_path) -> None:
+    proceed = asyncio.Event()
+
+    def waiting(app):
+        async def wrapped(scope, receive, send):
+            if b"patient" in scope["query_string"]:
+                scope["state"]["proceed"] = proceed
+            await app(scope, receive, send)
+
+        return wrapped
+
+    async with controlling(tmp_path, wrap=waiting) as controller, controller.client() as client:
+        patient, endless = (asyncio.create_task(client.get(path)) for path in ("/slow?patient", "/slow"))
+        while len(controller.server._shared.state.tasks) < 2:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(controller.server.stop(0.3))
+        while controller.server._servers[0].is_serving():
+            await asyncio.sleep(0.01)
+        with pytest.raises(httpx.ConnectError):
+            await client.get("/")
+        proceed.set()
+        assert (await patient).status_code == 200
+        cut = await endless
+        assert (cut.status_code, "stopping" in cut.json()["detail"]) == (503, True)
+        await stopping
+
+
+async def test_who_asks_too_often_is_told_when_to_come_back(tmp_path) -> None:
+    rates = RateSettings(device_per_s=0.001, device_burst=3, address_per_s=0.001, address_burst=2)
+    one, two = device("one"), device("two")
+    async with controlling(tmp_path, tls=True, settings=ServingSettings(rates=rates)) as controller:
+        for shown, burst in ((one, 3), (two, 3), (None, 2)):
+            async with controller.client(shown) as client:
+                answers = [await client.get("/") for _ in range(burst + 1)]
+            assert [answer.status_code for answer in answers] == [200] * burst + [429]
+            assert int(answers[-1].headers["retry-after"]) >= 900
+            assert answers[-1].json()["fault"] == "OVERLOADED"
+        assert controller.counts == {"rate_limited_device": 2, "rate_limited_address": 1}
+
+
+async def test_who_guesses_is_soon_slow(tmp_path) -> None:
+    rates = RateSettings(address_per_s=0.001, address_burst=10, refusal_cost=5)
+    async with (
+        controlling(tmp_path, settings=ServingSettings(rates=rates)) as controller,
+        controller.client() as client,
+    ):
+        assert [(await client.get("/denied")).status_code for _ in range(3)] == [401, 401, 429]
+
+
+async def test_a_revoked_device_counts_as_a_stranger_of_its_address(tmp_path) -> None:
+    rates = RateSettings(address_per_s=0.001, address_burst=10, refusal_cost=5)
+    bad = device("bad")
+    async with controlling(tmp_path, tls=True, settings=ServingSettings(rates=rates)) as controller:
+        controller.revoked.add(bad.certificate.serial)
+        async with controller.client(bad) as client:
+            assert [(await client.get("/")).status_code for _ in range(3)] == [401, 401, 429]
+
+
+async def test_every_answer_bears_a_number_and_headers_that_keep_browsers_safe(tmp_path) -> None:
+    async with controlling(tmp_path) as controller, controller.client() as client:
+        for path, status in (("/", 200), ("/denied", 401), ("/broken", 500)):
+            answer = await client.get(path)
+            assert answer.status_code == status
+            assert str(uuid.UUID(answer.headers["x-request-id"])) == answer.headers["x-request-id"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+            assert answer.headers["cache-control"] == "no-store"
+            assert "server" not in answer.headers
+            if status != 200:
+                assert answer.json()["instance"] == f"urn:uuid:{answer.headers['x-request-id']}"
+        assert (await client.get("/denied")).headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_log_says_who_asked_what_and_no_secret(tmp_path, caplog) -> None:
+    camera = device("camera-7")
+    with caplog.at_level(logging.INFO, logger="fleet.access"):
+        async with controlling(tmp_path, tls=True) as controller, controller.client(camera) as client:
+            answer = await client.get("/a%0Ab?token=secret", headers={"Authorization": "Bearer secret"})
+    lines = [record.getMessage() for record in caplog.records if record.name == "fleet.access"]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{answer.headers['x-request-id']} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
+    assert "secret" not in caplog.text
+
+
+async def test_a_defect_is_told_to_the_log_alone(tmp_path, caplog) -> None:
+    async with controlling(tmp_path) as controller, controller.client() as client:
+        answer = await client.get("/broken")
+        assert "a defect" not in answer.text
+        assert "ZeroDivisionError: a defect" in caplog.text
+        assert answer.headers["x-request-id"] in caplog.text
+        assert (await client.get("/")).status_code == 200
