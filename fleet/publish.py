@@ -107,7 +107,7 @@ def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
         version = draft.metadata.signed.version
         return f"it is version {version}, {expected} comes next: another was published meanwhile, make the change again"
     if draft.missing:
-        return f"it lacks {draft.missing} signature(s): edge-fleet sign {draft.role}.json"
+        return f"it lacks {draft.missing} signature(s): edge-fleet sign drafts/{draft.role}.json"
     return "it has expired: make the change again" if draft.metadata.signed.is_expired(now) else ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
 from fleet.drafts import Draft
+from fleet.roles import DIRECTOR
 from fleet.signing import Drafting, renew, rotate
 
 
@@ -18,7 +19,10 @@ def command(arguments: argparse.Namespace) -> int:
             return save_drafts(work, _renewed(drafting, arguments.role), as_json=arguments.json)
         threshold = arguments.threshold if arguments.threshold is not None else drafting.threshold(arguments.role) or 1
         drafts = rotate(drafting, arguments.role, public_keys(arguments.key), threshold)
-        return save_drafts(work, drafts, as_json=arguments.json)
+        code = save_drafts(work, drafts, as_json=arguments.json)
+        if arguments.role == DIRECTOR and not arguments.json:
+            print("once it is published: edge-fleet assign all --renew, or devices refuse what the old key signed")
+        return code
 
 
 def _renewed(drafting: Drafting, roles: list[str]) -> list[Draft]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from securesystemslib.signer import Signer
@@ -27,9 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
     limit = FleetSettings().document_limit_bytes
     drafts = {Path(name): read_draft(read_bounded(Path(name), limit), name) for name in arguments.draft}
     signers = [load_signer(Path(key), asker(arguments)) for key in arguments.key]
-    for file, draft in drafts.items():
-        if not any(signer.public_key.keyid in draft.keys for signer in signers):
-            raise ConfigurationError(f"none of these keys has a say in {draft.role}", file=str(file))
+    drafts = _concerning(drafts, signers, as_json=arguments.json)
     done = [_sign(file, draft, signers, arguments) for file, draft in drafts.items()]
     if arguments.json:
         documents = [
@@ -37,6 +36,20 @@ def command(arguments: argparse.Namespace) -> int:
         ]
         print_json({"signed": documents})
     return 0 if all(done) else 1
+
+
+def _concerning(drafts: Mapping[Path, Draft], signers: Sequence[Signer], *, as_json: bool) -> dict[Path, Draft]:
+    """The drafts in which these keys have a say; ConfigurationError where they have none in any."""
+    ids = {signer.public_key.keyid for signer in signers}
+    concerning = {file: draft for file, draft in drafts.items() if not ids.isdisjoint(draft.keys)}
+    others = {file: draft for file, draft in drafts.items() if file not in concerning}
+    if not concerning:
+        roles = ", ".join(sorted(draft.role for draft in others.values()))
+        raise ConfigurationError(f"none of these keys has a say in {roles}", file=", ".join(map(str, others)))
+    if not as_json:
+        for file, draft in others.items():
+            print(f"passed over {file}: none of these keys has a say in {draft.role}")
+    return concerning
 
 
 def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.Namespace) -> Draft | None:

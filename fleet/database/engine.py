@@ -35,8 +35,16 @@ class Database:
 
     place: Place
     settings: DatabaseSettings
+    glances: Engine
     reads: Engine
     writes: Engine
+
+    @contextmanager
+    def glance(self) -> Iterator[Connection]:
+        """For a single statement that only looks, such as a poll's: as `read`, but on PostgreSQL without the round
+        trips of a transaction, which are most of its time. Raises AwayError."""
+        with self.translated(), self.glances.connect() as connection, connection.begin():
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -84,7 +92,7 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
         return _postgresql(place, settings)
     place.make_file()
     reads = _sqlite(place, settings, settings.connections, "BEGIN", "PRAGMA query_only = ON")
-    return Database(place, settings, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
+    return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
 
 
 def adding(connection: Connection, table: Table) -> Insert:
@@ -114,7 +122,7 @@ def _postgresql(place: Place, settings: DatabaseSettings) -> Database:
     pool = {"pool_size": settings.connections, "max_overflow": 0, "pool_timeout": settings.connection_wait_s}
     engine = _server(place, settings, **pool)
     reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return Database(place, settings, reads, engine)
+    return Database(place, settings, engine.execution_options(isolation_level="AUTOCOMMIT"), reads, engine)
 
 
 def _server(place: Place, settings: DatabaseSettings, **pool: Any) -> Engine:

@@ -17,6 +17,9 @@ from fleet.rollouts.spec import Rollback, Spec
 from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State, Status
 from fleet.rollouts.survey import Survey
 
+STEPS_LIMIT = 10
+"""Most answers at one time, beside one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
+
 
 def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
     """All that is to be done at `now`, in order. Once recorded, the same question at the same time answers ().
@@ -25,10 +28,13 @@ def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
     decision as a `Decided` with the time `now`, no other fact between them.
     """
     found: list[Decision] = []
-    while step := _step(spec, state, now):
+    for _ in range(spec.last_wave + STEPS_LIMIT):
+        step = _step(spec, state, now)
+        if not step:
+            return tuple(found)
         found += step
         state = apply(spec, state, step, now)
-    return tuple(found)
+    raise RuntimeError(f"decisions of {spec.name} have no effect, the last: {step[0]!r:.200}; this is a defect")
 
 
 def _step(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
@@ -101,7 +107,7 @@ def _advance(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequenc
     passed = survey.wave_passed_at()
     if passed is None:
         return () if survey.undecided(survey.wave) else (_unsuccessful(spec, state, survey),)
-    if survey.wave and now - passed < timedelta(seconds=spec.soak_of(state.wave)):
+    if now - passed < timedelta(seconds=spec.soak_of(state.wave)):
         return ()
     if state.wave < spec.last_wave:
         return _open(spec, state, state.wave + 1)

@@ -86,7 +86,7 @@ def _openings(window: Window, site: str, now: datetime) -> Iterator[datetime]:
     if zone is None:
         return
     today = now.astimezone(zone).date()
-    for offset in range(-1, HORIZON_D):
+    for offset in range(HORIZON_D):
         midnight = datetime.combine(today + timedelta(days=offset), time(), zone)
         start = midnight + timedelta(minutes=window.start_min)
         yield from (start.replace(fold=fold).astimezone(UTC) for fold in (0, 1))

@@ -6,22 +6,33 @@ from gateway.agent.clock import system_now
 from gateway.agent.committing import commit
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
+from gateway.domain.routing import version_order
 from gateway.store.active import rolled_back
 from gateway.store.errors import AbsentError, StoreError
 from gateway.store.journal_rows import Rejection
+from gateway.trust.paths import release_path
 
 REASON = "rolled back by hand on the device"
 
 
 def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
     """Commit the previous release of `slot`; what served, and what serves now. What served is not installed again
-    until something else is assigned. Raises AbsentError where there is nothing to go back to, StoreError."""
+    until something else is assigned. Raises AbsentError where there is nothing to go back to, StoreError where its
+    owner does not allow it any more."""
     active = storage.active()
     if slot not in active.slots:
         raise AbsentError(f"nothing is committed for {slot}; edge-agent status lists what is")
     if storage.journal.update(slot) is not None:
         raise StoreError(f"{slot} is being updated; wait for the end (edge-agent status), then roll back")
     gone, after = active.slots[slot], rolled_back(active, slot)
+    _check_floor(storage, after.slots[slot])
     storage.journal.reject(Rejection(slot, gone.release, REASON), system_now())
     commit(storage, after)
     return gone, after.slots[slot]
+
+
+def _check_floor(storage: Storage, activation: Activation) -> None:
+    path = release_path(activation.target)
+    floor = storage.journal.version_floor(f"{path.owner}/{path.model}")
+    if floor and version_order(path.version) < version_order(floor):
+        raise StoreError(f"{activation.target} is below the floor {floor} that its owner set; assign a newer release")

@@ -15,6 +15,7 @@ from gateway.agent.verify import Verification
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.store.active import read_active, write_active
 from gateway.store.errors import AbsentError, StoreError
+from gateway.store.journal_rows import Floors
 from gateway.trust.settings import TrustSettings
 from tests.simulators.device_store import DeviceStore, flip_bit
 from tests.simulators.fleet_repository import FleetRepository
@@ -120,6 +121,13 @@ def test_back_by_hand(storage: Storage, store: DeviceStore) -> None:
         roll_back(storage, SLOT)
     with pytest.raises(AbsentError, match="nothing is committed for other"):
         roll_back(storage, "other")
+
+
+def test_not_back_below_what_its_owner_allows(storage: Storage, store: DeviceStore) -> None:
+    storage.journal.raise_floors(Floors(versions={"acme/meter": "2"}))
+    with pytest.raises(StoreError, match="below the floor 2"):
+        roll_back(storage, SLOT)
+    assert read_active(store.active_file).slots[SLOT].version == "2"
 
 
 def test_not_back_by_hand_in_the_middle_of_an_update(storage: Storage, store: DeviceStore) -> None:

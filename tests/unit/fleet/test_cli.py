@@ -120,7 +120,7 @@ def test_what_waits_is_said_and_hinders_nothing(
     told("renew", "models-acme")
     code, out, _ = run("publish")
     assert code == 0
-    assert "the draft of models-acme waits: it lacks 1 signature(s): edge-fleet sign models-acme.json" in out
+    assert "the draft of models-acme waits: it lacks 1 signature(s): edge-fleet sign drafts/models-acme.json" in out
     assert [draft["missing"] for draft in told("status")["drafts"]] == [1]
 
 
@@ -238,6 +238,18 @@ def test_signing_again_changes_nothing(run: Run, repository: FleetRepository) ->
     code, out, _ = run("sign", "drafts/models-acme.json", "--yes", "--key", *key_files(repository, "models-acme"))
     assert (code, "these keys had signed drafts/models-acme.json: complete" in out) == (0, True)
     assert Path("drafts/models-acme.json").read_bytes() == before
+
+
+def test_drafts_of_others_are_passed_over(run: Run, repository: FleetRepository) -> None:
+    run("renew", "models-acme", "targets")
+    before = Path("drafts/targets.json").read_bytes()
+    drafts = ("drafts/models-acme.json", "drafts/targets.json")
+    code, out, _ = run("sign", *drafts, "--yes", "--key", *key_files(repository, "models-acme"))
+    assert (code, "passed over drafts/targets.json: none of these keys has a say in targets" in out) == (0, True)
+    assert Workspace(Path()).drafts()["models-acme"].missing == 0
+    assert Path("drafts/targets.json").read_bytes() == before
+    code, _, err = run("sign", drafts[1], "--yes", "--key", *key_files(repository, "models-acme"))
+    assert (code, "none of these keys has a say in targets" in err) == (2, True)
 
 
 def test_two_at_once_do_not_disturb_each_other(run: Run, repository: FleetRepository) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import Aborted, Joined, Left, Paused, Resumed, RollbackRequested, WaveApproved
-from fleet.rollouts.state import DeviceState, Status, device_counts
+from fleet.rollouts.state import Status, device_counts
 from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
 KINDS = ("hailo-8", "coral-usb", "cpu")
@@ -119,7 +119,8 @@ def test_too_many_failures_halt_and_call_back_who_is_under_way():
     assert {d.device for d in withdrawn if isinstance(d, RollBack)} == {*devices[9:]}
     assert record.state.status is Status.PAUSED
     assert record.tick(99_999) == ()
-    assert {record.member(device).state for device in devices[9:]} == {DeviceState.PENDING}
+    counts = {-1: {"pending": 11}, 1: {"rolled_back": 4, "failed": 1, "committed": 4}}
+    assert device_counts(record.state) == counts
 
 
 def test_after_a_halt_was_looked_at_it_goes_on_and_the_old_failures_do_not_count():
@@ -163,6 +164,43 @@ def test_every_kind_of_canary_has_to_pass():
     assert pause.reason == "wave 0 is over, and 2 of its 3 devices committed: too few"
     record.add(Resumed("ann"))
     assert waves_opened(record.tick()) == [1, 2], "the canaries are the tenth of the first wave"
+
+
+def test_the_canary_soaks_from_the_moment_the_last_kind_passed():
+    record = Record(spec_of(canary={"per_accelerator": 1, "soak_s": 60})).start(fleet(60))
+    one, *others = offered(record.tick())
+    finish(record, [one])
+    record.tick(59)
+    finish(record, others)
+    assert record.tick(59) == ()
+    assert waves_opened(record.tick(1)) == [1]
+
+
+def test_a_rollout_ends_only_when_everybody_is_done_though_the_last_wave_passed():
+    record = started(10, waves=ALL_AT_ONCE, success={"min_sample": 1, "min_percent": 50}, retries={"limit": 1})
+    devices = offered(record.tick())
+    finish(record, devices[:8])
+    assert record.tick() == ()
+    finish(record, devices[8:9])
+    finish(record, devices[9:], "failed")
+    assert record.tick() == (), "it will try again"
+    assert record.tick(3600) == (Retry(devices[9], 1, 2),)
+    finish(record, devices[9:])
+    assert record.tick() == (Finish(),)
+
+
+def test_who_left_is_neither_waited_for_nor_tried_again_but_what_it_did_counts():
+    record = started(10, waves=ALL_AT_ONCE, retries={"limit": 3, "backoff_s": 1})
+    devices = offered(record.tick())
+    finish(record, devices[:4], "failed")
+    record.add(*(Left(device) for device in devices[:5]))
+    assert record.tick(1800) == ()
+    finish(record, devices[5:], "downloading")
+    assert record.tick(1800) == (), "the fifth is not silent, it is gone"
+    finish(record, devices[6:7], "failed")
+    pause = record.tick()[0]
+    assert isinstance(pause, Pause)
+    assert pause.evidence["failed"] == pause.evidence["sample"] == 5
 
 
 def test_a_halt_that_forces_the_roll_back_ends_the_rollout_and_fetches_all_back():

@@ -128,6 +128,23 @@ def test_a_decision_out_of_turn_changes_nothing_but_a_count(decision):
     assert sum(record.state.ignored.values()) == 1
 
 
+def test_a_wave_opens_once():
+    record = running()
+    record.add(Decided(OpenWave(1)), Decided(OpenWave(0)))
+    assert record.state.wave == 1
+    assert record.state.ignored == {"a wave out of turn": 2}
+
+
+@pytest.mark.parametrize("wave", [0, 2])
+def test_nobody_is_offered_it_in_another_wave_than_the_newest(wave):
+    record = running()
+    record.join([Joined("late")])
+    record.add(Decided(Offer("late", wave, 1)))
+    assert record.state.ignored == {"offered out of turn": 1}
+    record.add(Decided(Offer("late", 1, 1)))
+    assert record.member("late").state is DeviceState.OFFERED
+
+
 def test_who_joined_after_the_start_of_a_fixed_rollout_or_after_its_end_is_not_in_it():
     record = running(dynamic=False)
     record.join([Joined("late")])

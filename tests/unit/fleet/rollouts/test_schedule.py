@@ -89,6 +89,13 @@ def test_the_hour_that_is_left_out_opens_nothing_and_the_repeated_one_twice():
     spec = spec_of(windows=[window("02:15", "02:45", "Europe/Berlin")])
     assert openings(spec, at("2027-03-28T00:00", BERLIN), 12) == []
     assert openings(spec, at("2027-10-31T00:00", BERLIN), 12) == [("02:15", True), ("02:45", False)] * 2
+    assert next_opening(spec, "", at("2027-10-31T02:50", BERLIN)) == at("2027-10-31T02:15", BERLIN, fold=1)
+    assert next_opening(spec, "", at("2027-03-28T01:59", BERLIN)) == at("2027-03-29T02:15", BERLIN)
+
+
+def test_a_weekly_window_that_falls_into_the_hour_left_out_opens_a_week_later():
+    spec = spec_of(windows=[window("02:15", "02:45", "Europe/Berlin", ["sun"])])
+    assert next_opening(spec, "", at("2027-03-21T03:00", BERLIN)) == at("2027-04-04T02:15", BERLIN)
 
 
 def test_a_window_whose_start_is_left_out_opens_when_the_clock_jumps():

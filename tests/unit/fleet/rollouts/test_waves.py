@@ -28,7 +28,16 @@ members = st.lists(st.integers(0, 300), unique=True).flatmap(
 
 @pytest.mark.parametrize(
     ("devices", "percent", "expected"),
-    [(30, 10.0, 3), (1000, 0.1, 1), (1001, 0.1, 2), (3, 10.0, 1), (700, 0.7, 5), (10**6, 33.3, 333_000), (0, 50.0, 0)],
+    [
+        (30, 10.0, 3),
+        (1000, 0.1, 1),
+        (1000, 16.1, 161),
+        (1001, 0.1, 2),
+        (3, 10.0, 1),
+        (700, 0.7, 5),
+        (10**6, 33.3, 333_000),
+        (0, 50.0, 0),
+    ],
 )
 def test_a_share_is_exact_and_rounded_up(devices, percent, expected):
     assert share(devices, percent) == expected
@@ -72,8 +81,10 @@ def test_another_rollout_begins_with_other_devices():
 @given(members, st.integers(1, 4))
 def test_canaries_are_of_every_kind_as_many_as_asked_for(waiting, per_accelerator):
     there = Counter(m.stratum for m in waiting)
-    chosen = Counter(m.stratum for m in canaries(waiting, (), per_accelerator))
-    assert chosen == Counter({stratum: min(n, per_accelerator) for stratum, n in there.items()})
+    chosen = canaries(waiting, (), per_accelerator)
+    assert Counter(m.stratum for m in chosen) == {stratum: min(n, per_accelerator) for stratum, n in there.items()}
+    for left_out in {*waiting} - {*chosen}:
+        assert all(m.rank < left_out.rank for m in chosen if m.stratum == left_out.stratum)
 
 
 @given(members, st.integers(1, 4), st.data())
