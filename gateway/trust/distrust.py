@@ -44,7 +44,7 @@ _REMEDY: Mapping[Reason, str] = {
     Reason.BELOW_FLOOR: "assign a version at or above the floor; only the owner can go below, by a new release",
     Reason.WRONG_HARDWARE: "assign a release with a variant for this device (edge-gateway explain)",
     Reason.EXPIRED: "poll again; if it stays, let it be signed anew, and check this device's clock",
-    Reason.WRONG_KEY: "if the director's key was rotated, publish and assign all --renew; else it is no true controller",
+    Reason.WRONG_KEY: "if the director's key was rotated, publish and assign all --renew; else somebody else answers",
     Reason.FORGED: "publish it with all signatures (edge-fleet verify); if it stays, distrust who served it",
     Reason.SLOT_TWICE: "assign one release to each slot",
     Reason.WRONG_NONCE: "poll again; if it stays, something between caches replies that carry a nonce",
