@@ -138,6 +138,17 @@ class Poll:
         blobs.put(self._read(target, found, self._config.trust.metadata_limit_bytes))
         return Installed(target, tuple(blobs.put(proof) for proof in found.evidence), found.root)
 
+    def staying(self, file: Installed) -> Installed | None:
+        """A policy that is here and not assigned any more: as it is signed now; None where nobody signs it any more.
+        Raises Distrust, FetchError, StoreError."""
+        try:
+            target = as_target(self._look_up(file.target.path))
+        except Distrust as error:
+            if error.reason is Reason.UNSIGNED:
+                return None
+            raise
+        return file if target == file.target else self.installed(target)
+
     # ---- the question ------------------------------------------------------------------------------------------------
     def _times(self) -> Times:
         system, kept = system_now(), synchronised()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.agent.identity import Identity
+from gateway.agent.policy import read_holds
 from gateway.agent.storage import Storage
 from gateway.agent.work import OUT_OF_REACH, POLLED, WAITING
 from gateway.domain.activation import Activation
@@ -19,10 +20,11 @@ from gateway.store.journal_rows import Accepted, Update
 
 HISTORY = 20
 """Updates that are over, of which the document tells."""
-IN_STEP, UPDATING, WAITS, BEHIND, REFUSED, UNREACHABLE, NEW = (
+IN_STEP, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
     "in-step",
     "updating",
     "waiting",
+    "held",
     "behind",
     "refused",
     "unreachable",
@@ -32,7 +34,8 @@ IN_STEP, UPDATING, WAITS, BEHIND, REFUSED, UNREACHABLE, NEW = (
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that the document is made of. `rejected`: why an assigned release is not tried again, by slot."""
+    """All that the document is made of. `rejected`: why an assigned release is not tried again, `held`: what the policy
+    lets not begin yet, by slot."""
 
     identity: Identity
     active: Active
@@ -44,6 +47,7 @@ class Standing:
     rejected: Mapping[str, str] = field(default_factory=dict)
     time_floor: str | None = None
     used_bytes: int = 0
+    held: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read_standing(storage: Storage, identity: Identity) -> Standing:
@@ -61,6 +65,7 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
         _rejected(journal, accepted.assignment) if accepted else {},
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
+        read_holds(journal),
     )
 
 
@@ -95,6 +100,9 @@ def judged(standing: Standing) -> tuple[str, str]:
         return (UNREACHABLE if reason in OUT_OF_REACH else REFUSED), problem
     if standing.accepted is None:
         return NEW, "the fleet was not asked yet; run edge-agent sync"
+    if standing.held:
+        slot, held = next(iter(standing.held.items()))
+        return HELD, f"the {held['change']} of {slot} is held: {held['why']}"
     return _compared(standing, standing.accepted.assignment)
 
 
@@ -134,6 +142,7 @@ def _slot(slot: str, standing: Standing) -> dict[str, Any]:
         "update": _update(update) if update else None,
         "waits_for": standing.waiting.get(slot),
         "rejected": standing.rejected.get(slot),
+        "held": standing.held.get(slot),
     }
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.agent.answers import plain
 from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import system_now
 from gateway.agent.committing import commit, tell, untold
@@ -19,6 +20,7 @@ from gateway.agent.fetch import Progress
 from gateway.agent.folder import FolderSource, open_source
 from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
+from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
@@ -32,8 +34,8 @@ from gateway.store.active import Active, retired
 from gateway.store.errors import SpaceError, StoreError
 from gateway.trust.distrust import Distrust
 
-POLLED, WAITING = "polled", "waiting"
-"""Names of the facts: how the last question ended; why updates do not go on, by slot."""
+POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
+"""Names of the facts: how the last question ended; why updates do not go on, by slot; this kind of device."""
 
 OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
 """Reasons that say nothing of what is assigned: another time it may be otherwise."""
@@ -160,12 +162,29 @@ class Agent:
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
                 self._supersede(change.slot)
+        pacing = Pacing(self._storage, self.identity.device, present(self._storage.journal.time_floor()))
+        profile = self._profile() if pacing.asks_for_profile else ""
         for change in self._changes(assignment, retry=retry):  # what was in the way of some of them is gone
             if isinstance(change, Install):
                 activation = poll.new(change.slot, change.target)
-                self._storage.journal.begin(activation, assignment.version, system_now())
-            elif isinstance(change, Withdraw):
+                if pacing.may_install(activation, profile):
+                    self._storage.journal.begin(activation, assignment.version, system_now())
+            elif isinstance(change, Withdraw) and pacing.may_withdraw(
+                self._storage.active().slots[change.slot], profile
+            ):
                 self._withdraw(change.slot)
+        for slot, held in pacing.end().items():
+            self._log.info("held", slot=slot, change=held.change, why=held.why)
+
+    def _profile(self) -> str:
+        """What kind of device this is; as it was where the daemon cannot be asked now."""
+        try:
+            found = plain(self._control.status().get("profile") or "")
+        except (UnreachableError, RefusedError):
+            return self._storage.journal.fact(PROFILE) or ""
+        if found != self._storage.journal.fact(PROFILE):
+            self._storage.journal.keep_facts({PROFILE: found})
+        return found
 
     def _make_room(self, error: Exception) -> None:
         """For the next attempt: what an assignment brought that was refused then, say, may be in the way."""
@@ -230,8 +249,10 @@ class Agent:
 
     def _install_files(self, assignment: Assignment, poll: Poll) -> None:
         active = self._storage.active()
-        known = {file.target: file for file in active.files}
+        known = {file.target: file for file in active.files if self._storage.blobs.verify(file.target.sha256)}
         files = tuple(known.get(target) or poll.installed(target) for target in assignment.files)
+        kept = [poll.staying(file) for file in unlisted(active, (file.path for file in assignment.files))]
+        files += tuple(file for file in kept if file)
         if files != active.files:
             commit(self._storage, replace(active, files=files))
             tell(self._storage, self._control)

@@ -41,6 +41,11 @@ STATES: dict[str, tuple[Standing, str, str]] = {
     "unreachable": (replace(IN_STEP, polled={"reason": "unreachable", "problem": "no"}), "unreachable", "no"),
     "no daemon": (replace(IN_STEP, polled={"reason": "daemon", "problem": "none"}), "unreachable", "none"),
     "the daemon refuses": (replace(IN_STEP, polled={"reason": "daemon-refuses", "problem": "no"}), "refused", "no"),
+    "held by the policy": (
+        replace(BEHIND, held={"meter": {"change": "install", "until": None, "why": "a blackout"}}),
+        "held",
+        "the install of meter is held: a blackout",
+    ),
     "a failing disk": (replace(IN_STEP, polled={"reason": "store", "problem": "disk"}), "unreachable", "disk"),
 }
 

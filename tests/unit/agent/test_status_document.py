@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.agent.identity import Identity
-from gateway.agent.report import BEHIND, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS, Standing, document
+from gateway.agent.report import BEHIND, HELD, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS, Standing, document
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step
@@ -32,6 +32,7 @@ FULL = Standing(
     {"meter": "slow"},
     NOW.isoformat(),
     1,
+    {"meter": {"change": "install", "until": None, "why": "words"}},
 )
 BY_NAME = {"slots", "evidence"}
 """Their keys are names of models and of measurements."""
@@ -54,5 +55,5 @@ def documented() -> set[str]:
 
 
 def test_every_key_and_state_is_documented_and_no_other() -> None:
-    states = {BEHIND, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS}
+    states = {BEHIND, HELD, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS}
     assert documented() == set(keys(document(FULL))) | states

@@ -1,0 +1,204 @@
+"""The signed policy, enforced here: how soon a device may change, whatever whoever assigns things says.
+
+A policy stays in force until whoever signed it signs another under its name, or none: an assignment that does not list
+it any more takes nothing back. Otherwise who steals the controller would begin with that. All policies of a device
+hold; one that cannot be read holds everything, while what runs serves on. What is begun, and every roll-back, goes on.
+
+The time that counts is the system's, never earlier than the floor; what a controller attests (it may be stolen) is not
+heard. A sight that was noted while the clock was not to be trusted is noted anew once it is: the wait may begin again,
+it never ends early by a clock that is set right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gateway.agent.clock import synchronised, system_now
+from gateway.agent.storage import Storage
+from gateway.domain.activation import Activation, Installed
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, read_policy
+from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
+from gateway.store.active import Active
+from gateway.store.errors import StoreError
+from gateway.store.journal import Journal
+from gateway.trust import clock
+
+FOLDER = "policy/"
+"""How paths of policies begin in the repository."""
+HELD, SIGHTS = "held", "sights"
+"""Names of the facts: what may not begin yet, by slot; when changes were first seen."""
+SIGHTS_LIMIT = 1000
+"""The oldest go: a release that comes back after so many others waits anew."""
+INSTALL, WITHDRAW = "install", "withdraw"
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The time by which a device waits, and whether something keeps its clock right."""
+
+    now: datetime
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """When a change was first seen here, verified; `trusted`: by a clock that was."""
+
+    at: datetime
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A change may not begin before `until` (None: nobody can say); `why` in words."""
+
+    change: str
+    until: datetime | None
+    why: str
+
+
+def present(floor: datetime | None) -> Present:
+    """Now."""
+    system = system_now()
+    trusted = clock.clock_trusted(system, floor, synchronised=synchronised())
+    return Present(clock.reference_time(system, floor), trusted)
+
+
+def seen(known: Sight | None, now: Present) -> Sight:
+    """The sight that counts from now on. A later one than the present was noted by a clock that went wrong."""
+    if known is None or known.at > now.now or (now.trusted and not known.trusted):
+        return Sight(now.now, now.trusted)
+    return known
+
+
+def hold(
+    policies: Mapping[str, Policy],
+    who: tuple[str, str],
+    change: str,
+    release: str,
+    times: tuple[datetime, datetime],
+    *,
+    now: datetime,
+) -> Hold | None:
+    """Why a change may not begin now; None: it may. `who`: device and profile; `times`: first seen, released."""
+    device, profile = who
+    found = [
+        _hold(policy, path, change, earliest(policy, device, release, *times, profile), now)
+        for path, policy in policies.items()
+    ]
+    return max((one for one in found if one), key=lambda one: one.until or now, default=None)
+
+
+def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime) -> Hold | None:
+    blackout = blocked(policy, now)
+    if blackout and blackout.end >= turn:
+        reason = f" ({blackout.reason})" if blackout.reason else ""
+        return Hold(change, blackout.end, f"{path} lets nothing change until {blackout.end:%FT%TZ}{reason}")
+    if turn <= now:
+        return None
+    return Hold(change, turn, f"{path} spreads changes over the fleet; the turn of this device comes at {turn:%FT%TZ}")
+
+
+class Pacing:
+    """Of one question: `may_install` and `may_withdraw` for each change, then `end`."""
+
+    def __init__(self, storage: Storage, device: str, now: Present) -> None:
+        self._storage, self._device, self._now = storage, device, now
+        self._policies, self._problem = read_policies(storage)
+        self._sights = _read_sights(storage.journal)
+        self._pending: set[str] = set()
+        self._held: dict[str, Hold] = {}
+
+    @property
+    def asks_for_profile(self) -> bool:
+        """Whether it matters what kind of device this is."""
+        return any(policy.profiles for policy in self._policies.values())
+
+    def may_install(self, activation: Activation, profile: str = "") -> bool:
+        """Whether the release, verified before, may be begun now; if not, it is held."""
+        return self._may(INSTALL, activation, profile)
+
+    def may_withdraw(self, activation: Activation, profile: str = "") -> bool:
+        """Whether what is committed may go now; if not, it is held."""
+        return self._may(WITHDRAW, activation, profile)
+
+    def end(self) -> Mapping[str, Hold]:
+        """Keep what was seen and what is held, by slot. Raises StoreError."""
+        kept = [(key, sight) for key, sight in self._sights.items() if key in self._pending or _lasts(key)]
+        sights = json.dumps({key: [sight.at.isoformat(), sight.trusted] for key, sight in kept[-SIGHTS_LIMIT:]})
+        facts = {SIGHTS: sights, HELD: json.dumps({slot: _document(one) for slot, one in self._held.items()})}
+        journal = self._storage.journal
+        changed = {name: value for name, value in facts.items() if journal.fact(name) != value}
+        if changed:
+            journal.keep_facts(changed)
+        return self._held
+
+    def _may(self, change: str, activation: Activation, profile: str) -> bool:
+        key = f"{change} {activation.slot} {activation.release}"
+        sight = seen(self._sights.get(key), self._now)
+        self._sights[key] = sight
+        self._pending.add(key)
+        if self._problem:
+            found: Hold | None = Hold(change, None, self._problem)
+        else:
+            times = sight.at, self._released(activation, sight.at)
+            found = hold(self._policies, (self._device, profile), change, activation.release, times, now=self._now.now)
+        if found:
+            self._held[activation.slot] = found
+        return found is None
+
+    def _released(self, activation: Activation, default: datetime) -> datetime:
+        """The owner's date; `default` where the disk lost the document: then what was seen counts alone."""
+        try:
+            return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)).released_at
+        except (StoreError, ValueError):
+            return default
+
+
+def read_policies(storage: Storage) -> tuple[dict[str, Policy], str]:
+    """Those in force by path, and why one of them cannot be read ("": all can)."""
+    found: dict[str, Policy] = {}
+    for file in storage.active().files:
+        path = file.target.path
+        if not path.startswith(FOLDER):
+            continue
+        try:
+            found[path] = read_policy(storage.blobs.read(file.target.sha256, POLICY_LIMIT_BYTES), path)
+        except (ConfigurationError, StoreError) as error:
+            return found, f"nothing changes while a policy cannot be read: {error}; let its signer publish a mended one"
+    return found, ""
+
+
+def unlisted(active: Active, assigned: Iterable[str]) -> tuple[Installed, ...]:
+    """Policies in force that an assignment does not list."""
+    paths = frozenset(assigned)
+    return tuple(file for file in active.files if file.target.path.startswith(FOLDER) and file.target.path not in paths)
+
+
+def read_holds(journal: Journal) -> dict[str, dict[str, Any]]:
+    """What may not begin yet, by slot: `change`, `until`, `why`."""
+    found: dict[str, dict[str, Any]] = json.loads(journal.fact(HELD) or "{}")
+    return found
+
+
+def _document(one: Hold) -> dict[str, Any]:
+    return {"change": one.change, "until": one.until.isoformat() if one.until else None, "why": one.why}
+
+
+def _lasts(key: str) -> bool:
+    """A withdrawal that is taken back and announced again is another one; a release is the same."""
+    return key.startswith(f"{INSTALL} ")
+
+
+def _read_sights(journal: Journal) -> dict[str, Sight]:
+    """None where the fact cannot be read: then all waits begin anew."""
+    try:
+        found = json.loads(journal.fact(SIGHTS) or "{}")
+        return {key: Sight(datetime.fromisoformat(at), bool(trusted)) for key, (at, trusted) in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
