@@ -1,0 +1,114 @@
+"""What a request for a file is answered: RFC 9110 on values. Conditions (13), ranges (14), GET and HEAD."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
+
+_TAG = re.compile(r'(W/)?("[^"]*")')
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file as it is now. `etag` with its quotes, strong; `modified` in whole seconds UTC, None where nobody knows."""
+
+    etag: str
+    size_bytes: int
+    modified: datetime | None = None
+    media_type: str = "application/octet-stream"
+    cache_control: str = "no-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`count_bytes` from `offset_bytes` on are sent; of HEAD, 304, 412 and 416 none."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    offset_bytes: int = 0
+    count_bytes: int = 0
+
+
+def answer(method: str, headers: Mapping[str, str], content: Content) -> Answer:
+    """`headers` by lower-case name. `method` is GET or HEAD."""
+    about = _about(content)
+    if not _wanted(headers, content):
+        return Answer(412, about)
+    if _known(headers, content):
+        return Answer(304, about)
+    span = _span(headers, content) if method == "GET" else None
+    if span == (0, 0):
+        return Answer(416, (*about, ("content-range", f"bytes */{content.size_bytes}"), ("content-length", "0")))
+    offset, count = span or (0, content.size_bytes)
+    told = (*about, ("content-type", content.media_type), ("content-length", str(count)))
+    if span:
+        told = (*told, ("content-range", f"bytes {offset}-{offset + count - 1}/{content.size_bytes}"))
+    return Answer(206 if span else 200, told, offset, count if method == "GET" else 0)
+
+
+def _about(content: Content) -> tuple[tuple[str, str], ...]:
+    told = (("etag", content.etag), ("accept-ranges", "bytes"), ("cache-control", content.cache_control))
+    if content.modified is None:
+        return told
+    return (*told, ("last-modified", format_datetime(content.modified, usegmt=True)))
+
+
+def _wanted(headers: Mapping[str, str], content: Content) -> bool:
+    """RFC 9110, 13.1.1 and 13.1.4; the former goes before."""
+    if "if-match" in headers:
+        return _matches(headers["if-match"], content.etag, weak=False)
+    since = _date(headers.get("if-unmodified-since", ""))
+    return since is None or content.modified is None or content.modified <= since
+
+
+def _known(headers: Mapping[str, str], content: Content) -> bool:
+    """13.1.2 and 13.1.3; the former goes before."""
+    if "if-none-match" in headers:
+        return _matches(headers["if-none-match"], content.etag, weak=True)
+    since = _date(headers.get("if-modified-since", ""))
+    return since is not None and content.modified is not None and content.modified <= since
+
+
+def _matches(value: str, etag: str, *, weak: bool) -> bool:
+    if value.strip() == "*":
+        return True
+    return any(tag == etag and (weak or not prefix) for prefix, tag in _TAG.findall(value))
+
+
+def _span(headers: Mapping[str, str], content: Content) -> tuple[int, int] | None:
+    """Offset and count; None where all of it goes out, (0, 0) where nothing is there. Several ranges are as none
+    (14.2: a server may ignore them)."""
+    found = _RANGE.fullmatch(headers.get("range", "").strip().lower())
+    if not found or found.groups() == ("", "") or not _same(headers.get("if-range"), content):
+        return None
+    first, last = found.groups()
+    size = content.size_bytes
+    if not first:  # the last so many
+        count = min(int(last), size)
+        return size - count if count else 0, count
+    if last and int(last) < int(first):
+        return None  # 14.1.1: not valid, so as none
+    if int(first) >= size:
+        return 0, 0
+    return int(first), min(int(last) if last else size - 1, size - 1) - int(first) + 1
+
+
+def _same(value: str | None, content: Content) -> bool:
+    """13.1.5: a strong tag, or the very date."""
+    if value is None:
+        return True
+    if value.endswith('"'):
+        return value.strip() == content.etag
+    return content.modified is not None and _date(value) == content.modified
+
+
+def _date(value: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(value)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,91 @@
+"""Blobs in a folder of this machine: written whole or not at all, and on the disk before anybody hears of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from fleet.blobs.beneath import open_beneath
+from fleet.blobs.settings import BlobSettings
+from fleet.blobs.store import absent, checked_digest, pieces
+from fleet.disk import CHUNK_BYTES, sync_folder
+from gateway.domain.errors import Fault, RequestError
+
+INCOMING = ".incoming-"
+"""What begins so is not whole yet; names with a dot are never handed out."""
+
+
+class DiskBlobs:
+    """`folder`/DIGEST: of the publisher's own, that is `public/blobs/sha256`."""
+
+    def __init__(self, folder: Path, settings: BlobSettings | None = None) -> None:
+        """Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder.resolve()
+        self._remove_leftovers((settings or BlobSettings()).leftover_age_s)
+
+    def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
+        """Several at once may put the same; space is reserved before the first byte."""
+        place = self._folder / checked_digest(digest)
+        if self.stat(digest) == size_bytes:
+            return
+        with self._told():
+            descriptor, part = tempfile.mkstemp(prefix=INCOMING, dir=self._folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    if size_bytes:
+                        os.posix_fallocate(descriptor, 0, size_bytes)
+                    for piece in pieces(stream, digest, size_bytes, CHUNK_BYTES):
+                        file.write(piece)
+                    os.fchmod(descriptor, 0o644)
+                    file.flush()
+                    os.fsync(descriptor)
+                Path(part).replace(place)
+            except BaseException:
+                Path(part).unlink(missing_ok=True)
+                raise
+            sync_folder(self._folder)
+
+    def stat(self, digest: str) -> int | None:
+        """By the file's length: its content was checked when it was put."""
+        try:
+            with self.open(digest) as file:
+                return os.fstat(file.fileno()).st_size
+        except RequestError as error:
+            if error.fault is Fault.NOT_FOUND:
+                return None
+            raise
+
+    def open(self, digest: str) -> BinaryIO:
+        """A plain file."""
+        with self._told():
+            file = open_beneath(self._folder, (checked_digest(digest),))
+        if file is None:
+            raise absent(digest)
+        return file
+
+    def url(self, digest: str, method: str) -> str:
+        """Handed out here."""
+        return ""
+
+    def _remove_leftovers(self, age_s: float) -> None:
+        """Younger ones may be another replica's that is at work."""
+        for part in self._folder.glob(f"{INCOMING}*"):
+            with suppress(FileNotFoundError):  # another replica starts, too
+                if time.time() - part.stat().st_mtime > age_s:
+                    part.unlink()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            problem = (
+                f"the disk of {self._folder} fails: {error.strerror or error}; make room or mend it, and try again"
+            )
+            raise RequestError(Fault.UNAVAILABLE, problem) from error
