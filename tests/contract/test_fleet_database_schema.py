@@ -111,6 +111,14 @@ def test_a_read_sees_one_moment(database: Database) -> None:
         assert devices.get(connection, "camera-1").tags == {"new"}
 
 
+def test_a_glance_sees_what_is_there_now(database: Database) -> None:
+    for number in range(1, 4):
+        enrolled(database, f"camera-{number}")
+        with database.glance() as connection:
+            assert devices.counts(connection, devices.Wanted())[devices.State.ENROLLED] == number
+    assert database.glances.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
 def test_a_read_changes_nothing(database: Database) -> None:
     enrolled(database, "camera-1")
     with pytest.raises(AwayError, match="read"), database.read() as connection:
