@@ -1,7 +1,8 @@
 """From recorded facts to the state they add up to, from the beginning or from any state on.
 
-One fact costs the same whatever came before; one call copies the table of members once. Reports may come twice, late and in any order: within one attempt a
-device's state only moves forward, so that their order does not matter to the verdict.
+One fact costs the same whatever came before; one call copies the table of members once. Reports may come twice, late
+and in any order: within one attempt a device's state only moves forward, so that their order does not matter to the
+verdict.
 """
 
 from __future__ import annotations
