@@ -1,0 +1,46 @@
+"""A controller whose power fails while it takes a blob in (a scenario of `power_machine`)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fleet.blobs.disk import DiskBlobs
+from fleet.blobs.settings import BlobSettings
+
+KEPT = "kept"
+OLD, NEW = (bytes([seed]) * 200_000 for seed in (1, 2))
+AT_ONCE = BlobSettings(leftover_age_s=-1.0)
+
+
+def digest(content: bytes) -> str:
+    """By which it is asked for."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def prepare(folder: Path) -> None:
+    """One blob is there."""
+    DiskBlobs(folder / "deep" / "blobs").put(digest(OLD), io.BytesIO(OLD), len(OLD))
+
+
+def run(folder: Path, claim: Callable[[str], None]) -> None:
+    """Another comes."""
+    DiskBlobs(folder / "deep" / "blobs").put(digest(NEW), io.BytesIO(NEW), len(NEW))
+    claim(KEPT)
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """Each blob: absent, whole or damaged; and what is left lying about after a start that removes leftovers."""
+    blobs = DiskBlobs(folder / "deep" / "blobs", AT_ONCE)
+    found = {}
+    for name, content in {"old": OLD, "new": NEW}.items():
+        if blobs.stat(digest(content)) is None:
+            found[name] = "absent"
+            continue
+        with blobs.open(digest(content)) as file:
+            found[name] = "whole" if file.read() == content else "damaged"
+    others = [file.name for file in (folder / "deep" / "blobs").iterdir() if len(file.name) != 64]
+    return {**found, "others": sorted(others)}
