@@ -18,6 +18,8 @@ from gateway.store.active import Active
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Accepted, Update
 
+LINK = "link"
+"""Name of the fact: how the controller was told last."""
 HISTORY = 20
 """Updates that are over, of which the document tells."""
 IN_STEP, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
@@ -48,6 +50,7 @@ class Standing:
     time_floor: str | None = None
     used_bytes: int = 0
     held: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    link: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_standing(storage: Storage, identity: Identity) -> Standing:
@@ -66,6 +69,7 @@ def read_standing(storage: Storage, identity: Identity) -> Standing:
         floor.isoformat() if floor else None,
         storage.blobs.usage_bytes(),
         read_holds(journal),
+        json.loads(journal.fact(LINK) or "{}"),
     )
 
 
@@ -81,6 +85,7 @@ def document(standing: Standing) -> dict[str, Any]:
         "slots": {slot: _slot(slot, standing) for slot in _slots(standing, accepted)},
         "files": [file.target.path for file in standing.active.files],
         "last_poll": dict(standing.polled) or None,
+        "controller": dict(standing.link) or None,
         "time_floor": standing.time_floor,
         "store_bytes": standing.used_bytes,
         "history": [_update(update) for update in standing.finished],

@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.agent.config import AgentConfig
 from gateway.agent.loop import NUMBERS
 from gateway.agent.pauses import Turned, pause_s
+from gateway.agent.reporting import Reporter
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -30,11 +31,14 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
     try:
         with opened(folder, config) as storage:
             agent = Agent(storage, config)
-            turned, goes_on = _asked(agent, config, signals.event, failures, chance)
+            reporter = Reporter(folder, config, agent.identity)
+            turned, goes_on = _asked(agent, config, reporter, signals.event, failures=failures, chance=chance)
             while goes_on and not signals.stopping:
                 signals.again()
                 failures = failures + 1 if turned.failed else 0
-                turned, goes_on = _asked(agent, config, signals.event, failures, random.SystemRandom().random())
+                chance = random.SystemRandom().random()
+                turned, goes_on = _asked(agent, config, reporter, signals.event, failures=failures, chance=chance)
+            reporter.close(0.0 if signals.stopping else config.telemetry.deadline_s)
             return turned
     except UnreachableError as error:  # somebody runs edge-agent sync
         get_logger("agent").warning("the agent has to wait", problem=str(error))
@@ -45,10 +49,11 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
 
 
 def _asked(
-    agent: Agent, config: AgentConfig, interrupt: threading.Event, failures: int, chance: float
+    agent: Agent, config: AgentConfig, reporter: Reporter, interrupt: threading.Event, *, failures: int, chance: float
 ) -> tuple[Turned, bool]:
     """One question, and work until the next one is due; whether there is more to do then."""
     polled = agent.poll()
+    reporter.tell()
     failed = bool(polled.problem)
     asked_s = polled.assignment.poll_s if polled.assignment else agent.identity.poll_s
     whole_s = pause_s(config.agent, asked_s, failures + 1 if failed else 0, polled.retry_after_s, chance)

@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.agent.cli.common import Bar, complain, configured, told
 from gateway.agent.cli.status import show
 from gateway.agent.report import BEHIND, IN_STEP, REFUSED, read_standing
+from gateway.agent.reporting import Reporter
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError
@@ -29,7 +30,9 @@ def command(arguments: argparse.Namespace) -> int:
         agent.work(threading.Event())
         if polled.problem:
             complain(polled.problem)
+        reporter = Reporter(folder, config, agent.identity)
         state = show(read_standing(storage, agent.identity), as_json=arguments.json)
+        reporter.close(config.telemetry.deadline_s)
     if state == IN_STEP:
         return OK
     return FINDING if state in {REFUSED, BEHIND} else UNREACHABLE

@@ -33,6 +33,7 @@ FULL = Standing(
     NOW.isoformat(),
     1,
     {"meter": {"change": "install", "until": None, "why": "words"}},
+    {"problem": "", "certificate_expires": "then"},
 )
 BY_NAME = {"slots", "evidence"}
 """Their keys are names of models and of measurements."""

@@ -1,0 +1,179 @@
+"""Telling the fleet, beside the work: a thread of the turn's process, so that no update ever waits for a controller.
+
+It renews the device's certificate, too. What it could not tell waits in the spool; why not is in `edge-agent status`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.agent.certificate import Held, read_held, renew, with_certificate
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import Control
+from gateway.agent.controller import UNWELCOME, Controller
+from gateway.agent.identity import Identity
+from gateway.agent.policy import present
+from gateway.agent.report import LINK, read_standing
+from gateway.agent.sending import send
+from gateway.agent.source import FetchError
+from gateway.agent.storage import Storage, looked_at
+from gateway.agent.telemetry import MARKS, Document, digest, event, observe, telling
+from gateway.domain.errors import ConfigurationError
+from gateway.observe.logs import get_logger
+from gateway.store.errors import DamagedError, StoreError
+from gateway.store.spool import Spool
+from gateway.store.spool_file import NAME, set_aside
+
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+EPOCH = "epoch"
+"""Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
+INVENTORY, RETRY = "inventory", "retry"
+"""Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again."""
+INVENTORY_LIMIT_BYTES = 262_144
+
+
+class Reporter:
+    """`tell` at any time, from any thread; `close` when the turn ends. Does nothing on a device without controller."""
+
+    def __init__(self, folder: Path, config: AgentConfig, identity: Identity) -> None:
+        self._folder, self._config, self._identity = folder, config, identity
+        self._due, self._closing = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        if identity.controller and config.telemetry.enabled:
+            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+            self._thread.start()
+
+    def tell(self) -> None:
+        """Something may have changed."""
+        self._due.set()
+
+    def close(self, wait_s: float) -> None:
+        """Tell once more, for as long as `wait_s`; what is not told then is told by another turn."""
+        if self._thread is not None:
+            self._closing = True
+            self._due.set()
+            self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            self._due.wait()
+            self._due.clear()
+            closing = self._closing
+            try:
+                report(self._folder, self._config, self._identity)
+            except (StoreError, ConfigurationError) as error:
+                get_logger("telemetry").warning("the fleet is not told", problem=str(error))
+            except Exception as error:  # noqa: BLE001  a thread's boundary: telemetry must not end what it tells of
+                get_logger("telemetry").error("the fleet is not told", problem=f"{type(error).__name__}: {error}")
+
+
+def report(folder: Path, config: AgentConfig, identity: Identity) -> str:
+    """Keep what is new, and tell the controller what waits; why that could not be ("": all is well). Raises StoreError,
+    ConfigurationError."""
+    with looked_at(folder, config) as storage:
+        now = present(storage.journal.time_floor()).now
+        spool = _opened(storage, config, now)
+        try:
+            return _Report(storage, spool, config, identity, now).run()
+        except DamagedError as error:
+            if Path(error.file).name == NAME:
+                spool.close()
+                set_aside(folder)
+            raise
+        finally:
+            spool.close()
+
+
+def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
+    last = int(storage.journal.fact(EPOCH) or 0)
+    boot = BOOT_FILE.read_text("ascii").strip()
+    spool = Spool.open(storage.folder, boot, now, config.spool, last_epoch=last)
+    if spool.epoch != last:  # before the first number of this epoch is given out
+        storage.journal.keep_facts({EPOCH: str(spool.epoch)})
+    problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
+    if problem:
+        spool.append([event("spool-begun-anew", now, problem=problem)], now)
+    return spool
+
+
+class _Report:
+    """One report."""
+
+    def __init__(self, storage: Storage, spool: Spool, config: AgentConfig, identity: Identity, now: datetime) -> None:
+        self._storage, self._spool, self._config, self._identity = storage, spool, config, identity
+        self._now = now
+
+    def run(self) -> str:
+        standing = read_standing(self._storage, self._identity)
+        observed = observe(standing, Control(self._config.control))
+        settings, spool = self._config.telemetry, self._spool
+        marks = {name: spool.mark(name) for name in MARKS}
+        limit_bytes = self._config.spool.record_limit_bytes
+        told = telling(observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes)
+        spool.append(told.records, self._now, told.marks)
+        return self._exchange(observed.inventory) if self._is_due() else ""
+
+    def _exchange(self, inventory: Document | None) -> str:
+        folder, held = self._storage.folder, read_held(self._storage.folder)
+        problem, retry_after_s = "", 0.0
+        try:
+            if held and self._now >= held.renew_from and self._config.fetch.certificate_file is None:
+                held = self._with_controller(lambda controller: renew(folder, controller, self._identity.device))
+            self._with_controller(lambda controller: self._tell(controller, inventory))
+        except FetchError as error:
+            problem, retry_after_s = str(error), error.retry_after_s
+            if error.status in UNWELCOME:
+                problem = f"the fleet does not let this device in, enrol it again: {error}"
+            get_logger("telemetry").warning("the fleet is not told", problem=problem)
+        self._remember(problem, retry_after_s, held)
+        return problem
+
+    def _with_controller(self, ask: Any) -> Any:
+        fetch = with_certificate(self._config.fetch, self._storage.folder)
+        controller = Controller(self._identity.controller, fetch, self._config.telemetry.deadline_s)
+        try:
+            return ask(controller)
+        finally:
+            controller.close()
+
+    def _tell(self, controller: Controller, inventory: Document | None) -> None:
+        named = digest(inventory) if inventory else ""
+        if inventory and named != self._spool.mark(INVENTORY):
+            content = json.dumps(inventory).encode()
+            if len(content) <= INVENTORY_LIMIT_BYTES:
+                body = gzip.compress(content, mtime=0)
+                controller.send("PUT", "/v1/self/inventory", body, "application/json", "gzip")
+            self._spool.append([], self._now, {INVENTORY: named})
+        send(self._spool, controller, self._config.telemetry)
+
+    # ---- pauses ------------------------------------------------------------------------------------------------------
+    def _is_due(self) -> bool:
+        """Times are of the monotonic clock, which all processes of a boot share."""
+        retry = self._retry()
+        return not 0 < retry.get("at_s", 0.0) - time.monotonic() <= retry.get("pause_s", 0.0)
+
+    def _remember(self, problem: str, retry_after_s: float, held: Held | None) -> None:
+        settings, failures = self._config.telemetry, int(self._retry().get("failures", 0))
+        if problem:
+            pause_s = max(min(settings.retry_s * 2.0 ** min(failures, 30), settings.retry_limit_s), retry_after_s)
+            pause_s = min(pause_s, self._config.fetch.retry_after_limit_s)
+            retry = {"failures": failures + 1, "at_s": time.monotonic() + pause_s, "pause_s": pause_s}
+            self._spool.append([], self._now, {RETRY: json.dumps(retry)})
+        elif failures:
+            self._spool.append([], self._now, {RETRY: "{}"})
+        link = {"problem": problem, "certificate_expires": held.expires.isoformat() if held else None}
+        journal, text = self._storage.journal, json.dumps(link)
+        if journal.fact(LINK) != text:
+            journal.keep_facts({LINK: text})
+
+    def _retry(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = json.loads(self._spool.mark(RETRY) or "{}")
+        return found

@@ -1,0 +1,90 @@
+"""The spool's way to the controller: batches of JSON lines, compressed, and what the controller says it has.
+
+`POST /v1/self/telemetry`, `application/x-ndjson`, gzip. A record:
+{"stream", "boot_epoch", "seq", "at", "kind", "class", "document"}. Numbers that were dropped, with how many of each class:
+{"stream", "boot_epoch", "seq", "last", "dropped": {class: count}}. The answer, for each source the highest number up to
+which nothing is missing: {"acknowledged": [{"stream", "boot_epoch", "seq"}, …]}.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gateway.agent.controller import Controller
+from gateway.agent.settings import TelemetrySettings
+from gateway.agent.source import FetchError
+from gateway.store.journal_rows import time_text
+from gateway.store.spool import Spool
+from gateway.store.spool_rows import Gap, Kept
+
+PATH = "/v1/self/telemetry"
+POISON = frozenset({400, 413, 422})
+"""The controller will not have these lines, whenever they come."""
+SHRINK = 4
+"""So many times fewer lines are tried then, until the one is found that it will not have."""
+
+
+def send(spool: Spool, controller: Controller, settings: TelemetrySettings) -> int:
+    """Tell what waits, in at most `batches` requests; how many entries the controller has now. Raises FetchError,
+    StoreError; what it has not acknowledged stays."""
+    gone, rows = 0, settings.batch_rows
+    for _ in range(settings.batches):
+        batch = spool.batch(rows, settings.batch_bytes)
+        if not batch:
+            break
+        try:
+            answer = controller.send("POST", PATH, lines(batch), "application/x-ndjson", "gzip")
+        except FetchError as error:
+            rows = _fewer(spool, batch, error)
+            continue
+        moved = _acknowledge(spool, batch, answer)
+        if not moved:
+            raise FetchError("the controller acknowledges nothing of what it was told", retry_after_s=0.0)
+        gone += moved
+    return gone
+
+
+def lines(entries: Iterable[Kept | Gap]) -> bytes:
+    """A request's body."""
+    text = "".join(f"{line(entry)}\n" for entry in entries)
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def line(entry: Kept | Gap) -> str:
+    """One entry; a record's document stands in it as it was kept."""
+    key: dict[str, Any] = {"stream": entry.stream, "boot_epoch": entry.boot_epoch, "seq": entry.seq}
+    if isinstance(entry, Gap):
+        dropped = {priority.name.lower(): count for priority, count in entry.dropped.items()}
+        return json.dumps({**key, "last": entry.last, "dropped": dropped}, separators=(",", ":"))
+    more = {"at": time_text(entry.at), "kind": entry.kind, "class": entry.priority.name.lower()}
+    head = json.dumps({**key, **more}, separators=(",", ":"))
+    return f'{head[:-1]},"document":{entry.payload}}}'
+
+
+def _fewer(spool: Spool, batch: Sequence[Kept | Gap], error: FetchError) -> int:
+    """How many rows to try next; one alone that is refused is given up. Raises `error` for any other."""
+    if error.status not in POISON:
+        raise error
+    if len(batch) > 1:
+        return max(1, len(batch) // SHRINK)
+    if not isinstance(batch[0], Kept):
+        raise error
+    spool.give_up(batch[0])
+    return 1
+
+
+def _acknowledge(spool: Spool, batch: Sequence[Kept | Gap], answer: dict[str, Any]) -> int:
+    """Of the sources that were in the batch; whatever else the answer says is not heard."""
+    sources = {(entry.stream, entry.boot_epoch) for entry in batch}
+    said = answer.get("acknowledged")
+    gone = 0
+    for one in said[: len(sources)] if isinstance(said, list) else []:
+        if not isinstance(one, dict):
+            continue
+        stream, epoch, seq = (one.get(key) for key in ("stream", "boot_epoch", "seq"))
+        if isinstance(stream, str) and type(epoch) is int and type(seq) is int and 0 <= seq < 2**63:
+            gone += spool.acknowledged(stream, epoch, seq) if (stream, epoch) in sources else 0
+    return gone

@@ -1,0 +1,218 @@
+"""What the agent tells its fleet: what changed since it last told it, how the device is, and how updates ended.
+
+Streams: `updates` (how each ended, with the evidence), `events` (what an operator should see), `state` (the device and
+each slot, when that changed), `statistics`, `vitals`. Which goes first where there is no room is said by `Priority`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gateway import __version__
+from gateway.agent.control import Control, RefusedError
+from gateway.agent.report import Standing, document
+from gateway.domain.errors import UnreachableError
+from gateway.store.spool_rows import Priority, Record, Usage
+
+Document = dict[str, Any]
+SMALL = ("slot", "state", "target", "version", "release", "model", "key")
+"""What is left of a document that is larger than a record may be."""
+GONE = "gone"
+"""State of a slot that nothing is assigned to, nothing serves, and that was told of before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All that is told of. What the daemon was asked and did not answer is None or empty."""
+
+    standing: Standing
+    status: Document | None = None
+    vitals: Document | None = None
+    inventory: Document | None = None
+    statistics: Mapping[str, Mapping[str, Document]] = field(default_factory=dict)
+
+
+def observe(standing: Standing, control: Control) -> Observed:
+    """Ask the daemon. One that does not answer is asked no further."""
+    status = vitals = inventory = None
+    statistics: dict[str, Mapping[str, Document]] = {}
+    with suppress(UnreachableError, RefusedError):
+        status, vitals, inventory = control.status(), control.vitals(), control.inventory()
+        statistics = {slot: control.statistics(slot) for slot in standing.active.slots}
+    return Observed(standing, status, vitals, inventory, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Records to be kept, and marks that say how far the device has told."""
+
+    records: tuple[Record, ...]
+    marks: Mapping[str, str]
+
+
+def telling(
+    observed: Observed,
+    marks: Mapping[str, str | None],
+    usage: Usage,
+    now: datetime,
+    *,
+    refresh_s: float,
+    limit_bytes: int,
+) -> Telling:
+    """What is new. `marks`: those of `MARKS` as they were kept with the last telling."""
+    ended, cursor = _ended(observed, marks.get("cursor"), now)
+    changed, told = _changed(observed, marks.get("told"), now, refresh_s)
+    polled, reason = _polled(observed, marks.get("poll"), now)
+    records = [*ended, *polled, *changed, *_statistics(observed, now), *_vitals(observed, usage, now)]
+    fitting = tuple(_fitting(record, limit_bytes) for record in records)
+    return Telling(fitting, {"told": told, "cursor": cursor, "poll": reason})
+
+
+MARKS = ("told", "cursor", "poll")
+
+
+def event(kind: str, now: datetime, **said: Any) -> Record:
+    """Something that an operator should see."""
+    return Record("events", Priority.EVENT, kind, now, said)
+
+
+def digest(value: Any) -> str:
+    """Of a JSON value: another one where anything in it is."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+# ---- updates ---------------------------------------------------------------------------------------------------------
+def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[Record], str]:
+    """Updates that ended since; `key` is the same should one be told twice (a spool was lost)."""
+    history = document(observed.standing)["history"]
+    named = [
+        {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
+    ]
+    keys = [digest([entry["slot"], entry["release"], entry["began"], entry["changed"]]) for entry in named]
+    fresh = keys.index(cursor) if cursor in keys else len(keys)
+    told = [
+        Record("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
+        for key, entry in zip(keys[:fresh], named[:fresh], strict=True)
+    ]
+    return told[::-1], keys[0] if keys else ""
+
+
+def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list[Record], str]:
+    """How the last question ended, where that is another way than before."""
+    reason = str(observed.standing.polled.get("reason", ""))
+    if reason == (before or ""):
+        return [], reason
+    return [event("poll", now, reason=reason, problem=str(observed.standing.polled.get("problem", "")))], reason
+
+
+# ---- state -----------------------------------------------------------------------------------------------------------
+def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: float) -> tuple[list[Record], str]:
+    """The device and its slots, as far as they are otherwise than when they were told of; all of them now and then."""
+    latest = {f"slot {slot}": slot_document(slot, observed) for slot in document(observed.standing)["slots"]}
+    latest["device"] = device_document(observed)
+    before: Document = json.loads(told or "{}")
+    passed_s = now.timestamp() - before.get("at", 0.0)
+    known: Document = before.get("digests", {}) if 0 <= passed_s < refresh_s else {}
+    digests = {name: digest(value) for name, value in latest.items()}
+    gone = {
+        name: {"slot": name.partition(" ")[2], "state": GONE}
+        for name in before.get("digests", {})
+        if name not in latest
+    }
+    fresh = {**gone, **{name: value for name, value in latest.items() if known.get(name) != digests[name]}}
+    records = [Record("state", Priority.STATE, name.partition(" ")[0], now, value) for name, value in fresh.items()]
+    at = before["at"] if known else now.timestamp()
+    return records, json.dumps({"at": at, "digests": digests})
+
+
+def slot_document(slot: str, observed: Observed) -> Document:
+    """What a slot is to run, how far that is (contracts.md, "Fleet"), what is committed, and what the daemon serves."""
+    told = document(observed.standing)["slots"][slot]
+    accepted = observed.standing.accepted
+    assigned = accepted.assignment.slots.get(slot) if accepted else None
+    models = (observed.status or {}).get("models", [])
+    return {
+        "slot": slot,
+        "state": _state(slot, observed),
+        "target": assigned.path if assigned else None,
+        "release": assigned.sha256 if assigned else None,
+        "assignment": accepted.assignment.version if accepted else None,
+        **{key: told[key] for key in ("committed", "previous", "waits_for", "rejected", "held")},
+        "step": told["update"]["step"] if told["update"] else None,
+        "serving": [_served(model) for model in models if model.get("model") == slot],
+    }
+
+
+def _state(slot: str, observed: Observed) -> str:
+    standing = observed.standing
+    told = document(standing)["slots"][slot]
+    assigned = standing.accepted.assignment.slots.get(slot) if standing.accepted else None
+    if told["update"]:
+        return str(told["update"]["state"])
+    if told["rejected"]:
+        return "rolled_back"
+    if told["held"]:
+        return "pending"
+    committed = told["committed"]
+    return "committed" if committed and assigned and committed["release"] == assigned.sha256 else "offered"
+
+
+def _served(model: Document) -> Document:
+    keys = ("version", "variant", "accelerator", "state", "signed", "weight")
+    return {key: model.get(key) for key in keys}
+
+
+def device_document(observed: Observed) -> Document:
+    """What the device is, as far as that seldom changes."""
+    told, status = document(observed.standing), observed.status or {}
+    return {
+        "state": told["state"],
+        "why": told["why"],
+        "profile": status.get("profile"),
+        "versions": {
+            "agent": __version__,
+            "gateway": status.get("version"),
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+        },
+        "inventory": digest(observed.inventory) if observed.inventory else None,
+        "problem": status.get("problem"),
+        "files": [{"path": f.target.path, "release": f.target.sha256} for f in observed.standing.active.files],
+    }
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+def _statistics(observed: Observed, now: datetime) -> Iterable[Record]:
+    for slot, versions in observed.statistics.items():
+        for version, counters in versions.items():
+            said = {**counters, "model": slot, "version": version}
+            yield Record("statistics", Priority.STATISTICS, "model", now, said)
+
+
+def _vitals(observed: Observed, usage: Usage, now: datetime) -> Iterable[Record]:
+    spool = {"records": usage.records, "gaps": usage.gaps, "size_bytes": usage.size_bytes}
+    status = observed.status or {}
+    said = {
+        **(observed.vitals or {}),
+        "gateway": status.get("instance"),
+        "rss_bytes": status.get("rss_bytes"),
+        "store_bytes": observed.standing.used_bytes,
+        "spool": spool,
+    }
+    yield Record("vitals", Priority.VITALS, "vitals", now, said)
+
+
+def _fitting(record: Record, limit_bytes: int) -> Record:
+    """The record, or what names it where it is too large."""
+    size = len(json.dumps(record.document, separators=(",", ":")).encode())
+    if size <= limit_bytes:
+        return record
+    left = {key: value for key, value in record.document.items() if key in SMALL and len(str(value)) < 300}
+    return Record(record.stream, record.priority, record.kind, record.at, {**left, "left_out_bytes": size})

@@ -1,0 +1,359 @@
+"""What a device tells its fleet: everything once, what changed, how updates ended, and honestly what it lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agent import reporting, work
+from gateway.agent.certificate import read_held
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import RefusedError
+from gateway.agent.enrol import Application, enrol
+from gateway.agent.identity import Identity
+from gateway.agent.policy import present
+from gateway.agent.report import document, read_standing
+from gateway.agent.reporting import Reporter, report
+from gateway.agent.sending import line
+from gateway.agent.settings import AgentSettings, FetchSettings, TelemetrySettings
+from gateway.agent.storage import looked_at, opened
+from gateway.agent.telemetry import Observed, telling
+from gateway.domain.errors import UnreachableError
+from gateway.domain.probation import ProbationSettings
+from gateway.store.settings import BlobSettings, SpoolSettings
+from gateway.store.spool_file import NAME
+from gateway.store.spool_rows import Usage
+from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.fleet_controller import Answer, Call, FleetController, Told
+from tests.simulators.fleet_repository import FleetRepository
+
+DEVICE, SLOT = "door-1", "meter"
+CONFIG = AgentConfig(
+    agent=AgentSettings(drain_s=0.0),
+    fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
+    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    store=BlobSettings(keep_free_bytes=0),
+    telemetry=TelemetrySettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
+)
+INVENTORY = {"arch": "x86_64", "accelerators": []}
+
+
+class Daemon(SimulatedControl):
+    """With an inventory."""
+
+    found: dict[str, Any] = INVENTORY
+
+    def inventory(self) -> dict[str, Any]:
+        self._called("inventory")
+        return self.found
+
+
+@dataclass
+class Device:
+    """An enrolled device, its daemon and its controller."""
+
+    fleet: FleetController
+    folder: Path
+    identity: Identity
+    control: Daemon
+
+    def update(self, version: str) -> None:
+        """Publish, assign, carry out."""
+        target = self.fleet.repository.add_release(SLOT, version)
+        self.fleet.assigned[DEVICE] = ({SLOT: target}, ())
+        with opened(self.folder, CONFIG) as storage:
+            agent = work.Agent(storage, CONFIG)
+            assert not agent.poll().problem
+            agent.work(threading.Event())
+
+    def report(self, config: AgentConfig = CONFIG) -> str:
+        return report(self.folder, config, self.identity)
+
+    @property
+    def told(self) -> Told:
+        return self.fleet.told[DEVICE]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        with looked_at(self.folder, CONFIG) as storage:
+            return document(read_standing(storage, self.identity))
+
+    def observed(self) -> Observed:
+        with looked_at(self.folder, CONFIG) as storage:
+            return Observed(read_standing(storage, self.identity))
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    control = Daemon()
+    monkeypatch.setattr(work, "Control", lambda _settings: control)
+    monkeypatch.setattr(reporting, "Control", lambda _settings: control)
+    repository = FleetRepository(tmp_path / "fleet")
+    with FleetController(tmp_path / "controller", repository).running() as fleet:
+        fleet.tokens["t"] = DEVICE
+        application = Application(fleet.url, "t", authority=fleet.authority.file.read_text())
+        identity = enrol(application, tmp_path / "store", CONFIG)
+        yield Device(fleet, tmp_path / "store", identity, control)
+
+
+def refuse(status: int, **headers: str) -> Any:
+    def answer(_: Call) -> Answer:
+        return status, headers, b'{"detail": "the words of the controller"}'
+
+    return answer
+
+
+def telemetry(device: Device) -> list[Call]:
+    return [call for call in device.fleet.asked if call.path.endswith("/telemetry")]
+
+
+def test_an_update_is_told_with_the_state_that_follows(device: Device) -> None:
+    device.update("1")
+    device.control.serve(SLOT, "1")
+    device.control.counters = {"1": {"version": "1", "requests": 7}}
+    assert device.report() == ""
+    (ended,) = device.told.of("updates")
+    assert (ended["class"], ended["document"]["state"], ended["document"]["failure"]) == ("evidence", "committed", None)
+    (slot,) = [row["document"] for row in device.told.of("state") if row["kind"] == "slot"]
+    assert (slot["state"], slot["release"]) == ("committed", ended["document"]["release"])
+    assert slot["serving"][0]["version"] == "1"
+    assert device.told.of("statistics")[0]["document"]["requests"] == 7
+    assert device.told.inventory == INVENTORY
+    assert device.status["controller"]["problem"] == ""
+    assert {call.headers["content-encoding"] for call in telemetry(device)} == {"gzip"}
+
+
+def test_a_roll_back_is_told_with_its_evidence_once(device: Device) -> None:
+    device.update("1")
+    device.control.always["load"] = RefusedError("INVALID", "the golden set fails")
+    device.update("2")
+    for _ in range(3):
+        assert device.report() == ""
+    first, second = (row["document"] for row in device.told.of("updates"))
+    assert (first["version"], second["version"], second["state"]) == ("1", "2", "rolled_back")
+    assert "the golden set fails" in second["failure"]["reason"]
+    slots = [row["document"]["state"] for row in device.told.of("state") if row["kind"] == "slot"]
+    assert slots == ["rolled_back"]
+
+
+def test_what_has_not_changed_is_told_now_and_then_only(device: Device) -> None:
+    device.update("1")
+    for _ in range(3):
+        device.report()
+    assert len(device.told.of("state")) == 2
+    assert sum(call.path.endswith("/inventory") for call in device.fleet.asked) == 1
+    device.report(replace(CONFIG, telemetry=replace(CONFIG.telemetry, refresh_s=0.0)))
+    assert len(device.told.of("state")) == 4
+    device.control.found = {"arch": "arm64"}
+    device.report()
+    assert (device.told.inventory, len(device.told.of("state"))) == ({"arch": "arm64"}, 5)
+
+
+def test_a_slot_that_is_gone_is_said_to_be(device: Device) -> None:
+    device.update("1")
+    device.report()
+    device.fleet.assigned[DEVICE] = ({}, ())
+    with opened(device.folder, CONFIG) as storage:
+        assert not work.Agent(storage, CONFIG).poll().problem
+    device.report()
+    assert {"slot": SLOT, "state": "gone"} in [row["document"] for row in device.told.of("state")]
+
+
+def test_nothing_is_lost_while_the_controller_is_away_and_nothing_counts_twice(device: Device) -> None:
+    device.update("1")
+    device.fleet.ill["/v1/self/telemetry"] = refuse(503)
+    for _ in range(4):
+        assert "503: the words of the controller" in device.report()
+    assert "the words of the controller" in device.status["controller"]["problem"]
+    device.fleet.ill = {"/v1/self/telemetry": lose_the_answer(device)}
+    assert device.report()
+    assert device.report() == ""
+    assert device.told.again > 0
+    assert [row["seq"] for row in device.told.of("vitals")] == list(range(1, 7))
+    assert len(device.told.of("updates")) == 1
+    assert not any(device.told.lost.values())
+
+
+def lose_the_answer(device: Device) -> Any:
+    def answer(call: Call) -> Answer:
+        del device.fleet.ill["/v1/self/telemetry"]
+        device.fleet._route(call)
+        return 502, {}, b""
+
+    return answer
+
+
+def test_a_controller_that_asks_for_quiet_is_left_alone(device: Device) -> None:
+    device.fleet.ill["/v1/self/telemetry"] = refuse(429, **{"Retry-After": "60"})
+    assert device.report()
+    asked = len(device.fleet.asked)
+    assert device.report() == ""
+    assert len(device.fleet.asked) == asked
+
+
+def test_who_is_revoked_is_told_so(device: Device) -> None:
+    held = read_held(device.folder)
+    assert held
+    device.fleet.revoked.add(held.serial)
+    assert device.report().startswith("the fleet does not let this device in, enrol it again: ")
+    assert "this certificate is revoked" in device.status["controller"]["problem"]
+
+
+def test_what_did_not_fit_is_told_as_a_gap(device: Device) -> None:
+    small = replace(CONFIG, spool=SpoolSettings(bytes_limit=3_000))
+    device.fleet.ill["/v1/self/telemetry"] = refuse(503)
+    for _ in range(20):
+        device.report(small)
+    device.fleet.ill.clear()
+    assert device.report(small) == ""
+    lost = {key[0]: numbers for key, numbers in device.told.lost.items() if numbers}
+    assert set(lost) == {"vitals"}
+    told = {row["seq"] for row in device.told.of("vitals")}
+    assert sorted(told | lost["vitals"]) == list(range(1, 22))
+    assert not told & lost["vitals"]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_lines_that_the_controller_never_takes_do_not_block_the_others(device: Device, status: int) -> None:
+    def answer(call: Call) -> Answer:
+        rows = [json.loads(text) for text in gzip.decompress(call.body).splitlines()]
+        if any(row.get("kind") == "device" for row in rows):
+            return refuse(status)(call)  # type: ignore[no-any-return]
+        return device.fleet._route(call)
+
+    device.update("1")
+    device.fleet.ill["/v1/self/telemetry"] = answer
+    for _ in range(3):
+        device.report()
+    assert len(device.told.of("vitals")) == 3
+    assert [sum(map(bool, [numbers])) for key, numbers in device.told.lost.items() if key[0] == "state"] == [1]
+
+
+ANSWERS: dict[str, bytes] = {
+    "nothing": b"{}",
+    "no object": b"[]",
+    "no JSON": b"<html>",
+    "another stream": b'{"acknowledged": [{"stream": "x", "boot_epoch": 1, "seq": 9}]}',
+    "odd types": b'{"acknowledged": [7, {"stream": [], "boot_epoch": {}, "seq": true}, {"stream": "vitals"}]}',
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_odd_answers_take_nothing_away(device: Device, case: str) -> None:
+    device.fleet.ill["/v1/self/telemetry"] = lambda _: (200, {}, ANSWERS[case])
+    assert device.report()
+    device.fleet.ill.clear()
+    assert device.report() == ""
+    assert [row["seq"] for row in device.told.of("vitals")] == [1, 2]
+
+
+def test_a_spool_that_was_lost_or_damaged_is_begun_anew_and_said_to_be(device: Device) -> None:
+    device.update("1")
+    device.report()
+    for content in (b"rubbish" * 1000, b""):
+        (device.folder / NAME).write_bytes(content)
+        assert device.report() == ""
+    begun = [row for row in device.told.of("events") if row["kind"] == "spool-begun-anew"]
+    assert len(begun) == 2
+    assert len({row["boot_epoch"] for row in device.told.of("vitals")}) == 3
+    assert len({row["document"]["key"] for row in device.told.of("updates")}) == 1
+
+
+def test_a_daemon_that_does_not_answer_is_left_out(device: Device) -> None:
+    device.update("1")
+    device.control.always["status"] = UnreachableError("it does not answer", table="control", key="socket")
+    assert device.report() == ""
+    assert device.told.of("vitals")[0]["document"]["rss_bytes"] is None
+    assert device.told.inventory is None
+
+
+def test_questions_that_end_otherwise_are_events(device: Device) -> None:
+    device.update("1")
+    device.fleet.ill["/v1/self/assignment"] = refuse(500)
+    with opened(device.folder, CONFIG) as storage:
+        assert work.Agent(storage, CONFIG).poll().reason == "unreachable"
+    device.report()
+    device.report()
+    (told,) = [row["document"] for row in device.told.of("events") if row["kind"] == "poll"]
+    assert told["reason"] == "unreachable"
+
+
+def test_what_is_too_large_for_a_record_is_named(device: Device) -> None:
+    device.update("1")
+    now = present(None).now
+    told = telling(device.observed(), {}, Usage(0, 0, 0), now, refresh_s=9.0, limit_bytes=300)
+    slot = next(record for record in told.records if record.kind == "slot")
+    assert slot.document["slot"] == SLOT
+    assert slot.document["left_out_bytes"] > 300
+
+
+def test_a_line_is_json(device: Device) -> None:
+    device.fleet.ill["/v1/self/telemetry"] = refuse(503)
+    device.report()
+    with looked_at(device.folder, CONFIG) as storage:
+        spool = reporting._opened(storage, CONFIG, present(None).now)
+        for entry in spool.batch(100, 10**6):
+            assert json.loads(line(entry))["seq"] == entry.seq
+        spool.close()
+
+
+def test_a_certificate_is_renewed_at_two_thirds_of_its_life(device: Device) -> None:
+    before = read_held(device.folder)
+    assert before
+    assert before.renew_from - before.begins == (before.expires - before.begins) * 2 / 3
+    device.report()
+    assert read_held(device.folder) == before
+    authority = device.fleet.authority
+    authority.begins = -authority.lives * 3 / 4
+    device.fleet.tokens["again"] = DEVICE
+    enrol(Application(device.fleet.url, "again"), device.folder, CONFIG)
+    due = read_held(device.folder)
+    authority.begins = -authority.lives / 100
+    assert device.report() == ""
+    renewed = read_held(device.folder)
+    assert due
+    assert renewed
+    assert renewed.expires > due.expires
+    assert device.status["controller"]["certificate_expires"] == renewed.expires.isoformat()
+    assert device.fleet.asked[-1].serial == renewed.serial
+    device.report()
+    assert sum(call.path.endswith("/certificate") for call in device.fleet.asked) == 1
+
+
+@pytest.mark.parametrize("certificate", ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_a_renewal_that_brings_no_certificate_leaves_the_old_one(device: Device, certificate: str) -> None:
+    authority = device.fleet.authority
+    authority.begins = -authority.lives * 3 / 4
+    device.fleet.tokens["again"] = DEVICE
+    enrol(Application(device.fleet.url, "again"), device.folder, CONFIG)
+    before = read_held(device.folder)
+    body = json.dumps({"certificate": certificate, "chain": ""}).encode()
+    device.fleet.ill["/v1/self/certificate"] = lambda _: (200, {}, body)
+    assert "no certificate" in device.report()
+    assert read_held(device.folder) == before
+
+
+def test_the_reporter_tells_beside_the_work_and_once_more_at_the_end(device: Device) -> None:
+    device.update("1")
+    reporter = Reporter(device.folder, CONFIG, device.identity)
+    reporter.tell()
+    reporter.close(20.0)
+    assert 1 <= len(device.told.of("vitals")) <= 2
+    assert not reporter._thread or not reporter._thread.is_alive()
+
+
+def test_who_was_not_enrolled_or_will_not_tells_nobody(device: Device) -> None:
+    silent = replace(CONFIG, telemetry=replace(CONFIG.telemetry, enabled=False))
+    for config, identity in ((CONFIG, replace(device.identity, controller="")), (silent, device.identity)):
+        reporter = Reporter(device.folder, config, identity)
+        reporter.tell()
+        reporter.close(20.0)
+    assert not (device.folder / NAME).exists()
