@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -11,10 +13,11 @@ from fleet.access import Caller, Role
 from fleet.audit import Break, Deed, Head
 from fleet.database import audit, devices, leader, tokens
 from fleet.database.credentials import new_credential
-from fleet.database.engine import Database
-from fleet.database.errors import AbsentError, ConflictError, FencedError, RefusedError
+from fleet.database.engine import Database, open_database
+from fleet.database.errors import AbsentError, AwayError, ConflictError, FencedError, RefusedError
+from fleet.database.place import read_place
 from fleet.database.settings import DatabaseSettings
-from tests.simulators.databases import NOW, database, enrolled
+from tests.simulators.databases import KINDS, NOW, database, enrolled, made, url
 
 __all__ = ["database"]
 SETTINGS = DatabaseSettings(page_limit_rows=3)
@@ -194,6 +197,25 @@ def test_what_a_former_leader_writes_is_refused(database: Database) -> None:
     two.resign()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_follows_a_leader_while_it_writes(kind: str, tmp_path: Path) -> None:
+    settings = DatabaseSettings(busy_timeout_ms=50)
+    with url(kind, tmp_path) as text:
+        place = read_place(text, tmp_path)
+        with closing(open_database(place, settings)) as here, closing(open_database(place, settings)) as there:
+            one, two = leader.candidate(here, "one"), leader.candidate(there, "two")
+            assert one.stand(NOW) == 1
+            if kind == "sqlite":
+                one.resign()
+            with here.write() as connection:
+                leader.guard(connection, 1)
+                one.resign()
+                with pytest.raises(AwayError, match="lock"):
+                    two.stand(NOW)
+            assert two.stand(NOW) == 2
+            two.resign()
+
+
 def test_nobody_writes_as_a_leader_before_there_is_one(database: Database) -> None:
     with pytest.raises(FencedError), database.write() as connection:
         leader.guard(connection, 0)
@@ -201,9 +223,7 @@ def test_nobody_writes_as_a_leader_before_there_is_one(database: Database) -> No
         assert leader.holder(connection) == ""
 
 
-def test_a_lease_ends_by_time_and_by_a_clock_that_jumps(tmp_path) -> None:
-    from tests.simulators.databases import made
-
+def test_a_lease_ends_by_time_and_by_a_clock_that_jumps(tmp_path: Path) -> None:
     lease = timedelta(seconds=DatabaseSettings().lease_s)
     with made("sqlite", tmp_path) as opened:
         one, two = leader.candidate(opened, "one"), leader.candidate(opened, "two")

@@ -13,10 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from fleet.database import assignments, devices, enrolment, leader, rollouts
+from fleet.audit import Deed
+from fleet.database import assignments, audit, devices, enrolment, leader, rollouts, telemetry
 from fleet.database.assignments import StoredAssignment
 from fleet.database.engine import Database, open_database
 from fleet.database.errors import DatabaseError
+from fleet.database.intake import Batch, Row
 from fleet.database.place import read_place
 from fleet.database.rollouts import NewFact
 from fleet.database.settings import DatabaseSettings
@@ -95,6 +97,18 @@ class Replica:
         """A fact behind whatever is there: its number."""
         with self.database.write() as connection:
             return str(rollouts.record(connection, rollout, [NewFact(NOW, self.name)], SETTINGS))
+
+    def note(self, subject: str) -> str:
+        """In the audit log: its number."""
+        with self.database.write() as connection:
+            return str(audit.append(connection, Deed(self.name, "note", subject), NOW).sequence)
+
+    def send(self, device: str, boot: str) -> str:
+        """Telemetry of a boot, its first three rows: how many were new."""
+        rows = [Row(seq, NOW, "vitals", {}) for seq in (1, 2, 3)]
+        with self.database.write() as connection:
+            batch = Batch("metrics", int(boot), rows)
+            return str(telemetry.receive(connection, device, batch, NOW, SETTINGS.telemetry).stored)
 
     def stand(self, seconds: str) -> str:
         """For leader, at that time: the fence."""

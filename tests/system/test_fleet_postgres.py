@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.database import assignments, devices, leader, rollouts
+from fleet.database import assignments, audit, devices, leader, migrate, rollouts, telemetry
 from fleet.database.engine import Database, open_database
 from fleet.database.errors import AwayError, FencedError
 from fleet.database.place import read_place
@@ -108,6 +108,25 @@ def test_facts_of_two_replicas_are_one_record(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_log_of_two_replicas_is_one_chain(kind: str, tmp_path: Path) -> None:
+    with replicas(kind, tmp_path, "one", "two") as (database, racers):
+        numbers = [int(number) for _ in range(ROUNDS) for number in race(racers, "note camera-1")]
+        assert sorted(numbers) == list(range(1, 2 * ROUNDS + 1))
+        with database.read() as connection:
+            assert audit.verify(connection, RACERS) == audit.head(connection)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_telemetry_sent_to_two_replicas_is_stored_once(kind: str, tmp_path: Path) -> None:
+    with replicas(kind, tmp_path, "one", "two") as (database, racers):
+        enrolled(database, "camera-1")
+        for boot in range(ROUNDS):
+            assert sorted(race(racers, f"send camera-1 {boot}")) == ["0", "3"]
+        with database.read() as connection:
+            assert {source.rows for source in telemetry.sources(connection, "camera-1")} == {3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_of_two_who_stand_one_leads(kind: str, tmp_path: Path) -> None:
     with replicas(kind, tmp_path, "one", "two") as (_, racers):
         for number in range(1, ROUNDS):
@@ -169,8 +188,6 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.timeout(120)
 def test_a_server_that_went_away_and_came_back(cluster: Cluster, tmp_path: Path) -> None:
-    from fleet.database import migrate
-
     settings = DatabaseSettings(retry_after_s=3.0)
     with closing(open_database(read_place(cluster.url("postgres"), tmp_path), settings)) as database:
         migrate.upgrade(database)
@@ -200,8 +217,6 @@ def test_a_server_that_went_away_and_came_back(cluster: Cluster, tmp_path: Path)
 
 @pytest.mark.timeout(120)
 def test_a_transaction_that_a_server_dies_in_is_undone_and_said_so(cluster: Cluster, tmp_path: Path) -> None:
-    from fleet.database import migrate
-
     with closing(open_database(read_place(cluster.url("postgres"), tmp_path))) as database:
         migrate.upgrade(database)
 
