@@ -121,6 +121,7 @@ class Server:
                     backlog=backlog,
                     ssl=self._context,
                     ssl_handshake_timeout=self._settings.handshake_timeout_s if self._context else None,
+                    ssl_shutdown_timeout=self._settings.handshake_timeout_s if self._context else None,
                 )
         except OSError as error:
             problem = (

@@ -50,7 +50,7 @@ class ServingSettings:
     max_body_bytes: int = 1_048_576  # 1 MiB: a request body, where its route has no bound of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
     backlog: int = 1_024  # connections the kernel holds until they are accepted
-    handshake_timeout_s: float = 10.0  # for TLS
+    handshake_timeout_s: float = 10.0  # for TLS, and for its end
     header_timeout_s: float = 10.0  # for request line and headers
     body_timeout_s: float = 60.0  # for a body, where its route has no bound of its own
     write_timeout_s: float = 30.0  # how long a peer may take nothing of its answer
