@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 """A published name: nothing hidden, no "..", no separator, no control character."""
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG})
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """NONBLOCK: to open a pipe must not wait for its other end."""
@@ -29,10 +29,9 @@ def open_beneath(folder: Path, parts: Sequence[str]) -> BinaryIO | None:
         if error.errno in _ABSENT:
             return None
         raise
-    file = os.fdopen(descriptor, "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     return None
 
 

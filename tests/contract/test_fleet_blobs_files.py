@@ -172,7 +172,7 @@ TRAVERSALS = [
     "metadata/..%5c..%5csecret", "/etc/passwd", "%2fetc/passwd", "metadata//timestamp.json",
     "metadata/./timestamp.json",
     "metadata/.timestamp.json.part", "metadata/%00", "metadata/timestamp.json%00", "metadata/timestamp.json/",
-    "metadata", "metadata/", "", "assignments/camera-7.json", "blobs/sha256/..", "blobs/sha256/.incoming-x", "blobs/",
+    "metadata", "metadata/", "targets/models", "", "assignments/camera-7.json", "blobs/sha256/..", "blobs/sha256/.incoming-x", "blobs/",
     "blobs/sha256/../../metadata/timestamp.json", "metadata/link.json", "linked/secret", "metadata/inside/secret",
     "metadata/pipe", "metadata/" + "a" * 300, "metadata/" + "a/" * 200 + "b", "blobs/sha256/" + "0" * 64,
 ]  # fmt: skip
@@ -223,6 +223,17 @@ async def test_a_peer_that_takes_nothing_is_cut_off(tmp_path, public) -> None:
             await asyncio.sleep(0.01)
         del reader
         await hang_up(writer)
+
+
+@TLS
+async def test_a_stop_does_not_wait_for_who_takes_nothing(tmp_path, public, tls, caplog) -> None:
+    controlled = controlling(tmp_path, repository(public), tls=tls)
+    async with controlled as controller, controller.client() as client, client.stream("GET", BLOB) as answer:
+        await answer.aiter_raw().__anext__()
+        async with asyncio.timeout(20):  # its own bounds are one second each; a hang would have none
+            await controller.server.stop(0)
+        assert not controller.server._shared.state.tasks
+    assert "was cut off by the shutdown" in caplog.text
 
 
 @TLS
