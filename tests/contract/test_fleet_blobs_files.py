@@ -172,7 +172,8 @@ TRAVERSALS = [
     "metadata/..%5c..%5csecret", "/etc/passwd", "%2fetc/passwd", "metadata//timestamp.json",
     "metadata/./timestamp.json",
     "metadata/.timestamp.json.part", "metadata/%00", "metadata/timestamp.json%00", "metadata/timestamp.json/",
-    "metadata", "metadata/", "targets/models", "", "assignments/camera-7.json", "blobs/sha256/..", "blobs/sha256/.incoming-x", "blobs/",
+    "metadata", "metadata/", "targets/models", "",
+    "assignments/camera-7.json", "blobs/sha256/..", "blobs/sha256/.incoming-x", "blobs/",
     "blobs/sha256/../../metadata/timestamp.json", "metadata/link.json", "linked/secret", "metadata/inside/secret",
     "metadata/pipe", "metadata/" + "a" * 300, "metadata/" + "a/" * 200 + "b", "blobs/sha256/" + "0" * 64,
 ]  # fmt: skip
