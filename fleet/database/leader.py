@@ -6,6 +6,7 @@ PostgreSQL: an advisory lock on a connection of its own, which ends with the lea
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -114,6 +115,10 @@ class LockCandidate:
         """See `Candidate`."""
         connection, self._connection, self._fence = self._connection, None, None
         if connection is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is gone holds no lock
+                connection.execute(
+                    sa.select(sa.func.pg_advisory_unlock_all())
+                )  # at once; after a close it takes a moment
             connection.close()
 
     def _acquire(self) -> bool:

@@ -195,3 +195,19 @@ def test_the_file_is_private_and_its_log_too(tmp_path: Path) -> None:
                 pragmas = ("journal_mode", "synchronous", "foreign_keys", "query_only")
                 found = [connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() for pragma in pragmas]
             assert found == ["wal", 2, 1, value]
+
+
+def test_a_full_disk_is_said_so_and_leaves_what_was_there(tmp_path: Path) -> None:
+    with made("sqlite", tmp_path) as opened:
+        enrolled(opened, "camera-1")
+        before = content(opened)
+        with opened.write() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        big = {"profile": "lab", "accelerators": [], "inventory": {"x": "y" * 200_000}}
+        with pytest.raises(AwayError, match="disk is full"), opened.write() as connection:
+            devices.describe(connection, "camera-1", **big)
+        assert content(opened) == before
+        with opened.write() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+            devices.describe(connection, "camera-1", **big)
