@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.agent.controller import Controller
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
 from gateway.store.durable import remove_file, write_file
@@ -22,6 +21,8 @@ from gateway.store.errors import told_as_store_error
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
+
+    from gateway.agent.controller import Controller
 
 FILE = "device.pem"
 PENDING_FILE = "device-next.key"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import logging
 import socket
-import ssl
 import time
 import urllib.parse
 import urllib.request
@@ -22,6 +21,7 @@ import urllib3
 
 from gateway.agent.pace import NS, Patience
 from gateway.agent.settings import FetchSettings
+from gateway.agent.tls import tls_context
 from gateway.domain.errors import ConfigurationError
 
 SHORTEST_WAIT_S = 0.001
@@ -113,22 +113,6 @@ def pools(base_url: str, settings: FetchSettings, line: Line) -> urllib3.PoolMan
 
     manager.pool_classes_by_scheme = {"http": build_plain, "https": build_tls}  # type: ignore[dict-item]
     return manager
-
-
-def tls_context(settings: FetchSettings) -> ssl.SSLContext:
-    """TLS 1.2 or newer, host names checked, with the authorities and the certificate that the settings name."""
-    for key in ("ca_file", "certificate_file"):
-        file = getattr(settings, key)
-        try:
-            if key == "ca_file":
-                context = ssl.create_default_context(cafile=file)
-            elif file:
-                context.load_cert_chain(file, settings.key_file or None)
-        except (OSError, ssl.SSLError) as error:
-            problem = f"{file} cannot be used: {error.strerror or error}; name a PEM file that the agent may read"
-            raise ConfigurationError(problem, table="fetch", key=key) from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 def _patient_pool(pool: urllib3.HTTPConnectionPool, line: Line) -> urllib3.HTTPConnectionPool:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned
+from gateway.agent.wake import Wake
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that parent and child listen to."""
@@ -36,6 +37,7 @@ class Loop:
         self._failures = 0
         self._stopping = False
         self._chance = random.SystemRandom().random
+        self._wake = Wake(config, folder, self._chance) if config.wake.url else None
 
     def run(self) -> int:
         """Returns an exit code once it was told to stop, or the store cannot be used."""
@@ -47,8 +49,15 @@ class Loop:
             if turned is None:
                 return FAILED
             self._failures = self._failures + 1 if turned.failed else 0
-            self._interrupt.wait(turned.pause_s)
+            self._sleep(turned)
         return 0
+
+    def _sleep(self, turned: Turned) -> None:
+        """Until the next question is due, a signal came, or, where the last one was answered, the fleet hints at it."""
+        if self._wake is None:
+            self._interrupt.wait(turned.pause_s)
+        elif not self._interrupt.is_set():
+            self._wake.sleep(turned.pause_s, heeds_hints=not turned.failed)
 
     def _turn(self) -> Turned | None:
         """One question, and what follows from it; None where the child could not say how it ended."""
@@ -82,6 +91,8 @@ class Loop:
     def _signalled(self, number: int, _frame: object) -> None:
         self._stopping = self._stopping or number != signal.SIGHUP
         self._interrupt.set()
+        if self._wake:
+            self._wake.interrupt()
         if self._child:
             os.kill(self._child, number)
 

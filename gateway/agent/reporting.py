@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ from gateway.store.errors import DamagedError, StoreError
 from gateway.store.spool import Spool
 from gateway.store.spool_file import NAME, set_aside
 
-BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
+"""What names this boot of the machine; the service does not see the file, its unit sets the variable."""
 EPOCH = "epoch"
 """Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
 INVENTORY, RETRY = "inventory", "retry"
@@ -94,14 +96,19 @@ def report(folder: Path, config: AgentConfig, identity: Identity) -> str:
 
 def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
     last = int(storage.journal.fact(EPOCH) or 0)
-    boot = BOOT_FILE.read_text("ascii").strip()
-    spool = Spool.open(storage.folder, boot, now, config.spool, last_epoch=last)
+    spool = Spool.open(storage.folder, _boot(), now, config.spool, last_epoch=last)
     if spool.epoch != last:  # before the first number of this epoch is given out
         storage.journal.keep_facts({EPOCH: str(spool.epoch)})
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
     if problem:
         spool.append([event("spool-begun-anew", now, problem=problem)], now)
     return spool
+
+
+def _boot() -> str:
+    """Where nothing tells, all boots are one: then numbers run on, and times of all of them stand in one stream."""
+    named = os.environ.get(BOOT_VARIABLE, "")
+    return named or (BOOT_FILE.read_text("ascii").strip() if BOOT_FILE.is_file() else "")
 
 
 class _Report:

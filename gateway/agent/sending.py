@@ -1,7 +1,7 @@
 """The spool's way to the controller: batches of JSON lines, compressed, and what the controller says it has.
 
 `POST /v1/self/telemetry`, `application/x-ndjson`, gzip. A record:
-{"stream", "boot_epoch", "seq", "at", "kind", "class", "document"}. Numbers that were dropped, with how many of each class:
+{"stream", "boot_epoch", "seq", "at", "kind", "class", "document"}. Numbers that were dropped, how many of each class:
 {"stream", "boot_epoch", "seq", "last", "dropped": {class: count}}. The answer, for each source the highest number up to
 which nothing is missing: {"acknowledged": [{"stream", "boot_epoch", "seq"}, …]}.
 """

@@ -1,0 +1,24 @@
+"""Whom the agent believes to be a server, and how it says who it is. Light: what sleeps needs it, too."""
+
+from __future__ import annotations
+
+import ssl
+
+from gateway.agent.settings import FetchSettings
+from gateway.domain.errors import ConfigurationError
+
+
+def tls_context(settings: FetchSettings) -> ssl.SSLContext:
+    """TLS 1.2 or newer, host names checked, with the authorities and the certificate that the settings name."""
+    for key in ("ca_file", "certificate_file"):
+        file = getattr(settings, key)
+        try:
+            if key == "ca_file":
+                context = ssl.create_default_context(cafile=file)
+            elif file:
+                context.load_cert_chain(file, settings.key_file or None)
+        except (OSError, ssl.SSLError) as error:
+            problem = f"{file} cannot be used: {error.strerror or error}; name a PEM file that the agent may read"
+            raise ConfigurationError(problem, table="fetch", key=key) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,224 @@
+"""Sleep that a hint may end: the fleet says over MQTT that asking now is worth while, and can say nothing else.
+
+It has no authority: what is assigned is asked and verified as ever, no sooner than `least_pause_s` after the last
+question, and not at all sooner where that one failed or the controller asked for quiet. One thread, one socket: the
+process that sleeps forks.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gateway.agent.certificate import with_certificate
+from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.tls import tls_context
+from gateway.agent.wake_packets import PINGREQ, Kind, Reader, WireError, connect, subscribe
+from gateway.domain.errors import ConfigurationError
+from gateway.observe.logs import configure_logging, get_logger
+from gateway.store.text import read_text
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+TOPIC_LIMIT_CHARS = 1_000
+_READ_BYTES = 4_096
+
+
+class Wake:
+    """`sleep` between two turns; `interrupt` from a signal handler ends it."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        folder: Path,
+        chance: Callable[[], float],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ConfigurationError for a URL that is none."""
+        self._config, self._settings, self._folder = config, config.wake, folder
+        self._host, self._port, self._secure = _broker(self._settings.url or "")
+        if len(self._settings.topic) > TOPIC_LIMIT_CHARS:
+            problem = f"has more than {TOPIC_LIMIT_CHARS} characters"
+            raise ConfigurationError(problem, table="wake", key="topic")
+        self._chance, self._monotonic = chance, monotonic
+        self._heard, self._alarm = socket.socketpair()
+        self._heard.setblocking(False)
+        self._alarm.setblocking(False)
+        self._line: _Line | None = None
+        self._failures, self._next_try_s = 0, 0.0
+        self._logs = False
+
+    def interrupt(self) -> None:
+        """End the sleep under way, or the next one."""
+        try:
+            self._alarm.send(b"\0")
+        except BlockingIOError:  # full of alarms: that is one
+            return
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._hang_up()
+        self._heard.close()
+        self._alarm.close()
+
+    def sleep(self, pause_s: float, *, heeds_hints: bool = True) -> bool:
+        """For `pause_s`, or until something ends it; whether that was a hint."""
+        began_s = self._monotonic()
+        until_s, hinted = began_s + pause_s, False
+        while (now_s := self._monotonic()) < until_s:
+            if self._listen(now_s, until_s) and heeds_hints and not hinted:
+                hinted = True
+                soonest_s = max(self._monotonic(), began_s + self._settings.least_pause_s)
+                until_s = min(until_s, soonest_s + self._chance() * self._settings.spread_s)
+            if self._alarmed():
+                return False
+        return hinted
+
+    def _listen(self, now_s: float, until_s: float) -> bool:
+        """Until something comes, or has to be done; whether a hint came."""
+        try:
+            if self._line is None and now_s >= self._next_try_s:
+                self._line, waited = self._connected()
+                self._failures = 0
+                if waited:
+                    return True
+            line, due_s = self._line, min(until_s, self._line.due_s if self._line else self._next_try_s)
+            sockets = [self._heard, *([line.socket] if line else [])]
+            if line and line.pending:
+                return line.read()
+            ready = select.select(sockets, [], [], max(0.0, due_s - self._monotonic()))[0]
+            if line and line.socket in ready:
+                return line.read()
+            if line:
+                line.keep_alive()
+        except (OSError, WireError, ConfigurationError, ValueError, KeyError) as error:
+            self._lost(str(error) or type(error).__name__)
+        return False
+
+    def _connected(self) -> tuple[_Line, bool]:
+        timeout_s, settings = self._settings.connect_timeout_s, self._settings
+        device = str(json.loads(read_text(self._folder / DEVICE_FILE))["device"])
+        made = socket.create_connection((self._host, self._port), timeout_s)
+        try:
+            if self._secure:
+                context = tls_context(with_certificate(self._config.fetch, self._folder))
+                made = context.wrap_socket(made, server_hostname=self._host)
+            line = _Line(made, settings.keepalive_s, timeout_s, self._monotonic)
+            waited = line.begin(f"edge-agent-{device}", settings.topic.replace("{device}", device))
+        except BaseException:  # raised again: the descriptor must not stay open
+            made.close()
+            raise
+        return line, waited
+
+    def _lost(self, problem: str) -> None:
+        """The broker is away: tried again after a pause that is drawn anew each time (full jitter), the first one too,
+        since all devices lose a broker at once."""
+        self._hang_up()
+        settings = self._settings
+        longest_s = min(settings.retry_s * 2.0 ** min(self._failures, 30), settings.retry_limit_s)
+        self._failures += 1
+        self._next_try_s = self._monotonic() + self._chance() * longest_s
+        if not self._logs:  # not before: what sleeps has nothing else to say, and what says nothing is smaller
+            configure_logging(self._config.log)
+            self._logs = True
+        get_logger("wake").warning("no hints for now", broker=self._host, problem=problem)
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.socket.close()
+            self._line = None
+
+    def _alarmed(self) -> bool:
+        try:
+            return bool(self._heard.recv(_READ_BYTES))
+        except BlockingIOError:
+            return False
+
+
+class _Line:
+    """A connection to a broker. `due_s`: when `keep_alive` has something to do."""
+
+    def __init__(
+        self, made: socket.socket, keepalive_s: int, patience_s: float, monotonic: Callable[[], float]
+    ) -> None:
+        self.socket = made
+        self._reader = Reader()
+        self._keepalive_s, self._patience_s, self._monotonic = keepalive_s, patience_s, monotonic
+        self._asked = False
+        self.due_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether TLS holds bytes that `select` does not see."""
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+
+    def begin(self, client: str, topic: str) -> bool:
+        """Connect and subscribe, all within the patience; whether a hint waited. Raises OSError, WireError."""
+        deadline_s = self._monotonic() + self._patience_s
+        self._send(connect(client, self._keepalive_s))
+        hinted = self._await(Kind.CONNACK, deadline_s)
+        self._send(subscribe(topic))
+        hinted |= self._await(Kind.SUBACK, deadline_s)
+        self.socket.settimeout(self._patience_s)
+        return hinted
+
+    def read(self) -> bool:
+        """What came; whether a hint did. Raises OSError, WireError."""
+        content = self.socket.recv(_READ_BYTES)
+        if not content:
+            raise WireError("the broker hung up")
+        if self._asked:
+            self._asked, self.due_s = False, self._monotonic() + self._keepalive_s
+        return Kind.PUBLISH in self._taken(content)
+
+    def keep_alive(self) -> None:
+        """Ask whether the broker is there, where it is time. Raises WireError where it did not answer the last time."""
+        if self._monotonic() < self.due_s:
+            return
+        if self._asked:
+            raise WireError(f"the broker has not answered for {self._patience_s:g} s")
+        self._send(PINGREQ)
+        self._asked = True
+        self.due_s = self._monotonic() + self._patience_s
+
+    def _await(self, kind: Kind, deadline_s: float) -> bool:
+        """Until this packet came; whether a message came before it, as may be (MQTT 3.1.1, 3.8.4)."""
+        hinted = False
+        while True:
+            self.socket.settimeout(max(0.001, deadline_s - self._monotonic()))
+            content = self.socket.recv(1)  # byte by byte: what follows is for `read`
+            if not content:
+                raise WireError("the broker hung up")
+            kinds = self._taken(content)
+            hinted |= Kind.PUBLISH in kinds
+            if kind in kinds:
+                return hinted
+
+    def _taken(self, content: bytes) -> list[Kind]:
+        packets = self._reader.feed(content)
+        for packet in packets:
+            if packet.answer:
+                self._send(packet.answer)
+        return [packet.kind for packet in packets]
+
+    def _send(self, content: bytes) -> None:
+        self.socket.sendall(content)
+        self.due_s = self._monotonic() + self._keepalive_s
+
+
+def _broker(url: str) -> tuple[str, int, bool]:
+    """Host, port, and whether over TLS. Raises ConfigurationError."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in PORTS and parts.hostname and not parts.username and not parts.path.strip("/"):
+            return parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "mqtts"
+    except ValueError:  # no port
+        pass
+    problem = f"{url!r:.150} is no broker; write mqtt://host:1883 or mqtts://host:8883, without user and password"
+    raise ConfigurationError(problem, table="wake", key="url")
