@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import shutil
 import tempfile
@@ -93,7 +94,9 @@ def shape(database: Database) -> set[str]:
 
 @cache
 def _sqlite_template() -> Path:
-    file = Path(tempfile.mkdtemp(prefix="edge-fleet-db-")) / "template.sqlite"
+    folder = Path(tempfile.mkdtemp(prefix="edge-fleet-db-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / "template.sqlite"
     _migrate(f"sqlite:///{file}")
     return file
 
