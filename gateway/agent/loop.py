@@ -15,10 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned
-from gateway.agent.wake import Wake
+
+if TYPE_CHECKING:
+    from gateway.agent.wake import Wake
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that parent and child listen to."""
@@ -37,7 +40,7 @@ class Loop:
         self._failures = 0
         self._stopping = False
         self._chance = random.SystemRandom().random
-        self._wake = Wake(config, folder, self._chance) if config.wake.url else None
+        self._wake = self._listener() if config.wake.url else None
 
     def run(self) -> int:
         """Returns an exit code once it was told to stop, or the store cannot be used."""
@@ -51,6 +54,11 @@ class Loop:
             self._failures = self._failures + 1 if turned.failed else 0
             self._sleep(turned)
         return 0
+
+    def _listener(self) -> Wake:
+        from gateway.agent.wake import Wake  # TLS takes 7 MB of what sleeps
+
+        return Wake(self._config, self._folder, self._chance)
 
     def _sleep(self, turned: Turned) -> None:
         """Until the next question is due, a signal came, or, where the last one was answered, the fleet hints at it."""
