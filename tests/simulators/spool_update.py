@@ -1,0 +1,56 @@
+"""A scenario for `power`: a device keeps telemetry, sends some of it, and has some of that acknowledged.
+
+It runs under the same name of a boot each time, as where nothing tells one boot from the next: then nothing but the
+spool itself keeps a number from being given out twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.store.spool import Spool
+from gateway.store.spool_rows import Kept, Priority, Record
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+BOOT = "the only one"
+
+
+def prepare(folder: Path) -> None:
+    """Something is there already."""
+    run(folder, lambda _: None)
+
+
+def run(folder: Path, claim: Callable[[str], None]) -> None:
+    """Vitals, then evidence, which is promised to stay; all is sent, the older vitals are acknowledged."""
+    with contextlib.closing(Spool.open(folder, BOOT, NOW)) as spool:
+        for number in range(4):
+            spool.append([_record("vitals", Priority.VITALS, number)], NOW)
+        spool.append([_record("updates", Priority.EVIDENCE, 0)], NOW)
+        claim(json.dumps({"evidence": _record("updates", Priority.EVIDENCE, 0).document}))
+        claim(json.dumps({"sent": _entries(spool)}))
+        spool.acknowledged("vitals", spool.epoch, 6)
+        spool.append([_record("vitals", Priority.VITALS, 4)], NOW)
+        claim(json.dumps({"sent": _entries(spool)}))
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """All entries, the last number of each stream, and why it was begun anew."""
+    with contextlib.closing(Spool.open(folder, BOOT, NOW)) as spool:
+        last = {row["stream"]: row["last"] for row in spool._file.ask("SELECT stream, last FROM source")}
+        return {"entries": _entries(spool), "last": last, "renewed": spool.renewed}
+
+
+def _record(stream: str, priority: Priority, number: int) -> Record:
+    """No two processes make the same."""
+    return Record(stream, priority, "sample", NOW, {"number": number, "by": os.getpid()})
+
+
+def _entries(spool: Spool) -> list[list[Any]]:
+    found = [entry for entry in spool.batch(1000, 10**6) if isinstance(entry, Kept)]
+    return [[entry.stream, entry.boot_epoch, entry.seq, json.loads(entry.payload)] for entry in found]
