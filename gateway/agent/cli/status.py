@@ -26,10 +26,16 @@ def show(standing: Standing, *, as_json: bool) -> str:
     if as_json:
         print_json(told_of)
     else:
-        print(f"{told_of['device']}: {told_of['state']}: {told_of['why']}\n")
-        print_table(("model", "assigned", "committed", "variant", "update"), map(_row, told_of["slots"].items()))
+        print(f"{told_of['device']}: {told_of['state']}: {told_of['why']}")
+        _print_slots(told_of["slots"])
         _print_history(told_of["history"])
     return str(told_of["state"])
+
+
+def _print_slots(slots: dict[str, dict[str, Any]]) -> None:
+    if slots:
+        print()
+        print_table(("model", "assigned", "committed", "variant", "update"), map(_row, slots.items()))
 
 
 def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
