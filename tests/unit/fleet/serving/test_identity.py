@@ -36,7 +36,7 @@ def test_what_was_verified_is_still_asked_about() -> None:
 
 
 def test_what_did_not_verify_is_not_remembered_as_if_it_had() -> None:
-    stranger = device("one", new_authority(NOW)).certificate.certificate.public_bytes(Encoding.DER)
+    stranger = device("one", new_authority(NOW), when=NOW).certificate.certificate.public_bytes(Encoding.DER)
     recognition = Recognition(AUTHORITY.trusted, set, lambda: NOW)
     for shown in (stranger, stranger, ONE[:-1], b"", ONE + b"x"):
         with pytest.raises(RequestError) as caught:
@@ -48,7 +48,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "VERIFIED_LIMIT", 2)
     recognition = Recognition(AUTHORITY.trusted, set, lambda: NOW)
     for number in range(4):
-        recognition.device(device(f"d{number}").certificate.certificate.public_bytes(Encoding.DER))
+        recognition.device(device(f"d{number}", when=NOW).certificate.certificate.public_bytes(Encoding.DER))
     assert len(recognition._known) == 2
 
 
