@@ -5,7 +5,6 @@ Unknown keys are errors. The commented sample `packaging/edge-gateway.toml` is t
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import platform
@@ -17,9 +16,9 @@ from typing import Any
 
 from gateway.committed.settings import FleetSettings
 from gateway.domain.access import Address, Security, check_exposure, read_address, read_tokens
-from gateway.domain.document import Table, read_document
+from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import read_settings
+from gateway.domain.settings import read_settings, read_tables, sections
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -105,11 +104,7 @@ class Config:
     log: LogSettings = field(default_factory=LogSettings)
 
 
-SECTIONS = {
-    spec.name: spec.default_factory
-    for spec in dataclasses.fields(Config)
-    if spec.default_factory is not dataclasses.MISSING
-}
+SECTIONS = sections(Config)
 """Settings dataclass by the name of its table."""
 
 
@@ -123,14 +118,12 @@ def load_config(path: Path | None) -> Config:
 
 def parse_config(text: str, file: str) -> Config:
     """Build a Config from TOML text. Raises ConfigurationError naming file, table, key and line."""
-    top = read_document(text, file)
-    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
-    top.finish()
+    tables = read_tables(text, file, SECTIONS)
     return Config(
         file=file,
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
-        **{name: read_settings(typing.cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()},
+        **{name: read_settings(SECTIONS[name], table) for name, table in tables.items()},
     )
 
 

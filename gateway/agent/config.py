@@ -5,12 +5,10 @@ The commented sample `packaging/edge-agent.toml` is the reference; a test loads 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 from gateway.agent.settings import (
     AgentSettings,
@@ -20,10 +18,9 @@ from gateway.agent.settings import (
     TelemetrySettings,
     WakeSettings,
 )
-from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.probation import ProbationSettings
-from gateway.domain.settings import read_settings
+from gateway.domain.settings import read_settings, read_tables, sections
 from gateway.observe.settings import LogSettings
 from gateway.store.settings import BlobSettings, JournalSettings, SpoolSettings
 from gateway.store.text import read_text
@@ -54,11 +51,7 @@ class AgentConfig:
     log: LogSettings = field(default_factory=LogSettings)
 
 
-SECTIONS = {
-    spec.name: spec.default_factory
-    for spec in dataclasses.fields(AgentConfig)
-    if spec.default_factory is not dataclasses.MISSING
-}
+SECTIONS = sections(AgentConfig)
 """Settings dataclass by the name of its table."""
 
 
@@ -72,10 +65,8 @@ def load_config(path: Path | None) -> AgentConfig:
 
 def parse_config(text: str, file: str) -> AgentConfig:
     """Build an AgentConfig from TOML text. Raises ConfigurationError naming file, table, key and line."""
-    top = read_document(text, file)
-    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
-    top.finish()
-    built = {name: read_settings(cast("type[Any]", SECTIONS[name]), table) for name, table in tables.items()}
+    tables = read_tables(text, file, SECTIONS)
+    built = {name: read_settings(SECTIONS[name], table) for name, table in tables.items()}
     return AgentConfig(file=file, **built)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from gateway.domain.document import Table
+from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 
 INTEGER_LIMIT = 2**32
@@ -18,6 +18,21 @@ VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
 NUMBER_LIMIT = 1e12
 
 S = TypeVar("S")
+
+
+def sections(config: type[Any]) -> dict[str, type[Any]]:
+    """Settings dataclass by the name of its table: the fields of `config` that one declares."""
+    found = {spec.name: spec.default_factory for spec in dataclasses.fields(config)}
+    return {name: typing.cast("type[Any]", kind) for name, kind in found.items() if kind is not dataclasses.MISSING}
+
+
+def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
+    """The tables of a configuration file by name, empty where one is absent; any other is refused. ConfigurationError
+    with file and line."""
+    top = read_document(text, file)
+    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in names}
+    top.finish()
+    return tables
 
 
 def read_settings(settings: type[S], table: Table) -> S:
