@@ -113,6 +113,11 @@ def load_signer(file: Path, ask: Ask) -> Signer:
     return TokenSigner(inner, public.uri)
 
 
+def has_secret(file: Path) -> bool:
+    """Whether the secret part of a `.pub` file is here, or in a token. Raises ConfigurationError."""
+    return file.with_suffix(SECRET_SUFFIX).exists() or bool(read_public(file).uri)
+
+
 class TokenSigner(Signer):
     """A token's key, whose many ways to fail (no library, no token, wrong PIN) are said in words."""
 

@@ -14,34 +14,23 @@ from typing import Any
 
 from securesystemslib.signer import Key, Signer
 
+from fleet.config import load_config
 from fleet.disk import read_bounded
 from fleet.drafts import Draft
 from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, load_signer, read_public
 from fleet.roles import signer_name
-from fleet.settings import FleetSettings
 from fleet.wording import progress_lines
 from fleet.workspace import Workspace
-from gateway.domain.document import read_document
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import read_settings
 from gateway.terminal.tables import print_json, progress
 
-SETTINGS_FILE = "fleet.toml"
 PASSPHRASE_VARIABLE = "EDGE_FLEET_PASSPHRASE"  # noqa: S105  # its name, not one
 
 
 def workspace(arguments: argparse.Namespace) -> Workspace:
     """The folder of --dir with its fleet.toml. Raises ConfigurationError."""
     folder = Path(arguments.dir)
-    file = folder / SETTINGS_FILE
-    if not file.exists():
-        return Workspace(folder)
-    content = read_bounded(file, FleetSettings().document_limit_bytes)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
-    return Workspace(folder, read_settings(FleetSettings, read_document(text, str(file))))
+    return Workspace(folder, load_config(folder).publisher)
 
 
 @contextmanager

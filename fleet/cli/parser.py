@@ -180,7 +180,21 @@ def _bootstrap(parser: argparse.ArgumentParser) -> None:
     _dir(parser)
 
 
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="of stderr")
+    _secrets(parser)
+    _dir(parser)
+
+
 VERBS = (
+    Verb(
+        "serve",
+        "serve",
+        "run the controller: enrol devices, sign their assignments, steer rollouts",
+        "  edge-fleet serve --dir /var/lib/edge-fleet    # SQLite there; fleet.toml says more\n"
+        "  edge-fleet serve --passphrase-file /run/secrets/online",
+        _serve,
+    ),
     Verb(
         "keys",
         "keys",

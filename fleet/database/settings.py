@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """`[telemetry]`: how much of what devices tell is taken, and kept."""
+    """`[database.telemetry]`: how much of what devices tell is taken, and kept."""
 
     batch_limit_rows: int = 1_000  # of one request; more are refused
     row_limit_bytes: int = 16_384  # of one row's document
@@ -25,6 +25,7 @@ class TelemetrySettings:
 class DatabaseSettings:
     """`[database]`: how long is waited for it, and how much it keeps."""
 
+    url: str = field(default="", repr=False)  # postgresql://user@host/name; empty: fleet.sqlite in the folder
     connections: int = 8  # that one replica has open for reading; on PostgreSQL for all
     connection_wait_s: float = 10.0  # for one of them to be free
     connect_timeout_s: int = 5  # to reach PostgreSQL

@@ -81,7 +81,8 @@ class Identity:
             certificate = forwarded_certificate(said, self._settings.certificate_form)
         except ForwardedError as error:
             self._counts["certificate_header_unreadable"] += 1
-            problem = f"the proxy's header {self._settings.certificate_header} cannot be used: {error}; see [proxy]"
+            header = self._settings.certificate_header
+            problem = f"the proxy's header {header} cannot be used: {error}; see [serve.proxy]"
             raise ProblemError(400, problem) from None
         return self._recognised(certificate, forwarded_address(hops, self._proxies) or address, proxied=True)
 

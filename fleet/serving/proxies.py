@@ -55,7 +55,7 @@ def read_proxies(texts: Iterable[str]) -> Proxies:
             networks.append(ipaddress.ip_network(text))
         except ValueError as error:
             problem = f"{error}; write an address, a network such as 10.0.0.0/24, or {UNIX!r}"
-            raise ConfigurationError(problem, table="proxy", key="trusted") from None
+            raise ConfigurationError(problem, table="serve.proxy", key="trusted") from None
     return Proxies(tuple(networks), unix)
 
 

@@ -74,10 +74,10 @@ class Server:
     def _check_exposure(self, address: Address) -> None:
         if not (address.private or self._context or self._settings.proxy.trusted):
             problem = (
-                f"listening on {address} without TLS would send tokens in the clear; set [serve] certificate and key, "
-                "or name the proxy in front in [proxy] trusted, or listen on 127.0.0.1 or a UNIX socket"
+                f"listening on {address} without TLS would send tokens in the clear; set [listen] tls, "
+                "or name the proxy in front in [serve.proxy] trusted, or listen on 127.0.0.1 or a UNIX socket"
             )
-            raise ConfigurationError(problem, table="serve", key="listen")
+            raise ConfigurationError(problem, table="listen", key="addresses")
 
     def _share(self) -> Shared:
         from uvicorn.config import Config
@@ -127,7 +127,7 @@ class Server:
             problem = (
                 f"cannot listen on {address}: {error.strerror or error}; stop what listens there, or choose another"
             )
-            raise UnreachableError(problem, table="serve", key="listen") from None
+            raise UnreachableError(problem, table="listen", key="addresses") from None
         self._servers.append(server)
         return address if address.path else Address(address.host, server.sockets[0].getsockname()[1])
 

@@ -11,7 +11,7 @@ FORMS = ("pem", "xfcc", "rfc9440")
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """`[proxy]`: servers in front that end TLS and say who asks. Headers of anybody else are ignored and counted."""
+    """`[serve.proxy]`: servers in front that end TLS and say who asks. Others' headers are ignored and counted."""
 
     trusted: tuple[str, ...] = ()  # their addresses or networks; "unix" for whoever may open the UNIX socket
     certificate_header: str = "Client-Cert"  # in which they hand on the device's certificate
@@ -24,12 +24,12 @@ class ProxySettings:
         """Raises ConfigurationError."""
         if self.certificate_form not in FORMS:
             problem = f"{self.certificate_form!r:.40} is none of {', '.join(FORMS)}"
-            raise ConfigurationError(problem, table="proxy", key="certificate_form")
+            raise ConfigurationError(problem, table="serve.proxy", key="certificate_form")
 
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """`[rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come."""
+    """`[serve.rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come."""
 
     device_per_s: float = 5.0  # of one device, known by its certificate
     device_burst: float = 60.0  # a first fetch asks for a few dozen files in a row
@@ -37,6 +37,26 @@ class RateSettings:
     address_burst: float = 200.0  # likewise
     refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
     tracked_limit: int = 100_000  # devices and addresses remembered, each; the longest silent are forgotten first
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """`[listen]`: where the controller is asked, and what it shows there."""
+
+    addresses: tuple[str, ...] = ("127.0.0.1:8443",)  # HOST:PORT or unix:PATH
+    tls: bool = True  # false: behind a proxy, a UNIX socket, or on this machine alone
+    names: tuple[str, ...] = ("localhost", "127.0.0.1")  # in the certificate that the device CA signs for this port
+    certificate: str = ""  # PEM file of another authority's certificate, leaf first; empty: the device CA signs one
+    key: str = ""  # PEM file of its key, not encrypted
+    url: str = ""  # how devices reach this controller; empty: the first of `names` and the first port
+    stop_grace_s: float = 10.0  # for requests in progress when it is told to stop
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if not self.addresses:
+            raise ConfigurationError("names no address", table="listen", key="addresses")
+        if bool(self.certificate) != bool(self.key):
+            raise ConfigurationError("certificate and key come together", table="listen", key="certificate")
 
 
 @dataclass(frozen=True, slots=True)

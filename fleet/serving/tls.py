@@ -37,6 +37,6 @@ def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) 
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
     except (ssl.SSLError, ValueError) as error:
         problem = f"cannot be used ({error}); they must be PEM, belong together, and the key must not be encrypted"
-        raise ConfigurationError(problem, table="serve", key="certificate, key") from None
+        raise ConfigurationError(problem, table="listen", key="certificate, key") from None
     finally:
         os.close(descriptor)

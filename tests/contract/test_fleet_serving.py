@@ -162,7 +162,7 @@ async def test_a_devices_own_certificate_goes_before_what_it_writes(tmp_path) ->
     ("value", "status", "says"),
     [
         (quote(device("camera-7", new_authority(now())).certificate.pem.decode()), 401, "none of this fleet's"),
-        (PEM[:200], 400, "see [proxy]"),
+        (PEM[:200], 400, "see [serve.proxy]"),
         (PEM + PEM, 400, "2 certificates"),
         ("-", 400, "no certificate of the form"),
         ("", 200, ""),

@@ -1,0 +1,117 @@
+"""All routes as one ASGI application, how it refuses, and its OpenAPI document at /schema/openapi.json."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any, cast
+
+from litestar import Litestar, Request, Response, Router
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.types import Method
+from litestar.types.internal_types import PathParameterDefinition
+
+from fleet.api import audit
+from fleet.control.control import Control
+from fleet.database.errors import ConflictError
+from fleet.problems import Problem, ProblemError, plain_problem, problem_of
+from fleet.serving.asgi import Application, request_id
+from gateway import __version__
+from gateway.domain.errors import RequestError
+
+Call = Request[Any, Any, Any]
+HANDLERS = (*audit.HANDLERS,)
+_log = logging.getLogger(__name__)
+
+
+def application(control: Control) -> Application:
+    """The routes, which find `control` in the application's state."""
+    app = Litestar(
+        route_handlers=HANDLERS,
+        state=State({"control": control}),
+        openapi_config=OpenAPIConfig(
+            title="edge-fleet",
+            version=__version__,
+            description="The fleet controller: devices, releases, rollouts.",
+            path="/schema",
+            render_plugins=[JsonRenderPlugin()],
+            openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_document),
+            operation_id_creator=_operation_id,
+            components=Components(
+                security_schemes={
+                    "token": SecurityScheme(type="http", scheme="bearer", description="edge-fleet tokens create"),
+                    "device": SecurityScheme(type="mutualTLS", description="the certificate of an enrolled device"),
+                }
+            ),
+            security=[{"token": []}, {"device": []}],
+        ),
+        exception_handlers={
+            RequestError: _refused,
+            ProblemError: _refused,
+            HTTPException: _http_error,
+            Exception: _defect,
+        },
+        logging_config=None,
+        request_max_body_size=None,  # fleet.serving bounds bodies, by route
+        debug=False,
+    )
+    return cast("Application", app)
+
+
+def _refused(request: Call, error: RequestError | ProblemError) -> Response[bytes]:
+    return _response(request, problem_of(error, HTTPStatus.CONFLICT if isinstance(error, ConflictError) else None))
+
+
+def _http_error(request: Call, error: HTTPException) -> Response[bytes]:
+    """Unknown path, wrong method, a body or parameter that does not fit, as litestar found them."""
+    path = request.scope["path"]  # not request.url: a Host that is none breaks it
+    detail = {404: f"there is no {path:.200}", 405: f"{request.method} is not possible on {path:.200}"}
+    words = detail.get(error.status_code, error.detail)
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        words = "; ".join(_found(entry) for entry in error.extra) or words
+    return _response(request, plain_problem(error.status_code, words, tuple((error.headers or {}).items())))
+
+
+def _found(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    return ": ".join(str(entry[key]) for key in ("key", "message") if entry.get(key))
+
+
+def _defect(request: Call, error: Exception) -> Response[bytes]:
+    """A defect of ours: told in full to the log, and to the caller that it is not the caller's fault."""
+    number = request_id(cast("Any", request.scope))
+    _log.error("%s: a request to %s failed", number, request.scope["path"], exc_info=error)
+    return _response(request, plain_problem(500, "internal error; the controller's log says more"))
+
+
+def _document(response: Response[bytes]) -> Response[bytes]:
+    """Litestar answers an unknown path below /schema with a page of HTML; every other error here is JSON."""
+    if response.status_code != HTTPStatus.NOT_FOUND:
+        return response
+    return _answer(plain_problem(404, "there is no such document; see /schema/openapi.json"))
+
+
+def _response(request: Call, problem: Problem) -> Response[bytes]:
+    number = request_id(cast("Any", request.scope))
+    return _answer(problem, f"urn:uuid:{number}" if number else "")
+
+
+def _answer(problem: Problem, instance: str = "") -> Response[bytes]:
+    return Response(
+        problem.body(instance),
+        status_code=problem.status,
+        media_type=problem.media_type,
+        headers=dict(problem.headers),
+    )
+
+
+def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
+    """Such as "get_v1_devices_device"."""
+    parts = [part if isinstance(part, str) else part.name for part in path]
+    return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")

@@ -1,0 +1,79 @@
+"""`/v1/audit`: what was done, by whom, in a chain that shows whether it was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from litestar import get
+from litestar.params import FromQuery
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, allow, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.audit import Break, Entry
+from fleet.database import audit
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """`digest` covers `previous`, the digest of the entry before."""
+
+    sequence: int
+    at: str | None
+    actor: str
+    action: str
+    subject: str
+    details: Mapping[str, object]
+    previous: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """`sequence`, `digest`: where the log ends; or `broken_at` is the first entry that is not as it was written."""
+
+    ok: bool
+    sequence: int
+    digest: str
+    broken_at: int | None = None
+    problem: str = ""
+
+
+@get("/v1/audit", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="The audit log, the newest first")
+def entries(
+    request: Call,
+    actor: FromQuery[str] = "",
+    subject: FromQuery[str] = "",
+    before: FromQuery[int | None] = None,
+    limit: Limit = PAGE_ROWS,
+) -> Page[AuditEntry]:
+    """`before`: the `next` of the page before this one."""
+    allow(request)
+    control = control_of(request)
+    with control.database.read() as connection:
+        found = audit.page(
+            connection, control.database.settings, actor=actor, subject=subject, before=before, limit_rows=limit
+        )
+    return page([_entry(entry) for entry in found], limit, str(found[-1].sequence) if found else "")
+
+
+@get("/v1/audit/verify", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="Whether the log is whole")
+def verify(request: Call) -> Verified:
+    """Hold every entry against its digest. Note the digest elsewhere: who writes to the database can write a chain."""
+    allow(request)
+    control = control_of(request)
+    with control.database.read() as connection:
+        found = audit.verify(connection, control.database.settings)
+    if isinstance(found, Break):
+        return Verified(False, found.sequence - 1, "", found.sequence, found.problem)
+    return Verified(True, found.sequence, found.digest)
+
+
+def _entry(entry: Entry) -> AuditEntry:
+    deed = entry.deed
+    said = (deed.actor, deed.action, deed.subject, deed.details)
+    return AuditEntry(entry.sequence, moment(entry.at), *said, entry.previous, entry.digest)
+
+
+HANDLERS = (entries, verify)

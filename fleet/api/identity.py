@@ -1,0 +1,89 @@
+"""Who asks, and whether that one may: asked by every route before it does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+from litestar import Request
+
+from fleet.access import Action, DeviceCaller, Identity, may
+from fleet.control.control import Control
+from fleet.database import tokens
+from fleet.serving.asgi import Scope, name_caller, peer_of
+from gateway.domain.errors import Fault, RequestError
+
+Call = Request[Any, Any, Any]
+BEARER = "bearer "
+ACTION = "action"
+"""A route says under this key of its `opt` what it does."""
+
+
+def control_of(request: Call) -> Control:
+    """What the routes work with."""
+    control: Control = request.app.state.control
+    return control
+
+
+def identify(request: Call) -> Identity:
+    """By an API token, else by the certificate. Raises RequestError UNAUTHENTICATED, AwayError."""
+    scope = cast("Scope", request.scope)
+    device = peer_of(scope).device
+    said = request.headers.get("authorization", "")
+    if not said and device:
+        return DeviceCaller(device)
+    if not said.lower().startswith(BEARER):
+        problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices show their certificate"
+        raise RequestError(Fault.UNAUTHENTICATED, problem)
+    control = control_of(request)
+    with control.database.glance() as connection:
+        known = tokens.identify(connection, said[len(BEARER) :].strip(), control.clock())
+    if known is None:
+        problem = "this token is unknown, revoked or expired; an admin makes another: edge-fleet tokens create"
+        raise RequestError(Fault.UNAUTHENTICATED, problem)
+    name_caller(scope, known.name)
+    return known.caller
+
+
+def allow(
+    request: Call, tags: Collection[str] | None = None, *, device: str = "", identity: Identity | None = None
+) -> Identity:
+    """The caller, where it may do what this route does (`opt["action"]`) to a device that bears `tags`; see
+    `fleet.access.may`. `identity`: where it is known already.
+
+    Raises RequestError UNAUTHENTICATED, DENIED.
+    """
+    identity = identity or identify(request)
+    answer = may(identity, action_of(request), tags, device=device)
+    if not answer:
+        raise RequestError(Fault.DENIED, answer.reason)
+    return identity
+
+
+def allow_list(request: Call) -> frozenset[str]:
+    """For a list: the caller's scope, which it shows what is within of; empty: all. Raises as `allow`."""
+    identity = identify(request)
+    scope = frozenset() if isinstance(identity, DeviceCaller) else identity.tags
+    allow(request, scope or None, identity=identity)
+    return scope
+
+
+def allow_self(request: Call) -> str:
+    """For a device's own routes: which device asks. Raises as `allow`."""
+    device = peer_of(cast("Scope", request.scope)).device
+    if device:
+        allow(request, device=device, identity=DeviceCaller(device))
+        return device
+    identify(request)
+    raise RequestError(Fault.DENIED, f"{action_of(request)} is for devices, by their certificate")
+
+
+def actor(identity: Identity) -> str:
+    """How the audit log names who asked."""
+    return f"device:{identity.device}" if isinstance(identity, DeviceCaller) else identity.name
+
+
+def action_of(request: Call) -> Action:
+    """What this route does."""
+    action: Action = request.route_handler.opt[ACTION]
+    return action

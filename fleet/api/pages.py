@@ -1,0 +1,33 @@
+"""Lists: a page at a time, and where the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Generic, TypeVar
+
+from litestar.params import QueryParameter
+
+T = TypeVar("T")
+PAGE_ROWS = 100
+"""Of a page, where the asker does not say."""
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """`next`: give it as `after` to go on; null: that was all."""
+
+    items: Sequence[T]
+    next: str | None
+
+
+def page(items: Sequence[T], limit_rows: int, cursor: str) -> Page[T]:
+    """`cursor`: of the last of the items. A full page may be followed by an empty one."""
+    return Page(items, cursor if len(items) >= limit_rows else None)
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC, microseconds where there are any."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None

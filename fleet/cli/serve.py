@@ -1,0 +1,48 @@
+"""`edge-fleet serve`: the controller, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from securesystemslib.signer import Signer
+
+from fleet.app import Controller, Origin
+from fleet.cli.common import asker
+from fleet.config import load_config
+from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
+
+LINE = "%(levelname)s %(name)s: %(message)s"
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; 0."""
+    logging.basicConfig(stream=sys.stderr, level=arguments.log_level.upper(), format=LINE)
+    for quiet in ("alembic", "urllib3", "tuf"):
+        logging.getLogger(quiet).setLevel(logging.WARNING)
+    folder = Path(arguments.dir)
+    origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
+    asyncio.run(_serve(Controller(origin)))
+    return 0
+
+
+async def _serve(controller: Controller) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    addresses = await controller.start()
+    print(f"serving {controller.control.url} on {', '.join(map(str, addresses))}", flush=True)
+    await stop.wait()
+    await controller.stop()
+
+
+def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
+    """The online keys that lie here, or in a token; of others only the public part does. Raises ConfigurationError,
+    UnreachableError."""
+    files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
+    return [load_signer(file, asker(arguments)) for file in files]

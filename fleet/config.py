@@ -1,0 +1,63 @@
+"""`fleet.toml`: the publisher's settings at its top, then a table for each room. All of it is optional."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.authority.settings import AuthoritySettings
+from fleet.blobs.settings import BlobSettings
+from fleet.control.settings import ControlSettings, DirectorSettings, IntakeSettings, SchedulerSettings
+from fleet.database.settings import DatabaseSettings
+from fleet.disk import read_bounded
+from fleet.serving.settings import ListenSettings, ServingSettings
+from fleet.settings import FleetSettings
+from gateway.domain.document import Table, read_document
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import read_settings, sections
+
+SETTINGS_FILE = "fleet.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """`publisher` holds what stands above the first table."""
+
+    publisher: FleetSettings = FleetSettings()
+    listen: ListenSettings = field(default_factory=ListenSettings)
+    serve: ServingSettings = field(default_factory=ServingSettings)
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    authority: AuthoritySettings = field(default_factory=AuthoritySettings)
+    blobs: BlobSettings = field(default_factory=BlobSettings)
+    director: DirectorSettings = field(default_factory=DirectorSettings)
+    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+
+    @property
+    def control(self) -> ControlSettings:
+        """The tables of `fleet.control`."""
+        return ControlSettings(self.director, self.intake, self.scheduler)
+
+
+SECTIONS = sections(FleetConfig)
+"""Settings dataclass by the name of its table."""
+
+
+def load_config(folder: Path) -> FleetConfig:
+    """Of the publisher's folder; the defaults where it has no `fleet.toml`. Raises ConfigurationError."""
+    file = folder / SETTINGS_FILE
+    if not file.exists():
+        return FleetConfig()
+    content = read_bounded(file, FleetSettings().document_limit_bytes)
+    try:
+        return parse_config(content.decode(), str(file))
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=str(file)) from None
+
+
+def parse_config(text: str, file: str) -> FleetConfig:
+    """Build it from TOML text. Raises ConfigurationError naming file, table, key and line."""
+    top = read_document(text, file)
+    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
+    built = {name: read_settings(SECTIONS[name], table) for name, table in tables.items()}
+    return FleetConfig(read_settings(FleetSettings, top), **built)

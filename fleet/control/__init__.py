@@ -1,0 +1,1 @@
+"""What the controller does: enrols, signs assignments, takes in reports, steers rollouts. Synchronous, no HTTP."""

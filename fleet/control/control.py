@@ -1,0 +1,44 @@
+"""What everything in this room works with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from securesystemslib.signer import Signer
+
+from fleet.authority.ca import Authority
+from fleet.control.revocations import Revocations
+from fleet.control.settings import ControlSettings
+from fleet.database.engine import Database
+from fleet.database.seen import Seen
+from fleet.workspace import Workspace
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The system's clock."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One replica. `signers`: the online keys that lie here (director, snapshot, timestamp); `url`: how devices reach
+    this controller, without a slash at its end; `holder`: what this replica is called among others; `counts`: what was
+    refused or happened, by reason."""
+
+    database: Database
+    authority: Authority
+    workspace: Workspace
+    signers: Sequence[Signer]
+    url: str
+    repository_url: str
+    holder: str
+    settings: ControlSettings
+    seen: Seen
+    revocations: Revocations
+    counts: Counter[str] = field(default_factory=Counter)
+    clock: Clock = utc_now

@@ -1,0 +1,44 @@
+"""How devices are answered, how much of what they send is read, and how often rollouts are looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorSettings:
+    """`[director]`: assignments, signed on demand."""
+
+    poll_s: float = 60.0  # how long devices wait between two questions
+    renew_share: float = 0.5  # of an assignment's life, after which it is signed anew
+    published_every_s: float = 5.0  # how old what is known of the published repository may be
+    enrolment_token_h: float = 24.0  # how long a new enrolment token may be used, where nothing else is said
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSettings:
+    """`[intake]`: what devices send; compressed and as it is read."""
+
+    inventory_limit_bytes: int = 262_144  # of one inventory, unpacked
+    telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it travels
+    telemetry_unpacked_bytes: int = 8_388_608  # 8 MiB: of one request, unpacked
+    answer_limit_bytes: int = 1_048_576  # 1 MiB: of one answer to diagnostics, unpacked
+    diagnostics_validity_h: float = 24.0  # how long a device may take to answer
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """`[scheduler]`: the one replica that decides."""
+
+    turn_s: float = 2.0  # how often rollouts are looked at
+    revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
+    devices_per_turn: int = 10_000  # whose membership is asked for at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """The tables of this room."""
+
+    director: DirectorSettings = field(default_factory=DirectorSettings)
+    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -1,0 +1,50 @@
+"""A thread that does one thing again and again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+from fleet.control.control import Clock
+from gateway.domain.errors import RequestError
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """`work(now)` every `every_s`, sooner when woken. What it raises is logged, and tried again in its turn."""
+
+    def __init__(self, name: str, every_s: float, work: Callable[[datetime], object], clock: Clock) -> None:
+        self._name, self._every_s, self._work, self._clock = name, every_s, work, clock
+        self._due, self._ended = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something may be to be done."""
+        self._due.set()
+
+    def stop(self, wait_s: float) -> None:
+        """What it is doing ends; no longer than `wait_s` is waited for it."""
+        self._ended = True
+        self._due.set()
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._attempt()
+            self._due.wait(self._every_s)
+            self._due.clear()
+
+    def _attempt(self) -> None:
+        try:
+            self._work(self._clock())
+        except (RequestError, OSError) as error:
+            _log.warning("%s: %s", self._name, error)
+        except Exception:  # noqa: BLE001  a thread's boundary: a defect in one turn must not be the end of all
+            _log.exception("%s failed", self._name)

@@ -1,0 +1,142 @@
+"""A whole controller in this process, on a free port, over a signed repository; who asks it, and with what."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+
+from fleet.access import Role
+from fleet.app import Controller, Origin
+from fleet.authority.ca import Authority
+from fleet.config import FleetConfig
+from fleet.control.control import Control
+from fleet.database import certificates, devices, tokens
+from fleet.database.certificates import Certificate
+from fleet.database.credentials import new_credential
+from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
+from fleet.serving.settings import RateSettings
+from tests.simulators.fleet_http import Device, device
+from tests.simulators.fleet_repository import FleetRepository
+
+
+class Clock:
+    """The system's, moved by `ahead`."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+class RunningController:
+    """`replica.control` reaches its rooms; `client` asks it as whoever is named."""
+
+    def __init__(self, replica: Controller, repository: FleetRepository, clock: Clock, folder: Path) -> None:
+        self.replica, self.repository, self.clock, self.folder = replica, repository, clock, folder
+        self.ca_file = folder / "authority" / "ca.pem"
+
+    @property
+    def control(self) -> Control:
+        return self.replica.control
+
+    @property
+    def authority(self) -> Authority:
+        return self.control.authority
+
+    @property
+    def url(self) -> str:
+        """Without a slash at its end."""
+        return self.control.url
+
+    def token(self, role: Role = Role.ADMIN, *, tags: Sequence[str] = (), name: str = "") -> str:
+        """A new API token."""
+        credential, now = new_credential("eft_"), self.clock()
+        with self.control.database.write() as connection:
+            tokens.create(
+                connection,
+                credential,
+                self.control.database.settings,
+                name=name or f"a {role}",
+                role=role,
+                expires=now + timedelta(days=365),
+                now=now,
+                by="the test",
+                tags=tags,
+            )
+        return credential.text
+
+    def enrolled(self, name: str, *, tags: Sequence[str] = (), site: str = "") -> Device:
+        """A device as if it had enrolled."""
+        now = self.clock()
+        made = device(name, self.authority, when=now)
+        shown = made.certificate
+        with self.control.database.write() as connection:
+            devices.enrol(connection, name, now)
+            devices.label(connection, name, tags, site)
+            certificates.add(connection, Certificate(shown.serial, name, shown.issued, shown.expires))
+        return made
+
+    def client(self, role: Role | None = Role.ADMIN, *, token: str = "", tags: Sequence[str] = ()) -> httpx.Client:
+        """Of an operator; `role` None: of nobody."""
+        token = token or (self.token(role, tags=tags) if role else "")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, verify=self._context(), headers=headers, trust_env=False, timeout=20)
+
+    def device_client(self, made: Device) -> httpx.Client:
+        """Of a device."""
+        context = self._context()
+        context.load_cert_chain(made.write(self.folder))
+        return httpx.Client(base_url=self.url, verify=context, trust_env=False, timeout=20)
+
+    def _context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.ca_file))
+
+
+@contextmanager
+def controlling(
+    folder: Path, config: FleetConfig | None = None, repository: FleetRepository | None = None
+) -> Iterator[RunningController]:
+    """A controller of a new repository in `folder`; all that it starts ends here."""
+    repository = repository or FleetRepository(folder)
+    config, clock = config or FleetConfig(), Clock()
+    listen = replace(config.listen, addresses=(f"127.0.0.1:{free_port()}",))
+    rates = RateSettings(device_per_s=0, address_per_s=0)
+    config = replace(config, listen=listen, serve=replace(config.serve, rates=rates))
+    signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in repository.keys[role]]
+    replica = Controller(Origin(repository.workspace.folder, config, signers, clock))
+    with _loop() as loop:
+        asyncio.run_coroutine_threadsafe(replica.start(), loop).result(20)
+        try:
+            yield RunningController(replica, repository, clock, repository.workspace.folder)
+        finally:
+            asyncio.run_coroutine_threadsafe(replica.stop(), loop).result(20)
+
+
+def free_port() -> int:
+    """That nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
