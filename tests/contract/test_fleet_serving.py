@@ -208,7 +208,7 @@ async def test_tokens_do_not_travel_in_the_clear(tmp_path) -> None:
 
 async def test_an_address_that_cannot_be_had_is_named(tmp_path) -> None:
     elsewhere = Address("192.0.2.1", 0)
-    with pytest.raises(ConfigurationError, match=r"serve.listen: cannot listen on 192.0.2.1:0"):
+    with pytest.raises(ConfigurationError, match=r"listen.addresses: cannot listen on 192.0.2.1:0"):
         await controlling(tmp_path, tls=True, addresses=(LOOPBACK, elsewhere)).__aenter__()
 
 
