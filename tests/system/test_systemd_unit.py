@@ -18,11 +18,12 @@ from tests.system.installation import AGENT_UNIT, COMMAND, REPOSITORY, UNIT, cle
 
 pytestmark = pytest.mark.timeout(300)
 
-EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5}
+EXPOSURE_LIMITS = {"edge-gateway": 2.0, "edge-agent": 1.5, "edge-fleet": 1.2}
 NOTIFICATION_LIMIT_S = 60.0
 SYSTEM_UNITS = Path("/usr/lib/systemd/system")
 SOURCE = REPOSITORY / "systemd" / "edge-gateway.service"
 AGENT_SOURCE = SOURCE.with_name("edge-agent.service")
+FLEET_SOURCE = SOURCE.with_name("edge-fleet.service")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("unit", [UNIT, AGENT_UNIT], ids=lambda unit: unit.name)
 def test_it_verifies_without_a_word(unit: Path, root: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", f"/{unit}")
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_controllers_unit_verifies_without_a_word(root: Path) -> None:
+    program = root / "opt/edge-fleet/bin/edge-fleet"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    unit = Path("/etc/systemd/system/edge-fleet.service")
+    (root / unit.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FLEET_SOURCE, root / unit.relative_to("/"))
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", unit)
     assert done.stdout + done.stderr == ""
 
 
@@ -112,10 +124,18 @@ def test_its_user_and_groups_can_be_made(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", EXPOSURE_LIMITS)
+@pytest.mark.parametrize("name", ["edge-gateway", "edge-agent"])
 def test_the_units_user_is_the_one_that_is_made(name: str) -> None:
     service = _service(SOURCE.with_name(f"{name}.service"))
     assert (service["user"], service["group"], service["umask"]) == (name, "edge-gateway", "0027")
+
+
+def test_the_controllers_user_is_the_one_that_is_made(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    run("systemd-sysusers", f"--root={tmp_path}", FLEET_SOURCE.with_suffix(".sysusers"))
+    assert re.search(r"^edge-fleet:.*:/var/lib/edge-fleet:", (tmp_path / "etc/passwd").read_text(), re.MULTILINE)
+    service = _service(FLEET_SOURCE)
+    assert (service["user"], service["group"], service["umask"]) == ("edge-fleet", "edge-fleet", "0027")
 
 
 # ---- what Type=notify expects of the installed daemon, without a systemd -------------------------------------------
