@@ -127,7 +127,7 @@ def _committed(standing: Standing, slot: str) -> str:
 
 def _rejected(journal: Journal, assignment: Assignment) -> dict[str, str]:
     """Why what is assigned is not tried again, by slot."""
-    reasons = {s: journal.rejected(s, target.sha256) for s, target in assignment.slots.items()}
+    reasons = {s: journal.rejected(s, t.sha256, assignment.attempt(s)) for s, t in assignment.slots.items()}
     return {slot: reason for slot, reason in reasons.items() if reason}
 
 
@@ -170,6 +170,7 @@ def _update(update: Update) -> dict[str, Any]:
         "version": update.activation.version,
         "step": update.step.value,
         "state": REPORTED[update.step],
+        "attempt": update.attempt,
         "began": update.started_at.isoformat(),
         "changed": update.changed_at.isoformat(),
         "failure": _failure(failure) if failure else None,

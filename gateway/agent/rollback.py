@@ -6,6 +6,7 @@ from gateway.agent.clock import system_now
 from gateway.agent.committing import commit
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
+from gateway.domain.assignment import ATTEMPT_LIMIT
 from gateway.domain.routing import version_order
 from gateway.store.active import rolled_back
 from gateway.store.errors import AbsentError, StoreError
@@ -17,8 +18,8 @@ REASON = "rolled back by hand on the device"
 
 def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
     """Commit the previous release of `slot`; what served, and what serves now. What served is not installed again
-    until something else is assigned. Raises AbsentError where there is nothing to go back to, StoreError where its
-    owner does not allow it any more."""
+    until something else is assigned, whatever attempt the fleet names. Raises AbsentError where there is nothing to go
+    back to, StoreError where its owner does not allow it any more."""
     active = storage.active()
     if slot not in active.slots:
         raise AbsentError(f"nothing is committed for {slot}; edge-agent status lists what is")
@@ -26,7 +27,7 @@ def roll_back(storage: Storage, slot: str) -> tuple[Activation, Activation]:
         raise StoreError(f"{slot} is being updated; wait for the end (edge-agent status), then roll back")
     gone, after = active.slots[slot], rolled_back(active, slot)
     _check_floor(storage, after.slots[slot])
-    storage.journal.reject(Rejection(slot, gone.release, REASON), system_now())
+    storage.journal.reject(Rejection(slot, gone.release, REASON, ATTEMPT_LIMIT), system_now())
     commit(storage, after)
     return gone, after.slots[slot]
 

@@ -95,13 +95,18 @@ def _ended(observed: Observed, cursor: str | None, now: datetime) -> tuple[list[
     named = [
         {**entry, "release": u.activation.release} for entry, u in zip(history, observed.standing.finished, strict=True)
     ]
-    keys = [digest([entry["slot"], entry["release"], entry["began"], entry["changed"]]) for entry in named]
+    keys = [digest(_key(entry)) for entry in named]
     fresh = keys.index(cursor) if cursor in keys else len(keys)
     told = [
         Record("updates", Priority.EVIDENCE, "update", now, {"key": key, **entry})
         for key, entry in zip(keys[:fresh], named[:fresh], strict=True)
     ]
     return told[::-1], keys[0] if keys else ""
+
+
+def _key(entry: Document) -> list[Any]:
+    """An attempt that was not counted is left out: keys of updates told by older agents stay as they are."""
+    return [entry[name] for name in ("slot", "release", "began", "changed", "attempt") if entry[name] != 0]
 
 
 def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list[Record], str]:
@@ -144,6 +149,7 @@ def slot_document(slot: str, observed: Observed) -> Document:
         "target": assigned.path if assigned else None,
         "release": assigned.sha256 if assigned else None,
         "assignment": accepted.assignment.version if accepted else None,
+        "attempt": accepted.assignment.attempt(slot) if accepted else 0,
         **{key: told[key] for key in ("committed", "previous", "waits_for", "rejected", "held")},
         "step": told["update"]["step"] if told["update"] else None,
         "serving": [_served(model) for model in models if model.get("model") == slot],
@@ -154,7 +160,8 @@ def _state(slot: str, observed: Observed) -> str:
     standing = observed.standing
     told = document(standing)["slots"][slot]
     assigned = standing.accepted.assignment.slots.get(slot) if standing.accepted else None
-    if told["update"]:
+    ends_first = assigned and any(u.slot == slot and u.activation.release != assigned.sha256 for u in standing.updates)
+    if told["update"] and not ends_first:
         return str(told["update"]["state"])
     if told["rejected"]:
         return "rolled_back"

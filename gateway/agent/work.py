@@ -168,7 +168,8 @@ class Agent:
             if isinstance(change, Install):
                 activation = poll.new(change.slot, change.target)
                 if pacing.may_install(activation, profile):
-                    self._storage.journal.begin(activation, assignment.version, system_now())
+                    attempt = assignment.attempt(change.slot)
+                    self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
             elif isinstance(change, Withdraw) and pacing.may_withdraw(
                 self._storage.active().slots[change.slot], profile
             ):
@@ -264,4 +265,4 @@ class Agent:
         if retry:
             return set()
         pairs = {(slot, target.sha256) for slot, target in assignment.slots.items()}
-        return {pair for pair in pairs if self._storage.journal.rejected(*pair)}
+        return {pair for pair in pairs if self._storage.journal.rejected(*pair, assignment.attempt(pair[0]))}

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+ATTEMPT_LIMIT = 2**53 - 1
+"""Greatest number of an attempt: what every JSON reader holds exactly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -33,3 +36,15 @@ class Assignment:
     nonce: str = ""
     poll_s: float | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    def attempt(self, slot: str) -> int:
+        """At which attempt the slot's release is offered, counted from 1 by the director (`extra["attempts"]`); 0 where
+        it does not say."""
+        attempts = self.extra.get("attempts")
+        number = attempts.get(slot) if isinstance(attempts, Mapping) else None
+        return number if type(number) is int and 1 <= number <= ATTEMPT_LIMIT else 0
+
+    @property
+    def diagnostics(self) -> bool:
+        """Whether somebody asks this device how it is (`extra["diagnostics"]`)."""
+        return self.extra.get("diagnostics") is True

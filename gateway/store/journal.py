@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -98,6 +99,7 @@ class Journal:
             row = (1, digest, content, rows.assignment_text(assignment))
             self._file.do("INSERT OR REPLACE INTO assignment VALUES (?, ?, ?, ?)", row)
             self._forgive(assignment.slots)
+            self._adopt(assignment)
 
     def accepted(self) -> Accepted | None:
         """The last accepted assignment: what this device is to run."""
@@ -105,12 +107,12 @@ class Journal:
         return self._file.read(rows.accepted, found[0]) if found else None
 
     # ---- updates ----------------------------------------------------------------------------------------------------
-    def begin(self, activation: Activation, assignment_version: int, now: datetime) -> Update:
+    def begin(self, activation: Activation, assignment_version: int, now: datetime, attempt: int = 0) -> Update:
         """An update of `activation.slot` is under way, at FETCH. Raises StoreError where one is already."""
         with self._file.transaction():
             if self.update(activation.slot):
                 raise StoreError(f"an update of {activation.slot} is under way; finish it first", file=self._file.path)
-            update = Update(activation, Step.FETCH, assignment_version, now, now)
+            update = Update(activation, Step.FETCH, assignment_version, now, now, attempt=attempt)
             self._put(update)
         return update
 
@@ -138,9 +140,7 @@ class Journal:
                 raise ValueError(f"{step.name} may not follow {update.step.name} in the update of {slot}")
             if activation is not None and activation.slot != slot:
                 raise ValueError(f"an activation of {activation.slot} is none of {slot}")
-            updated = Update(
-                activation or update.activation, step, update.assignment_version, update.started_at, now, update.failure
-            )
+            updated = replace(update, activation=activation or update.activation, step=step, changed_at=now)
             self._put(updated)
         return updated
 
@@ -153,12 +153,10 @@ class Journal:
             update = self._under_way(slot)
             if update.step not in REVOCABLE:
                 raise ValueError(f"the update of {slot} is at {update.step.name}: it is too late to fail")
-            failed = Update(
-                update.activation, Step.ROLL_BACK, update.assignment_version, update.started_at, now, failure
-            )
+            failed = replace(update, step=Step.ROLL_BACK, changed_at=now, failure=failure)
             self._put(failed)
             if reject:
-                self._reject(Rejection(slot, update.activation.release, failure.reason), now)
+                self._reject(Rejection(slot, update.activation.release, failure.reason, update.attempt), now)
         return failed
 
     def finish(self, slot: str, now: datetime) -> Update:
@@ -167,9 +165,7 @@ class Journal:
             update = self._under_way(slot)
             if update.step not in {Step.RETIRE, Step.ROLL_BACK}:
                 raise ValueError(f"the update of {slot} is at {update.step.name}, which is not its last step")
-            ended = Update(
-                update.activation, after(update.step), update.assignment_version, update.started_at, now, update.failure
-            )
+            ended = replace(update, step=after(update.step), changed_at=now)
             self._file.do("DELETE FROM update_under_way WHERE slot = ?", (slot,))
             self._file.do(f"INSERT INTO finished ({rows.UPDATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows.row(ended))  # noqa: S608
             self._forget_oldest("finished", self._settings.finished_limit)
@@ -186,26 +182,35 @@ class Journal:
             raise AbsentError(f"no update of {slot} is under way", file=self._file.path)
         return update
 
+    def _adopt(self, assignment: Assignment) -> None:
+        """What is under way answers the latest attempt at the same release: it must not be tried twice for two."""
+        for update in self.updates():
+            target, attempt = assignment.slots.get(update.slot), assignment.attempt(update.slot)
+            if target is not None and target.sha256 == update.activation.release and attempt > update.attempt:
+                self._put(replace(update, attempt=attempt))
+
     def _put(self, update: Update) -> None:
         statement = f"INSERT OR REPLACE INTO update_under_way ({rows.UPDATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
         self._file.do(statement, rows.row(update))
 
     # ---- rejections -------------------------------------------------------------------------------------------------
     def reject(self, rejection: Rejection, now: datetime) -> None:
-        """This release is not tried again in this slot until another one was assigned to it. Raises StoreError."""
+        """This release is not tried again in this slot until another one was assigned to it, or a greater attempt was
+        named. Raises StoreError."""
         with self._file.transaction():
             self._reject(rejection, now)
 
-    def rejected(self, slot: str, release: str) -> str:
-        """Why it was rejected; "" where it was not."""
-        found = self._file.ask("SELECT reason FROM rejected WHERE slot = ? AND release = ?", (slot, release))
+    def rejected(self, slot: str, release: str, attempt: int = 0) -> str:
+        """Why it was rejected, at this attempt or a later one; "" where it was not."""
+        query = "SELECT reason FROM rejected WHERE slot = ? AND release = ? AND attempt >= ?"
+        found = self._file.ask(query, (slot, release, attempt))
         return str(found[0]["reason"]) if found else ""
 
     def _reject(self, rejection: Rejection, now: datetime) -> None:
         key = (rejection.slot, rejection.release)
         self._file.do("DELETE FROM rejected WHERE slot = ? AND release = ?", key)
-        row = (*key, rejection.reason or "rejected", rows.time_text(now))
-        self._file.do("INSERT INTO rejected (slot, release, reason, at) VALUES (?, ?, ?, ?)", row)
+        row = (*key, rejection.reason or "rejected", rows.time_text(now), rejection.attempt)
+        self._file.do("INSERT INTO rejected (slot, release, reason, at, attempt) VALUES (?, ?, ?, ?, ?)", row)
         self._forget_oldest("rejected", self._settings.rejected_limit)
 
     def _forgive(self, slots: Mapping[str, Target]) -> None:

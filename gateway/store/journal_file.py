@@ -38,7 +38,8 @@ _FIRST = (
     f"CREATE TRIGGER floor_stays BEFORE DELETE ON floor {_FALLS}",
     f"CREATE TRIGGER version_floor_stays BEFORE DELETE ON version_floor {_FALLS}",
 )
-MIGRATIONS: Mapping[int, Sequence[str]] = {0: _FIRST}
+_ATTEMPTS = ("ALTER TABLE rejected ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0",)
+MIGRATIONS: Mapping[int, Sequence[str]] = {0: _FIRST, 1: _ATTEMPTS}
 """Statements that bring a file of this schema version to the next; 0 is an empty file."""
 SCHEMA_VERSION = max(MIGRATIONS) + 1
 

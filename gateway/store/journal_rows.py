@@ -39,7 +39,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An update of a slot: `step` is being done, or over at an end; times are UTC."""
+    """An update of a slot: `step` is being done, or over at an end; times are UTC. `attempt`: as its assignment counts
+    (0: it does not)."""
 
     activation: Activation
     step: Step
@@ -47,6 +48,7 @@ class Update:
     started_at: datetime
     changed_at: datetime
     failure: Failure | None = None
+    attempt: int = 0
 
     @property
     def slot(self) -> str:
@@ -56,11 +58,12 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A release that did not pass on this device."""
+    """A release that did not pass on this device, at this attempt."""
 
     slot: str
     release: str
     reason: str
+    attempt: int = 0
 
 
 def floors(numbers: Mapping[str, int], versions: Mapping[str, str]) -> Floors:
@@ -99,6 +102,7 @@ def row(update: Update) -> tuple[str, str, str, int, str, str]:
         "changed_at": time_text(update.changed_at),
         "failure": failure
         and {"step": failure.step.value, "reason": failure.reason, "evidence": dict(failure.evidence)},
+        "attempt": update.attempt,
     }
     return (
         update.slot,
@@ -121,11 +125,14 @@ def update(found: sqlite3.Row) -> Update:
         started_at=_time(found["started_at"]),
         changed_at=_time(content["changed_at"]),
         failure=failure and Failure(Step(failure["step"]), failure["reason"], failure["evidence"]),
+        attempt=int(content.get("attempt", 0)),  # schema 1 had none
     )
 
 
 def assignment_text(assignment: Assignment) -> str:
-    """JSON; what nobody knows (`extra`) stays in the signed content only."""
+    """JSON; of `extra` what this program knows, the rest stays in the signed content only."""
+    attempts = {slot: number for slot in assignment.slots if (number := assignment.attempt(slot))}
+    extra = {"attempts": attempts, "diagnostics": assignment.diagnostics}
     return json.dumps(
         {
             "device": assignment.device,
@@ -136,6 +143,7 @@ def assignment_text(assignment: Assignment) -> str:
             "files": [_target_document(target) for target in assignment.files],
             "nonce": assignment.nonce,
             "poll_s": assignment.poll_s,
+            "extra": {name: value for name, value in extra.items() if value},
         }
     )
 
@@ -152,6 +160,7 @@ def accepted(found: sqlite3.Row) -> Accepted:
         files=tuple(_target(entry) for entry in document["files"]),
         nonce=document["nonce"],
         poll_s=document["poll_s"],
+        extra=dict(document.get("extra", {})),  # schema 1 had none
     )
     return Accepted(assignment, bytes(found["content"]), found["digest"])
 

@@ -61,13 +61,15 @@ class Told:
 
 class FleetController:
     """`tokens` that were not used yet, with the device that each lets in; `serials` likewise, for as often as they
-    come; `assigned`: slots and files by device; `ill[path]` answers in place of a route."""
+    come; `assigned`: slots and files by device, `extra`: what else its assignment says; `ill[path]` answers in place of
+    a route."""
 
     def __init__(self, folder: Path, repository: FleetRepository) -> None:
         self.repository, self.authority = repository, Authority(folder)
         self.tokens: dict[str, str] = {}
         self.serials: dict[str, str] = {}
         self.assigned: dict[str, tuple[dict[str, str], Sequence[str]]] = {}
+        self.extra: dict[str, dict[str, Any]] = {}
         self.revoked: set[str] = set()
         self.ill: dict[str, Callable[[Call], Answer]] = {}
         self.told: dict[str, Told] = {}
@@ -159,9 +161,11 @@ class FleetController:
     def _assignment(self, call: Call) -> Answer:
         slots, files = self.assigned.get(call.device, ({}, ()))
         nonce = call.query.get("nonce", [""])[0]
-        wanted = (dict(slots), tuple(files), self.repository.now, nonce)
+        extra = dict(self.extra.get(call.device, {}))
+        wanted = (dict(slots), tuple(files), self.repository.now, nonce, extra)
         if self._signed.get(call.device, (None, b""))[0] != wanted:
-            content = self.repository.assignment(call.device, slots, files, nonce=nonce, poll_s=self.poll_s)
+            changes: dict[str, Any] = {"nonce": nonce, "poll_s": self.poll_s, "extra": extra}
+            content = self.repository.assignment(call.device, slots, files, **changes)
             self._signed[call.device] = (wanted, content)
         return _file(self._signed[call.device][1], call)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,93 +13,25 @@ import pytest
 
 from gateway.agent import reporting, work
 from gateway.agent.certificate import read_held
-from gateway.agent.config import AgentConfig
 from gateway.agent.control import RefusedError
 from gateway.agent.enrol import Application, enrol
-from gateway.agent.identity import Identity
 from gateway.agent.policy import present
-from gateway.agent.report import document, read_standing
-from gateway.agent.reporting import Reporter, report
+from gateway.agent.reporting import Reporter
 from gateway.agent.sending import line
-from gateway.agent.settings import AgentSettings, FetchSettings, TelemetrySettings
 from gateway.agent.storage import looked_at, opened
-from gateway.agent.telemetry import Observed, telling
+from gateway.agent.telemetry import telling
 from gateway.domain.errors import UnreachableError
-from gateway.domain.probation import ProbationSettings
-from gateway.store.settings import BlobSettings, SpoolSettings
+from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
-from tests.simulators.agent_control import SimulatedControl
-from tests.simulators.fleet_controller import Answer, Call, FleetController, Told
-from tests.simulators.fleet_repository import FleetRepository
-
-DEVICE, SLOT = "door-1", "meter"
-CONFIG = AgentConfig(
-    agent=AgentSettings(drain_s=0.0),
-    fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
-    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
-    store=BlobSettings(keep_free_bytes=0),
-    telemetry=TelemetrySettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
-)
-INVENTORY = {"arch": "x86_64", "accelerators": []}
-
-
-class Daemon(SimulatedControl):
-    """With an inventory."""
-
-    found: dict[str, Any] = INVENTORY
-
-    def inventory(self) -> dict[str, Any]:
-        self._called("inventory")
-        return self.found
-
-
-@dataclass
-class Device:
-    """An enrolled device, its daemon and its controller."""
-
-    fleet: FleetController
-    folder: Path
-    identity: Identity
-    control: Daemon
-
-    def update(self, version: str) -> None:
-        """Publish, assign, carry out."""
-        target = self.fleet.repository.add_release(SLOT, version)
-        self.fleet.assigned[DEVICE] = ({SLOT: target}, ())
-        with opened(self.folder, CONFIG) as storage:
-            agent = work.Agent(storage, CONFIG)
-            assert not agent.poll().problem
-            agent.work(threading.Event())
-
-    def report(self, config: AgentConfig = CONFIG) -> str:
-        return report(self.folder, config, self.identity)
-
-    @property
-    def told(self) -> Told:
-        return self.fleet.told[DEVICE]
-
-    @property
-    def status(self) -> dict[str, Any]:
-        with looked_at(self.folder, CONFIG) as storage:
-            return document(read_standing(storage, self.identity))
-
-    def observed(self) -> Observed:
-        with looked_at(self.folder, CONFIG) as storage:
-            return Observed(read_standing(storage, self.identity))
+from tests.simulators.enrolled_device import CONFIG, DEVICE, INVENTORY, SLOT, Device, enrolled_device
+from tests.simulators.fleet_controller import Answer, Call
 
 
 @pytest.fixture
 def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    control = Daemon()
-    monkeypatch.setattr(work, "Control", lambda _settings: control)
-    monkeypatch.setattr(reporting, "Control", lambda _settings: control)
-    repository = FleetRepository(tmp_path / "fleet")
-    with FleetController(tmp_path / "controller", repository).running() as fleet:
-        fleet.tokens["t"] = DEVICE
-        application = Application(fleet.url, "t", authority=fleet.authority.file.read_text())
-        identity = enrol(application, tmp_path / "store", CONFIG)
-        yield Device(fleet, tmp_path / "store", identity, control)
+    with enrolled_device(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def refuse(status: int, **headers: str) -> Any:

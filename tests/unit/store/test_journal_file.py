@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import sqlite3
 import stat
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.domain.activation import Activation, activation_document
+from gateway.domain.update import Failure, Step
 from gateway.store import journal_file
 from gateway.store.errors import AbsentError, DamagedError, StoreError
 from gateway.store.journal import Journal
@@ -17,6 +20,8 @@ from gateway.store.journal_rows import Floors
 from gateway.store.settings import JournalSettings
 
 REMEDY = r"restore the store from a backup, or bootstrap the device again"
+
+OLD = Activation("meter", "models/acme/meter/2/release", "2" * 64, ("only",), ("e" * 64,), 1)
 
 
 def begun(folder: Path) -> Path:
@@ -119,32 +124,65 @@ def test_what_a_newer_agent_wrote_is_not_touched(tmp_path: Path) -> None:
     file = begun(tmp_path)
     with contextlib.closing(sqlite3.connect(file)) as shell:
         shell.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match=r"written by a newer edge-agent \(schema 99, known is 1\); install that"):
+    with pytest.raises(StoreError, match=r"written by a newer edge-agent \(schema 99, known is 2\); install that"):
         Journal.open(tmp_path)
 
 
 def test_an_older_file_is_brought_up_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path)
-    steps = {1: ("CREATE TABLE second (x)",), 2: ("INSERT INTO second VALUES (1)", "CREATE TABLE third (x)")}
+    steps = {2: ("CREATE TABLE second (x)",), 3: ("INSERT INTO second VALUES (1)", "CREATE TABLE third (x)")}
     monkeypatch.setattr(journal_file, "MIGRATIONS", {**journal_file.MIGRATIONS, **steps})
-    monkeypatch.setattr(journal_file, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(journal_file, "SCHEMA_VERSION", 4)
     for _ in range(2):
         file = journal_file.JournalFile.open(tmp_path, JournalSettings())
         assert [row["x"] for row in file.ask("SELECT x FROM second")] == [1]
-        assert file.ask("PRAGMA user_version")[0][0] == 3
+        assert file.ask("PRAGMA user_version")[0][0] == 4
         file.close()
 
 
 def test_a_step_up_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path)
     with monkeypatch.context() as patched:
-        steps = {1: ("CREATE TABLE second (x)", "CREATE TABLE second (x)")}
+        steps = {2: ("CREATE TABLE second (x)", "CREATE TABLE second (x)")}
         patched.setattr(journal_file, "MIGRATIONS", {**journal_file.MIGRATIONS, **steps})
-        patched.setattr(journal_file, "SCHEMA_VERSION", 2)
+        patched.setattr(journal_file, "SCHEMA_VERSION", 3)
         with pytest.raises(StoreError, match="already exists"):
             Journal.open(tmp_path)
     with contextlib.closing(Journal.open(tmp_path)) as journal:
         assert journal.floor("role-499") == 499
+
+
+THEN = "2026-05-04T00:00:00+00:00"
+TARGET = {"path": "models/acme/meter/2/release", "bytes": 1, "sha256": "2" * 64}
+ASSIGNMENT = {"device": "door-1", "version": 7, "issued": THEN, "expires": THEN, "slots": {"meter": TARGET}}
+FIRST_ROWS = {
+    "assignment": (1, "d", b"", json.dumps({**ASSIGNMENT, "files": [], "nonce": "", "poll_s": None})),
+    "update_under_way": (
+        *("meter", json.dumps(activation_document(OLD)), "probation", 7, THEN),
+        json.dumps({"changed_at": THEN, "failure": None}),
+    ),
+    "rejected": (1, "meter", "3" * 64, "slow", THEN),
+}
+"""By table, as an agent wrote them that knew of no attempts."""
+
+
+def test_what_was_written_before_attempts_were_counted_is_read_and_goes_on(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / journal_file.NAME)) as shell:
+        shell.executescript(";".join(journal_file.MIGRATIONS[0]))
+        for table, row in FIRST_ROWS.items():
+            shell.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+        shell.execute("PRAGMA user_version = 1")
+        shell.commit()
+    for _ in range(2):
+        with contextlib.closing(Journal.open(tmp_path)) as journal:
+            accepted, (update,) = journal.accepted(), journal.updates()
+            assert accepted
+            assert (accepted.assignment.attempt("meter"), accepted.assignment.diagnostics) == (0, False)
+            assert (update.activation, update.attempt) == (OLD, 0)
+            assert (journal.rejected("meter", "3" * 64), journal.rejected("meter", "3" * 64, 1)) == ("slow", "")
+    with contextlib.closing(Journal.open(tmp_path)) as journal:
+        failed = journal.fail("meter", Failure(Step.LOAD, "why", {}), update.changed_at)
+        assert journal.rejected("meter", failed.activation.release) == "why"
 
 
 def test_another_process_that_holds_it_is_named_as_the_cause(tmp_path: Path) -> None:

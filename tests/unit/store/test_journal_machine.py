@@ -42,7 +42,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal = Journal.create(Path(self.folder.name), BOUNDED)
         self.steps: dict[str, Step] = {}
         self.ended: list[Step] = []
-        self.rejected: set[tuple[str, str]] = set()
+        self.tried: dict[str, tuple[str, int]] = {}
+        self.rejected: dict[tuple[str, str], int] = {}
         self.seen: list[Floors] = []
         self.assignment_version = 0
 
@@ -60,24 +61,29 @@ class JournalMachine(RuleBasedStateMachine):
         self.journal.raise_floors(seen)
         self.seen.append(seen)
 
-    @rule(assigned=st.dictionaries(slots, digests))
-    def accept(self, assigned: dict[str, str]) -> None:
+    @rule(assigned=st.dictionaries(slots, digests), attempts=st.dictionaries(slots, st.integers(1, 3)))
+    def accept(self, assigned: dict[str, str], attempts: dict[str, int]) -> None:
         targets = {slot: Target("models/acme/meter/2/release", 1, digest) for slot, digest in assigned.items()}
-        assignment = Assignment("door", 1, START, START + timedelta(days=1), targets)
+        extra = {"attempts": attempts}
+        assignment = Assignment("door", 1, START, START + timedelta(days=1), targets, extra=extra)
         self.journal.accept(assignment, b"{}", Floors())
-        self.rejected &= set(assigned.items())
+        self.rejected = {key: at for key, at in self.rejected.items() if key in assigned.items()}
+        for slot, (release, attempt) in self.tried.items():
+            if assigned.get(slot) == release:
+                self.tried[slot] = release, max(attempt, attempts.get(slot, 0))
 
-    @rule(slot=slots, release=digests)
-    def begin(self, slot: str, release: str) -> None:
+    @rule(slot=slots, release=digests, attempt=st.integers(0, 3))
+    def begin(self, slot: str, release: str, attempt: int) -> None:
         self.assignment_version += 1
         activation = Activation(slot, "models/acme/meter/2/release", release, (), (), 1)
         try:
-            self.journal.begin(activation, self.assignment_version, START)
+            self.journal.begin(activation, self.assignment_version, START, attempt)
         except StoreError:
             assert slot in self.steps
         else:
             assert slot not in self.steps
             self.steps[slot] = Step.FETCH
+            self.tried[slot] = release, attempt
 
     @rule(slot=slots, step=steps)
     def record(self, slot: str, step: Step) -> None:
@@ -100,7 +106,7 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.steps[slot] in REVOCABLE
             self.steps[slot] = Step.ROLL_BACK
             if reject:
-                self.rejected.add((slot, failed.activation.release))
+                self.rejected[slot, failed.activation.release] = self.tried[slot][1]
 
     @rule(slot=slots)
     def finish(self, slot: str) -> None:
@@ -110,6 +116,7 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.steps.get(slot) not in {Step.RETIRE, Step.ROLL_BACK}
         else:
             step = self.steps.pop(slot)
+            assert self.journal.finished(1)[0].attempt == self.tried.pop(slot)[1]
             assert (step, self.ended[-1]) in {(Step.RETIRE, Step.DONE), (Step.ROLL_BACK, Step.ROLLED_BACK)}
 
     @invariant()
@@ -129,7 +136,11 @@ class JournalMachine(RuleBasedStateMachine):
         assert [update.step for update in self.journal.finished(9)] == self.ended[-2:][::-1]
         for slot in ("a", "b"):
             for release in DIGESTS:
-                assert bool(self.journal.rejected(slot, release)) == ((slot, release) in self.rejected)
+                at = self.rejected.get((slot, release), -1)
+                found = [bool(self.journal.rejected(slot, release, attempt)) for attempt in range(4)]
+                assert found == [attempt <= at for attempt in range(4)]
+        tried = {update.slot: (update.activation.release, update.attempt) for update in self.journal.updates()}
+        assert tried == self.tried
 
 
 TestJournal = JournalMachine.TestCase

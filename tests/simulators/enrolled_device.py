@@ -1,0 +1,100 @@
+"""An enrolled device: store, spool, certificate and connections are real, its daemon is in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.agent import reporting, work
+from gateway.agent.config import AgentConfig
+from gateway.agent.enrol import Application, enrol
+from gateway.agent.identity import Identity
+from gateway.agent.report import document, read_standing
+from gateway.agent.reporting import report
+from gateway.agent.settings import AgentSettings, FetchSettings, TelemetrySettings
+from gateway.agent.storage import looked_at, opened
+from gateway.agent.telemetry import Observed
+from gateway.domain.probation import ProbationSettings
+from gateway.store.settings import BlobSettings
+from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.fleet_controller import FleetController, Told
+from tests.simulators.fleet_repository import FleetRepository
+
+DEVICE, SLOT = "door-1", "meter"
+CONFIG = AgentConfig(
+    agent=AgentSettings(drain_s=0.0),
+    fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
+    probation=ProbationSettings(duration_s=0.0, look_s=0.01),
+    store=BlobSettings(keep_free_bytes=0),
+    telemetry=TelemetrySettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
+)
+INVENTORY = {"arch": "x86_64", "accelerators": []}
+
+
+class Daemon(SimulatedControl):
+    """With an inventory."""
+
+    found: dict[str, Any] = INVENTORY
+
+    def inventory(self) -> dict[str, Any]:
+        self._called("inventory")
+        return self.found
+
+
+@dataclass
+class Device:
+    """An enrolled device, its daemon and its controller."""
+
+    fleet: FleetController
+    folder: Path
+    identity: Identity
+    control: Daemon
+
+    def update(self, version: str) -> None:
+        """Publish, assign, carry out."""
+        target = self.fleet.repository.add_release(SLOT, version)
+        self.fleet.assigned[DEVICE] = ({SLOT: target}, ())
+        self.sync()
+
+    def sync(self) -> None:
+        """One question, and the work that follows from it."""
+        with opened(self.folder, CONFIG) as storage:
+            agent = work.Agent(storage, CONFIG)
+            assert not agent.poll().problem
+            agent.work(threading.Event())
+
+    def report(self, config: AgentConfig = CONFIG) -> str:
+        return report(self.folder, config, self.identity)
+
+    @property
+    def told(self) -> Told:
+        return self.fleet.told[DEVICE]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        with looked_at(self.folder, CONFIG) as storage:
+            return document(read_standing(storage, self.identity))
+
+    def observed(self) -> Observed:
+        with looked_at(self.folder, CONFIG) as storage:
+            return Observed(read_standing(storage, self.identity))
+
+
+@contextmanager
+def enrolled_device(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """Enrolled in a fleet that runs until the block ends."""
+    control = Daemon()
+    monkeypatch.setattr(work, "Control", lambda _settings: control)
+    monkeypatch.setattr(reporting, "Control", lambda _settings: control)
+    repository = FleetRepository(folder / "fleet")
+    with FleetController(folder / "controller", repository).running() as fleet:
+        fleet.tokens["t"] = DEVICE
+        application = Application(fleet.url, "t", authority=fleet.authority.file.read_text())
+        identity = enrol(application, folder / "store", CONFIG)
+        yield Device(fleet, folder / "store", identity, control)
