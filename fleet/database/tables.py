@@ -156,7 +156,18 @@ desired = Table(
     Column("size_bytes", Whole, nullable=False),
     Column("rollout", Words(NAME_BYTES), nullable=False),
     Column("at", Moment, nullable=False),
+    Column("attempt", Whole, nullable=False, server_default="0"),
     Index(None, "target"),
+)
+desired_before = Table(  # what a slot held before a rollout's offer; an empty target: nothing
+    "desired_before",
+    metadata,
+    Column("rollout", Words(NAME_BYTES), ForeignKey("rollouts.id"), primary_key=True),
+    _device(primary_key=True),
+    Column("target", Words(PATH_BYTES), nullable=False),
+    Column("digest", Words(DIGEST_BYTES), nullable=False),
+    Column("size_bytes", Whole, nullable=False),
+    Column("because", Words(NAME_BYTES), nullable=False),
 )
 desired_revisions = Table(  # grows with every change of a device's rows in `desired`
     "desired_revisions",
@@ -222,6 +233,26 @@ events = Table(
     Column("document", Document(FACT_BYTES), nullable=False),
     UniqueConstraint("device", "key"),
     Index(None, "kind", "id"),
+)
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("key", Words(NAME_BYTES), primary_key=True),
+    Column("rule", Words(NAME_BYTES), nullable=False),
+    Column("device", Words(NAME_BYTES), nullable=False),  # "" of what is not one device's
+    Column("subject", Words(PATH_BYTES), nullable=False),
+    Column("state", Words(NAME_BYTES), nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("heard", Moment, nullable=False),
+    Column("opened", Moment),
+    Column("closed", Moment),
+    Column("summary", Words(REASON_BYTES), nullable=False),
+    Column("evidence", Document(FACT_BYTES), nullable=False),
+    Column("changes", Whole, nullable=False),
+    Column("told", Whole, nullable=False),
+    CheckConstraint("state IN ('pending', 'open', 'closed')", name="state"),
+    Index(None, "state", "rule"),
+    Index(None, "device"),
 )
 diagnostics = Table(
     "diagnostics",

@@ -1,0 +1,94 @@
+"""Telemetry of all devices in the order in which it was received, for whoever follows it: alerts, an OTLP endpoint.
+
+A reader keeps how far it came. It reads up to a moment that lies far enough back that no transaction from before it is
+still under way; what is committed later all the same is not seen by readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.columns import EPOCH
+from fleet.database.engine import adding
+from fleet.database.intake import Row
+from fleet.database.tables import numbers, telemetry, telemetry_sources
+
+_NAMES = "tail of "
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A row, and which device said it."""
+
+    device: str
+    stream: str
+    boot_epoch: int
+    received: datetime
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """`reached`: all that was received up to then is in `rows`, or was before; `more`: further rows follow."""
+
+    rows: tuple[Heard, ...]
+    reached: datetime
+    more: bool
+
+
+def tail(
+    connection: Connection, after: datetime, until: datetime, limit_rows: int, streams: Iterable[str] = ()
+) -> Tail:
+    """Rows received after `after`, up to `until`, at most `limit_rows`; but what was received in one microsecond comes
+    together, however much that is. `streams` empty: all."""
+    wanted = [telemetry_sources.c.stream.in_(list(streams))] if streams else []
+    span = (telemetry.c.received > after, telemetry.c.received <= until)
+    found = connection.execute(_ROWS.where(*span, *wanted).limit(limit_rows + 1)).all()
+    if len(found) <= limit_rows:
+        return Tail(tuple(map(_heard, found)), max(after, until), more=False)
+    whole = [row for row in found if row.received < found[-1].received]
+    if not whole:
+        moment = found[-1].received
+        whole = list(connection.execute(_ROWS.where(telemetry.c.received == moment, *wanted)).all())
+    return Tail(tuple(map(_heard, whole)), whole[-1].received, more=True)
+
+
+def position(connection: Connection, reader: str) -> datetime | None:
+    """How far the reader came; None: it never read."""
+    statement = sa.select(numbers.c.value).where(numbers.c.name == _NAMES + reader)
+    value = connection.execute(statement).scalar_one_or_none()
+    return None if value is None else EPOCH + value * _MICROSECOND
+
+
+def keep_position(connection: Connection, reader: str, at: datetime) -> None:
+    """It came so far."""
+    value = (at - EPOCH) // _MICROSECOND
+    add = adding(connection, numbers).values(name=_NAMES + reader, value=value)
+    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
+
+
+_ROWS: sa.Select[Any] = (
+    sa.select(
+        telemetry_sources.c.device,
+        telemetry_sources.c.stream,
+        telemetry_sources.c.boot_epoch,
+        telemetry.c.received,
+        telemetry.c.seq,
+        telemetry.c.at,
+        telemetry.c.kind,
+        telemetry.c.document,
+    )
+    .join_from(telemetry, telemetry_sources)
+    .order_by(telemetry.c.received, telemetry.c.source, telemetry.c.seq)
+)
+
+
+def _heard(row: Any) -> Heard:
+    return Heard(row.device, row.stream, row.boot_epoch, row.received, Row(row.seq, row.at, row.kind, row.document))

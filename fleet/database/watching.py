@@ -1,0 +1,108 @@
+"""What alerts are opened for, as far as the database knows it: only what is remarkable is read, not every device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database.devices import State
+from fleet.database.rows import chunks
+from fleet.database.tables import certificates, device_seen, devices, facts, rollouts
+
+STOPPED = ("paused", "aborted")
+"""States of a rollout that goes no further for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The last fact by which a rollout stopped. `decided`: by itself, not by an operator."""
+
+    rollout: str
+    name: str
+    sequence: int
+    at: datetime
+    decided: bool
+    reason: str
+
+
+def silent(connection: Connection, before: datetime, limit_rows: int) -> dict[str, datetime]:
+    """Enrolled devices that asked for nothing since `before`, and when they did last, or were enrolled."""
+    statement = _last_seen.where(_seen_at < before).limit(limit_rows)
+    return _mapped(connection.execute(statement))
+
+
+def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
+    """When these asked last; of those that are enrolled."""
+    found: dict[str, datetime] = {}
+    for ids in chunks(named):
+        found |= _mapped(connection.execute(_last_seen.where(devices.c.id.in_(ids))))
+    return found
+
+
+def enrolled(connection: Connection, named: Iterable[str]) -> set[str]:
+    """Which of these devices are."""
+    found: set[str] = set()
+    for ids in chunks(named):
+        mine = sa.select(devices.c.id).where(devices.c.id.in_(ids), devices.c.state == State.ENROLLED)
+        found |= set(connection.execute(mine).scalars())
+    return found
+
+
+def expiring(connection: Connection, before: datetime, limit_rows: int) -> dict[str, datetime]:
+    """Enrolled devices whose newest certificate expires before that time."""
+    statement = _newest.having(_expires < before).limit(limit_rows)
+    return _mapped(connection.execute(statement))
+
+
+def expiries(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
+    """When the newest certificates of these devices expire; of those that are enrolled and have one."""
+    found: dict[str, datetime] = {}
+    for ids in chunks(named):
+        mine = _newest.where(certificates.c.device.in_(ids))
+        found |= _mapped(connection.execute(mine))
+    return found
+
+
+def stopped(connection: Connection) -> dict[str, int]:
+    """Rollouts that are paused or aborted, and their last facts' numbers."""
+    statement = sa.select(rollouts.c.id, rollouts.c.sequence).where(rollouts.c.state.in_(STOPPED))
+    return _mapped(connection.execute(statement))
+
+
+def last_stop(connection: Connection, rollout: str, after: int) -> Stop | None:
+    """The last fact beyond number `after` that paused or aborted it; None: there is none."""
+    text = sa.type_coerce(facts.c.document, sa.Text)
+    decisions = sa.or_(*(text.contains(f'"decision":"{word}"', autoescape=True) for word in ("pause", "abort")))
+    by_itself = sa.and_(facts.c.kind == "decided", decisions)
+    mine = (facts.c.rollout == rollout, facts.c.sequence > after)
+    columns = (rollouts.c.id, rollouts.c.name, facts.c.sequence, facts.c.at, facts.c.kind, facts.c.document)
+    statement = sa.select(*columns).join_from(facts, rollouts).where(*mine)
+    wanted = statement.where(sa.or_(facts.c.kind.in_(["paused", "aborted"]), by_itself))
+    row = connection.execute(wanted.order_by(facts.c.sequence.desc()).limit(1)).one_or_none()
+    return None if row is None else Stop(*row[:4], row.kind == "decided", str(row.document.get("reason", "")))
+
+
+_seen_at = sa.type_coerce(
+    sa.func.coalesce(device_seen.c.seen, devices.c.enrolled, devices.c.registered), device_seen.c.seen.type
+)
+_last_seen: sa.Select[Any] = (
+    sa.select(devices.c.id, _seen_at)
+    .join_from(devices, device_seen, isouter=True)
+    .where(devices.c.state == State.ENROLLED)
+)
+_expires = sa.type_coerce(sa.func.max(certificates.c.expires), certificates.c.expires.type)
+_newest: sa.Select[Any] = (
+    sa.select(certificates.c.device, _expires)
+    .join_from(certificates, devices)
+    .where(devices.c.state == State.ENROLLED, certificates.c.revoked.is_(None))
+    .group_by(certificates.c.device)
+)
+
+
+def _mapped(found: Iterable[Any]) -> dict[Any, Any]:
+    return {row[0]: row[1] for row in found}
