@@ -12,12 +12,13 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import bounded, chunks
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import desired, desired_revisions
+from fleet.database.tables import desired, desired_before, desired_revisions
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """`rollout`: because of which ("": an operator's own doing). `digest`, `size_bytes`: of the release document."""
+    """`rollout`: because of which ("": an operator's own doing). `digest`, `size_bytes`: of the release document.
+    `attempt`: which offer this is, as the assignment says it (0: it does not)."""
 
     device: str
     slot: str
@@ -26,6 +27,20 @@ class Desired:
     size_bytes: int
     rollout: str
     at: datetime
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a device was to run in the slot of `rollout` before that offered it something. `target` "": nothing;
+    `because`: the rollout that had put it there."""
+
+    rollout: str
+    device: str
+    target: str = ""
+    digest: str = ""
+    size_bytes: int = 0
+    because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +61,40 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
         return
     _revise(connection, {row.device for row in rows})
     add = adding(connection, desired)
-    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at")}
+    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt")}
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Desired.__slots__} for row in rows])
 
 
-def remove(connection: Connection, device: str, slot: str) -> bool:
-    """The slot is to be empty; whether it was not."""
-    _revise(connection, {device})
-    mine = sa.delete(desired).where(desired.c.device == device, desired.c.slot == slot)
-    return connection.execute(mine).rowcount > 0
+def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:
+    """The slot of these devices is to be empty; of how many it was not."""
+    _revise(connection, set(devices))
+    gone = 0
+    for ids in chunks(devices):
+        mine = sa.delete(desired).where(desired.c.device.in_(ids), desired.c.slot == slot)
+        gone += connection.execute(mine).rowcount
+    return gone
+
+
+def remember(connection: Connection, before: Iterable[Before], settings: DatabaseSettings) -> None:
+    """What devices had, in the transaction that offers them something else; what was remembered before is replaced."""
+    rows = bounded(before, settings.facts_limit_rows, "changes of what devices are to run")
+    if not rows:
+        return
+    add = adding(connection, desired_before)
+    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "because")}
+    keys = [desired_before.c.rollout, desired_before.c.device]
+    statement = add.on_conflict_do_update(index_elements=keys, set_=changed)
+    connection.execute(statement, [{name: getattr(row, name) for name in Before.__slots__} for row in rows])
+
+
+def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, Before]:
+    """What these devices had before the rollout's offers, by device; those that it offered nothing are left out."""
+    found: dict[str, Before] = {}
+    for ids in chunks(devices):
+        mine = sa.select(desired_before).where(desired_before.c.rollout == rollout, desired_before.c.device.in_(ids))
+        found |= {row.device: Before(*row) for row in connection.execute(mine)}
+    return found
 
 
 def of_device(connection: Connection, device: str) -> DesiredState:

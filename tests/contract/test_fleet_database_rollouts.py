@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from fleet.database import assignments, certificates, desired, devices, diagnostics, polling, releases, rollouts
 from fleet.database.assignments import StoredAssignment
 from fleet.database.certificates import Certificate
-from fleet.database.desired import Desired
+from fleet.database.desired import Before, Desired
 from fleet.database.devices import State
 from fleet.database.engine import Database
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
@@ -183,10 +183,26 @@ def test_what_is_desired_has_a_revision_that_grows(database: Database) -> None:
         assert desired.of_devices(connection, ["camera-2", "camera-1", "x"], "activity") == {
             "camera-1": wanted(slot="activity")
         }
-        assert desired.remove(connection, "camera-1", "meter")
-        assert not desired.remove(connection, "camera-1", "meter")
+        assert desired.remove(connection, ["camera-1"], "meter") == 1
+        assert desired.remove(connection, ["camera-1"], "meter") == 0
         assert desired.of_device(connection, "camera-1").slots == (wanted(slot="activity"),)
         assert desired.of_device(connection, "camera-2").revision == 1
+
+
+def test_an_offer_has_its_attempt_and_what_was_before_is_remembered(database: Database) -> None:
+    enrolled(database, "camera-1", "camera-2")
+    created(database)
+    first, empty = Before("r-1", "camera-1", TARGET, "a" * 64, 900, "r-0"), Before("r-1", "camera-2")
+    with database.write() as connection:
+        desired.put(connection, [replace(wanted(), attempt=7)], SETTINGS)
+        desired.remember(connection, [first, empty], SETTINGS)
+        desired.remember(connection, [replace(first, digest="b" * 64)], SETTINGS)
+        desired.remember(connection, [], SETTINGS)
+    with database.read() as connection:
+        assert desired.of_device(connection, "camera-1").slots[0].attempt == 7
+        found = desired.before(connection, "r-1", ["camera-1", "camera-2", "x"])
+        assert found == {"camera-1": replace(first, digest="b" * 64), "camera-2": empty}
+        assert desired.before(connection, "r-0", ["camera-1"]) == {}
 
 
 def test_an_unknown_device_desires_nothing_and_spoils_the_others(database: Database) -> None:
