@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -17,6 +19,7 @@ from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
 from fleet.api import audit
+from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.database.errors import ConflictError
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
@@ -29,10 +32,35 @@ HANDLERS = (*audit.HANDLERS,)
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemDocument:
+    """RFC 9457. `detail` says what happened and what to do; `fault` what kind it is; `instance` is for the log."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    fault: str
+    instance: str = ""
+
+
+PROBLEMS = {
+    status: ResponseSpec(
+        ProblemDocument,
+        generate_examples=False,
+        description=HTTPStatus(status).phrase,
+        media_type=cast("Any", Problem.media_type),
+    )
+    for status in (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 503)
+}
+"""What every route may answer instead."""
+
+
 def application(control: Control) -> Application:
     """The routes, which find `control` in the application's state."""
     app = Litestar(
-        route_handlers=HANDLERS,
+        route_handlers=[_telling(handler) for handler in HANDLERS],
+        guards=[named],
         state=State({"control": control}),
         openapi_config=OpenAPIConfig(
             title="edge-fleet",
@@ -61,6 +89,12 @@ def application(control: Control) -> Application:
         debug=False,
     )
     return cast("Application", app)
+
+
+def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
+    """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
+    handler.responses = {**PROBLEMS, **(handler.responses or {})}
+    return handler
 
 
 def _refused(request: Call, error: RequestError | ProblemError) -> Response[bytes]:

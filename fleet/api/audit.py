@@ -10,7 +10,7 @@ from litestar.params import FromQuery
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
 from fleet.audit import Break, Entry
 from fleet.database import audit
 
@@ -45,7 +45,7 @@ def entries(
     request: Call,
     actor: FromQuery[str] = "",
     subject: FromQuery[str] = "",
-    before: FromQuery[int | None] = None,
+    before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[AuditEntry]:
     """`before`: the `next` of the page before this one."""
@@ -53,7 +53,7 @@ def entries(
     control = control_of(request)
     with control.database.read() as connection:
         found = audit.page(
-            connection, control.database.settings, actor=actor, subject=subject, before=before, limit_rows=limit
+            connection, control.database.settings, actor=actor, subject=subject, before=before or None, limit_rows=limit
         )
     return page([_entry(entry) for entry in found], limit, str(found[-1].sequence) if found else "")
 

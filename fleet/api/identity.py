@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers.base import BaseRouteHandler
 
 from fleet.access import Action, DeviceCaller, Identity, may
 from fleet.control.control import Control
@@ -14,6 +16,7 @@ from fleet.serving.asgi import Scope, name_caller, peer_of
 from gateway.domain.errors import Fault, RequestError
 
 Call = Request[Any, Any, Any]
+Guarded = ASGIConnection[Any, Any, Any, Any]
 BEARER = "bearer "
 ACTION = "action"
 """A route says under this key of its `opt` what it does."""
@@ -25,6 +28,14 @@ def control_of(request: Call) -> Control:
     return control
 
 
+def named(connection: Guarded, handler: BaseRouteHandler) -> None:
+    """Litestar's guard, before anything of a request is read: somebody says who asks. Raises RequestError
+    UNAUTHENTICATED."""
+    anybody = connection.headers.get("authorization") or peer_of(cast("Scope", connection.scope)).device
+    if ACTION in handler.opt and not anybody:
+        raise _nobody()
+
+
 def identify(request: Call) -> Identity:
     """By an API token, else by the certificate. Raises RequestError UNAUTHENTICATED, AwayError."""
     scope = cast("Scope", request.scope)
@@ -33,8 +44,7 @@ def identify(request: Call) -> Identity:
     if not said and device:
         return DeviceCaller(device)
     if not said.lower().startswith(BEARER):
-        problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices show their certificate"
-        raise RequestError(Fault.UNAUTHENTICATED, problem)
+        raise _nobody()
     control = control_of(request)
     with control.database.glance() as connection:
         known = tokens.identify(connection, said[len(BEARER) :].strip(), control.clock())
@@ -43,6 +53,11 @@ def identify(request: Call) -> Identity:
         raise RequestError(Fault.UNAUTHENTICATED, problem)
     name_caller(scope, known.name)
     return known.caller
+
+
+def _nobody() -> RequestError:
+    problem = "a token is required: send 'Authorization: Bearer TOKEN'; devices show their certificate"
+    return RequestError(Fault.UNAUTHENTICATED, problem)
 
 
 def allow(

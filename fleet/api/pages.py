@@ -12,6 +12,9 @@ from litestar.params import QueryParameter
 T = TypeVar("T")
 PAGE_ROWS = 100
 """Of a page, where the asker does not say."""
+LARGEST = 2**53 - 1
+"""What JSON keeps exact (RFC 8259, 6)."""
+Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="where the page begins; 0: at its begin")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
 
 
