@@ -1,4 +1,4 @@
-"""The OpenAPI document held against the controller by a tool nobody here wrote: it says what is so, and nothing fails."""
+"""The OpenAPI document held against the controller by a tool nobody here wrote: what it says is so."""
 
 from __future__ import annotations
 
