@@ -18,7 +18,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
-from fleet.api import audit
+from fleet.api import audit, devices, diagnostics, enrolments, events, telemetry, tokens
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.database.errors import ConflictError
@@ -28,7 +28,15 @@ from gateway import __version__
 from gateway.domain.errors import RequestError
 
 Call = Request[Any, Any, Any]
-HANDLERS = (*audit.HANDLERS,)
+HANDLERS = (
+    *audit.HANDLERS,
+    *devices.HANDLERS,
+    *diagnostics.HANDLERS,
+    *enrolments.HANDLERS,
+    *events.HANDLERS,
+    *telemetry.HANDLERS,
+    *tokens.HANDLERS,
+)
 _log = logging.getLogger(__name__)
 
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy import Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.database.errors import AwayError, ConflictError, RefusedError
 from fleet.database.place import Place
 from fleet.database.settings import DatabaseSettings
 
+Connection = sa.Connection
+"""What the functions of this room take; whoever composes them needs no SQLAlchemy."""
 Insert = sqlite.Insert | postgresql.Insert
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import events
+from fleet.database.tables import device_tags, events
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,18 @@ def page(
     device: str = "",
     kind: str = "",
     rollout: str = "",
+    scope: frozenset[str] = frozenset(),
     before: int | None = None,
     limit_rows: int = 100,
 ) -> tuple[StoredEvent, ...]:
-    """The newest first, from the one received before id `before`; "" matches all."""
+    """The newest first, from the one received before id `before`; "" matches all. `scope`: of devices that bear one of
+    these tags; empty: of all."""
     exact = {"device": device, "kind": kind, "rollout": rollout}
     wanted = [events.c[name] == value for name, value in exact.items() if value]
     wanted += [events.c.id < before] if before is not None else []
+    if scope:
+        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
+        wanted.append(events.c.device.in_(tagged))
     limit = page_limit(limit_rows, settings.page_limit_rows)
     columns = [events.c[name] for name in Event.__slots__]
     statement = sa.select(events.c.id, events.c.received, *columns).where(*wanted).order_by(events.c.id.desc())

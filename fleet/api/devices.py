@@ -1,0 +1,285 @@
+"""`/v1/devices`: who the devices are, what they have, what they run, and whether they are let in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import get, post, put
+from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, actor, control_of
+from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
+from fleet.audit import Deed
+from fleet.database import audit, certificates, desired, devices
+from fleet.database.certificates import Certificate
+from fleet.database.desired import Desired
+from fleet.database.devices import Device, Running, State, Wanted
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+NAME_CHARACTERS, TAGS, REASON_CHARACTERS = 128, 64, 1024
+NumberInPath = Annotated[int, PathParameter(ge=1, le=LARGEST)]
+Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
+Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]], Meta(max_length=TAGS)]
+
+
+class Registration(Struct, forbid_unknown_fields=True, frozen=True):
+    """A device that is to enrol by its serial, without a token. `id`: the serial, where it is not given."""
+
+    serial: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
+    id: Name = ""
+    tags: Tags = []
+    site: Name = ""
+
+
+class Labels(Struct, forbid_unknown_fields=True, frozen=True):
+    """All tags, and the site."""
+
+    tags: Tags
+    site: Name = ""
+
+
+class Because(Struct, forbid_unknown_fields=True, frozen=True):
+    """Why, for whoever reads the audit log."""
+
+    because: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEntry:
+    """What it says it runs in a slot. `digest`: of the signed release document."""
+
+    slot: str
+    target: str
+    digest: str
+    variant: str
+    accelerator: str
+    state: str
+    at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredEntry:
+    """What it is to run in a slot, because of which rollout."""
+
+    slot: str
+    target: str
+    digest: str
+    rollout: str
+    at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateEntry:
+    """`revoked` null: it holds until it expires."""
+
+    serial: str
+    issued: str | None
+    expires: str | None
+    revoked: str | None
+    revoked_because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceEntry:
+    """`seen`: when it last asked, exact to a minute. `serial` "": none is known."""
+
+    id: str
+    state: State
+    serial: str
+    profile: str
+    accelerators: tuple[str, ...]
+    tags: list[str]
+    site: str
+    health: str
+    registered: str | None
+    enrolled: str | None
+    seen: str | None
+    revoked: str | None
+    revoked_because: str
+    running: list[RunningEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceDetails(DeviceEntry):
+    """`certificates`: the newest first."""
+
+    health_details: Mapping[str, object]
+    desired: list[DesiredEntry]
+    certificates: list[CertificateEntry]
+
+
+@get("/v1/devices", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="Devices, by id")
+def list_devices(
+    request: Call,
+    *,
+    in_state: Annotated[State | None, QueryParameter(name="state")] = None,
+    profile: FromQuery[str] = "",
+    site: FromQuery[str] = "",
+    serial: FromQuery[str] = "",
+    tag: FromQuery[list[str] | None] = None,
+    target: FromQuery[str] = "",
+    after: FromQuery[str] = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[DeviceEntry]:
+    """All to which everything applies that is asked for. `tag`: repeat it for several; `target`: what it says it runs,
+    models/OWNER/MODEL/VERSION/release."""
+    identity, control = caller_of(request), control_of(request)
+    wanted = Wanted(in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
+    with control.database.read() as connection:
+        found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
+    return page([DeviceEntry(**_fields(one)) for one in found], limit, found[-1].id if found else "")
+
+
+@get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
+def show_device(request: Call, device: FromPath[str]) -> DeviceDetails:
+    """Who it is, what it runs and is to run, how it is, and its certificates."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        found = known_device(request, connection, identity, device)
+        shown = certificates.of_device(connection, device, control.database.settings)
+        slots = desired.of_device(connection, device).slots
+    return DeviceDetails(
+        **_fields(found),
+        health_details=found.health_details,
+        desired=[_desired(one) for one in slots],
+        certificates=[_certificate(one) for one in shown],
+    )
+
+
+@get(
+    "/v1/devices/{device:str}/inventory",
+    opt={ACTION: Action.DEVICES_READ},
+    sync_to_thread=True,
+    summary="What a device found in itself",
+)
+def show_inventory(request: Call, device: FromPath[str]) -> dict[str, object]:
+    """As `edge-gateway probe --json` says it there; {} before it told."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        return dict(devices.inventory(connection, device))
+
+
+@post("/v1/devices", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Expect a device by its serial")
+def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
+    """It may then enrol without a token. 409 where the id or the serial is registered."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    allow_tags(request, identity, data.tags)
+    name = _device_name(data.id or data.serial)
+    with control.database.write() as connection:
+        devices.register(connection, name, data.serial, now)
+        devices.label(connection, name, data.tags, data.site)
+        details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site}
+        audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
+        return DeviceEntry(**_fields(devices.get(connection, name)))
+
+
+@put(
+    "/v1/devices/{device:str}/labels",
+    opt={ACTION: Action.DEVICES_LABEL},
+    sync_to_thread=True,
+    summary="Replace a device's tags and site",
+)
+def label_device(request: Call, device: FromPath[str], data: JSONBody[Labels]) -> DeviceEntry:
+    """For tokens without a scope only: tags are what scopes are made of."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    with control.database.write() as connection:
+        before = known_device(request, connection, identity, device)
+        devices.label(connection, device, data.tags, data.site)
+        details = {"tags": sorted(set(data.tags)), "site": data.site}
+        details |= {"tags_before": sorted(before.tags), "site_before": before.site}
+        audit.append(connection, Deed(actor(identity), "devices.label", device, details), now)
+        return DeviceEntry(**_fields(devices.get(connection, device)))
+
+
+@post(
+    "/v1/devices/{device:str}/revoke",
+    opt={ACTION: Action.DEVICES_REVOKE},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Let a device in no more",
+)
+def revoke_device(request: Call, device: FromPath[str], data: JSONBody[Because | None] = None) -> DeviceEntry:
+    """Its certificates open nothing from now on; on other replicas within seconds. Again changes nothing."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    because = data.because if data else ""
+    with control.database.write() as connection:
+        before = known_device(request, connection, identity, device)
+        devices.revoke(connection, device, because, now)
+        held = certificates.revoke_all(connection, device, because, now)
+        if before.state is not State.REVOKED or held:
+            details = {"because": because, "certificates": held}
+            audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
+        found = devices.get(connection, device)
+    control.revocations.refresh(now)
+    return DeviceEntry(**_fields(found))
+
+
+@post(
+    "/v1/devices/{device:str}/readmit",
+    opt={ACTION: Action.DEVICES_REVOKE},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Let a revoked device enrol again",
+)
+def readmit_device(request: Call, device: FromPath[str]) -> DeviceEntry:
+    """By its serial or a new token; the old certificates stay revoked. 409 where it is not revoked."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    with control.database.write() as connection:
+        known_device(request, connection, identity, device)
+        devices.readmit(connection, device)
+        audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
+        return DeviceEntry(**_fields(devices.get(connection, device)))
+
+
+def _device_name(name: str) -> str:
+    """Raises RequestError INVALID."""
+    if not NAME_PATTERN.fullmatch(name):
+        problem = f"{name!r:.140} is no device's id: letters, digits, '.', '_' and '-'; give an id beside the serial"
+        raise RequestError(Fault.INVALID, problem)
+    return name
+
+
+def _fields(device: Device) -> dict[str, Any]:
+    times = ("registered", "enrolled", "seen", "revoked")
+    plain = ("id", "state", "serial", "profile", "accelerators", "site", "health", "revoked_because")
+    return {
+        **{name: getattr(device, name) for name in plain},
+        **{name: moment(getattr(device, name)) for name in times},
+        "tags": sorted(device.tags),
+        "running": _running(device.running),
+    }
+
+
+def _running(running: Iterable[Running]) -> list[RunningEntry]:
+    return [
+        RunningEntry(one.slot, one.target, one.digest, one.variant, one.accelerator, one.state, moment(one.at))
+        for one in sorted(running, key=lambda one: one.slot)
+    ]
+
+
+def _desired(one: Desired) -> DesiredEntry:
+    return DesiredEntry(one.slot, one.target, one.digest, one.rollout, moment(one.at))
+
+
+def _certificate(one: Certificate) -> CertificateEntry:
+    return CertificateEntry(
+        one.serial, moment(one.issued), moment(one.expires), moment(one.revoked), one.revoked_because
+    )
+
+
+HANDLERS = (
+    list_devices,
+    show_device,
+    show_inventory,
+    register_device,
+    label_device,
+    revoke_device,
+    readmit_device,
+)

@@ -1,0 +1,123 @@
+"""`/v1/devices/{device}/diagnostics`: what an operator asks a device for. It hears of it when it asks next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Literal, cast
+
+from litestar import get, post
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta, Struct
+
+from fleet.access import Action
+from fleet.api.devices import NumberInPath
+from fleet.api.identity import ACTION, Call, actor, control_of
+from fleet.api.pages import Page, moment
+from fleet.api.scope import caller_of, known_device
+from fleet.audit import Deed
+from fleet.database import audit, diagnostics
+from fleet.database.diagnostics import Request
+from fleet.database.engine import Connection
+from fleet.database.errors import AbsentError
+
+Part = Literal["doctor", "log", "status", "vitals"]
+PARTS: tuple[Part, ...] = ("doctor", "log", "status", "vitals")
+WANTED = "wanted"
+"""Under this key the parts stand in what is kept of a request."""
+
+
+class DiagnosticsWanted(Struct, forbid_unknown_fields=True, frozen=True):
+    """`doctor`: what `edge-gateway doctor` finds; `log`: the last lines; `status`, `vitals`: as they are then."""
+
+    wanted: Annotated[tuple[Part, ...], Meta(min_length=1, max_length=len(PARTS))] = PARTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticsEntry:
+    """`answered` null: the device has not answered yet; after `expires` it will not."""
+
+    id: int
+    device: str
+    wanted: list[str]
+    asked: str | None
+    asked_by: str
+    expires: str | None
+    answered: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosticsAnswer(DiagnosticsEntry):
+    """`answer`: what the device says of each part; null before."""
+
+    answer: Mapping[str, object] | None
+
+
+@post(
+    "/v1/devices/{device:str}/diagnostics",
+    opt={ACTION: Action.DIAGNOSTICS_ASK},
+    sync_to_thread=True,
+    summary="Ask a device for diagnostics",
+)
+def ask_device(
+    request: Call, device: FromPath[str], data: JSONBody[DiagnosticsWanted | None] = None
+) -> DiagnosticsEntry:
+    """It answers with its next questions, or never."""
+    identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
+    wanted = sorted(set((data or DiagnosticsWanted()).wanted))
+    expires = now + timedelta(hours=control.settings.intake.diagnostics_validity_h)
+    with control.database.write() as connection:
+        known_device(request, connection, identity, device)
+        settings, by = control.database.settings, actor(identity)
+        number = diagnostics.ask(connection, device, {WANTED: wanted}, settings, now=now, expires=expires, by=by)
+        details = {"request": number, WANTED: wanted}
+        audit.append(connection, Deed(by, "diagnostics.ask", device, details), now)
+        return DiagnosticsEntry(**_fields(_find(connection, device, number)))
+
+
+@get(
+    "/v1/devices/{device:str}/diagnostics",
+    opt={ACTION: Action.DIAGNOSTICS_READ},
+    sync_to_thread=True,
+    summary="What a device was asked for",
+)
+def list_diagnostics(request: Call, device: FromPath[str]) -> Page[DiagnosticsEntry]:
+    """The newest first, without the answers; always all that are kept."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        found = diagnostics.of_device(connection, device)
+    return Page([DiagnosticsEntry(**_fields(one)) for one in found], None)
+
+
+@get(
+    "/v1/devices/{device:str}/diagnostics/{number:int}",
+    opt={ACTION: Action.DIAGNOSTICS_READ},
+    sync_to_thread=True,
+    summary="What a device answered",
+)
+def show_diagnostics(request: Call, device: FromPath[str], number: NumberInPath) -> DiagnosticsAnswer:
+    """One request, with its answer where it came."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        found = _find(connection, device, number)
+    return DiagnosticsAnswer(**_fields(found), answer=found.answer)
+
+
+def _find(connection: Connection, device: str, number: int) -> Request:
+    """Raises AbsentError."""
+    for one in diagnostics.of_device(connection, device):
+        if one.id == number:
+            return one
+    raise AbsentError(f"{device!r:.140} was not asked for {number}, or that was long ago")
+
+
+def _fields(one: Request) -> dict[str, Any]:
+    plain = {name: getattr(one, name) for name in ("id", "device", "asked_by")}
+    times = {name: moment(getattr(one, name)) for name in ("asked", "expires", "answered")}
+    return {**plain, **times, "wanted": list(cast("Any", one.wanted.get(WANTED, ())))}
+
+
+HANDLERS = (ask_device, list_diagnostics, show_diagnostics)

@@ -1,0 +1,60 @@
+"""`/v1/events`: what happened on devices and an operator should see: rollbacks with their evidence, and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from litestar import get
+from litestar.params import FromQuery
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
+from fleet.api.scope import caller_of, scope_of
+from fleet.database import events
+from fleet.database.events import StoredEvent
+
+
+@dataclass(frozen=True, slots=True)
+class EventEntry:
+    """`at`: by the device's clock. `slot`, `target`, `rollout`: what it is about, "" where that says nothing."""
+
+    id: int
+    device: str
+    kind: str
+    at: str | None
+    received: str | None
+    slot: str
+    target: str
+    rollout: str
+    document: Mapping[str, object]
+
+
+@get("/v1/events", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="Events, the newest first")
+def list_events(
+    request: Call,
+    *,
+    device: FromQuery[str] = "",
+    kind: FromQuery[str] = "",
+    rollout: FromQuery[str] = "",
+    before: Number = 0,
+    limit: Limit = PAGE_ROWS,
+) -> Page[EventEntry]:
+    """Of devices within the caller's scope. `before`: the `next` of the page before this one."""
+    scope, control = scope_of(caller_of(request)), control_of(request)
+    asked = {"device": device, "kind": kind, "rollout": rollout}
+    with control.database.read() as connection:
+        found = events.page(
+            connection, control.database.settings, **asked, scope=scope, before=before or None, limit_rows=limit
+        )
+    return page([_entry(one) for one in found], limit, str(found[-1].id) if found else "")
+
+
+def _entry(one: StoredEvent) -> EventEntry:
+    event = one.event
+    about = (event.slot, event.target, event.rollout, event.document)
+    return EventEntry(one.id, event.device, event.kind, moment(event.at), moment(one.received), *about)
+
+
+HANDLERS = (list_events,)

@@ -1,0 +1,157 @@
+"""`/v1/devices/{device}/telemetry`: what a device told of itself, stream by stream, each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from litestar import get
+from litestar.params import FromPath, FromQuery
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, control_of
+from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.scope import caller_of, known_device
+from fleet.database import telemetry
+from fleet.database.engine import Connection
+from fleet.database.errors import RefusedError
+from fleet.database.settings import DatabaseSettings
+from fleet.database.telemetry import Source, StoredRow
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream of one boot. `contiguous`: up to this number nothing is missing; `gaps`: first and last of what is;
+    `lost`: numbers that never came; `rows`, `size_bytes`: what is kept of it."""
+
+    stream: str
+    boot_epoch: int
+    contiguous: int
+    gaps: list[tuple[int, int]]
+    lost: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryRow:
+    """`at`: by the device's clock; `received`: by the controller's."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+    at: str | None
+    received: str | None
+    kind: str
+    document: Mapping[str, object]
+
+
+@get(
+    "/v1/devices/{device:str}/telemetry",
+    opt={ACTION: Action.TELEMETRY_READ},
+    sync_to_thread=True,
+    summary="A device's streams",
+)
+def list_streams(request: Call, device: FromPath[str]) -> Page[StreamEntry]:
+    """By name, the newest boots first; always all of them."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        return Page([_stream(source) for source in telemetry.sources(connection, device)], None)
+
+
+@get(
+    "/v1/devices/{device:str}/telemetry/{stream:str}",
+    opt={ACTION: Action.TELEMETRY_READ},
+    sync_to_thread=True,
+    summary="Rows of a stream, in the order in which they happened",
+)
+def list_rows(
+    request: Call, device: FromPath[str], stream: FromPath[str], *, after: FromQuery[str] = "", limit: Limit = PAGE_ROWS
+) -> Page[TelemetryRow]:
+    """`after`: BOOT_EPOCH.SEQ of the last row known, the oldest that is kept where it is left out. Goes on with the
+    next boot where one ends: whoever asks again with the last row's numbers misses nothing."""
+    identity, control = caller_of(request), control_of(request)
+    reached = _cursor(after)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        settings = control.database.settings
+        found = _rows(connection, device, stream, reached, limit_rows=limit, settings=settings)
+    last = f"{found[-1].boot_epoch}.{found[-1].row.seq}" if found else ""
+    return page([_row(one) for one in found], limit, last)
+
+
+@get(
+    "/v1/devices/{device:str}/telemetry/{stream:str}/newest",
+    opt={ACTION: Action.TELEMETRY_READ},
+    sync_to_thread=True,
+    summary="The last rows of a stream",
+)
+def list_newest(request: Call, device: FromPath[str], stream: FromPath[str], *, limit: Limit = 1) -> Page[TelemetryRow]:
+    """The newest first."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known_device(request, connection, identity, device)
+        found = telemetry.newest(connection, device, control.database.settings, stream=stream, limit_rows=limit)
+    return Page([_row(one) for one in found], None)
+
+
+def _cursor(after: str) -> tuple[int, int]:
+    """Raises RefusedError."""
+    epoch, dot, number = (after or "0.0").partition(".")
+    if not (dot and all(part.isascii() and part.isdecimal() and int(part[:20]) <= LARGEST for part in (epoch, number))):
+        raise RefusedError(f"{after!r:.80} is no BOOT_EPOCH.SEQ; take those of the last row, or `next`")
+    return int(epoch), int(number)
+
+
+def _rows(
+    connection: Connection,
+    device: str,
+    stream: str,
+    reached: tuple[int, int],
+    *,
+    limit_rows: int,
+    settings: DatabaseSettings,
+) -> list[StoredRow]:
+    """From the boot that was reached on, boot after boot."""
+    boots = sorted(one.boot_epoch for one in telemetry.sources(connection, device) if one.stream == stream)
+    found: list[StoredRow] = []
+    for boot in (boot for boot in boots if boot >= reached[0]):
+        if len(found) >= limit_rows:
+            break
+        after = reached[1] if boot == reached[0] else 0
+        found += telemetry.page(
+            connection,
+            device,
+            settings,
+            stream=stream,
+            boot_epoch=boot,
+            after=after,
+            limit_rows=limit_rows - len(found),
+        )
+    return found
+
+
+def _stream(source: Source) -> StreamEntry:
+    return StreamEntry(
+        source.stream,
+        source.boot_epoch,
+        source.contiguous,
+        _gaps(source.gaps),
+        source.lost,
+        source.rows,
+        source.size_bytes,
+    )
+
+
+def _gaps(gaps: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(first, last) for first, last in gaps]
+
+
+def _row(one: StoredRow) -> TelemetryRow:
+    row = one.row
+    times = moment(row.at), moment(one.received)
+    return TelemetryRow(one.stream, one.boot_epoch, row.seq, *times, row.kind, row.document)
+
+
+HANDLERS = (list_streams, list_rows, list_newest)

@@ -1,0 +1,92 @@
+"""`/v1/tokens`: API tokens of operators and programs. A secret is shown once, when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from litestar import delete, get, post
+from litestar.params import FromQuery, JSONBody
+from msgspec import Meta, Struct
+
+from fleet.access import Action, Role
+from fleet.api.devices import NumberInPath, Tags
+from fleet.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
+from fleet.control.tokens import VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
+from fleet.database import tokens
+from fleet.database.tokens import ApiToken
+
+Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
+
+
+class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
+    """`tags`: which devices it is for, by their tags; none: all devices."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=80)]
+    role: Role
+    tags: Tags = []
+    validity_d: Days = VALIDITY_D
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEntry:
+    """`prefix`: how its secret begins."""
+
+    id: int
+    prefix: str
+    name: str
+    role: Role
+    tags: list[str]
+    created: str | None
+    created_by: str
+    expires: str | None
+    revoked: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken(TokenEntry):
+    """`token`: the secret, shown this once."""
+
+    token: str
+
+
+@get("/v1/tokens", opt={ACTION: Action.TOKENS_READ}, sync_to_thread=True, summary="API tokens, without their secrets")
+def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[TokenEntry]:
+    """In the order in which they were made; revoked and expired ones too, until they are forgotten."""
+    allow(request)
+    control = control_of(request)
+    with control.database.read() as connection:
+        found = tokens.page(connection, control.database.settings, after=after, limit_rows=limit)
+    return page([TokenEntry(**_fields(one)) for one in found], limit, str(found[-1].id) if found else "")
+
+
+@post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Make an API token")
+def create_token(request: Call, data: JSONBody[TokenWanted]) -> NewToken:
+    """Its secret is in the answer and nowhere else. 409 where a token of this name holds."""
+    identity, control = allow(request), control_of(request)
+    wanted = WantedToken(data.name, data.role, frozenset(data.tags), data.validity_d)
+    credential, made = make_token(control.database, wanted, actor(identity), control.clock())
+    return NewToken(**_fields(made), token=credential.text)
+
+
+@delete(
+    "/v1/tokens/{token:int}",
+    opt={ACTION: Action.TOKENS_CHANGE},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Revoke an API token",
+)
+def delete_token(request: Call, token: NumberInPath, last: FromQuery[bool] = False) -> TokenEntry:
+    """It opens nothing any more. 409 for the last token that can make others, unless `last` says that this is meant."""
+    identity, control = allow(request), control_of(request)
+    return TokenEntry(**_fields(revoke_token(control.database, token, actor(identity), control.clock(), last=last)))
+
+
+def _fields(token: ApiToken) -> dict[str, Any]:
+    plain = {name: getattr(token, name) for name in ("id", "prefix", "name", "role", "created_by")}
+    times = {name: moment(getattr(token, name)) for name in ("created", "expires", "revoked")}
+    return {**plain, **times, "tags": sorted(token.tags)}
+
+
+HANDLERS = (list_tokens, create_token, delete_token)
