@@ -33,7 +33,7 @@ class Desired:
 @dataclass(frozen=True, slots=True)
 class Before:
     """What a device was to run in the slot of `rollout` before that offered it something. `target` "": nothing;
-    `because`: the rollout that had put it there."""
+    `because`: the rollout that had put it there, at its `attempt`."""
 
     rollout: str
     device: str
@@ -41,6 +41,7 @@ class Before:
     digest: str = ""
     size_bytes: int = 0
     because: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def remember(connection: Connection, before: Iterable[Before], settings: Databas
     if not rows:
         return
     add = adding(connection, desired_before)
-    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "because")}
+    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "because", "attempt")}
     keys = [desired_before.c.rollout, desired_before.c.device]
     statement = add.on_conflict_do_update(index_elements=keys, set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Before.__slots__} for row in rows])

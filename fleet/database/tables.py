@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, MetaData, Table, UniqueConstraint, text
 
 from fleet.database.columns import Content, Document, Moment, RowNumber, Whole, Words
 
@@ -105,6 +105,7 @@ certificates = Table(
     Column("expires", Moment, nullable=False),
     Column("revoked", Moment, index=True),
     Column("revoked_because", Words(REASON_BYTES), nullable=False),
+    Column("key_digest", Words(DIGEST_BYTES), nullable=False, server_default=text("''")),
 )
 releases = Table(
     "releases",
@@ -168,6 +169,7 @@ desired_before = Table(  # what a slot held before a rollout's offer; an empty t
     Column("digest", Words(DIGEST_BYTES), nullable=False),
     Column("size_bytes", Whole, nullable=False),
     Column("because", Words(NAME_BYTES), nullable=False),
+    Column("attempt", Whole, nullable=False),
 )
 desired_revisions = Table(  # grows with every change of a device's rows in `desired`
     "desired_revisions",
@@ -185,6 +187,7 @@ assignments = Table(
     Column("issued", Moment, nullable=False),
     Column("expires", Moment, nullable=False),
     Column("revision", Whole, nullable=False),
+    Column("basis", Words(DIGEST_BYTES), nullable=False, server_default=text("''")),
 )
 numbers = Table(  # single numbers, by name
     "numbers",

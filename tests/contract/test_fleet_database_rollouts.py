@@ -192,7 +192,7 @@ def test_what_is_desired_has_a_revision_that_grows(database: Database) -> None:
 def test_an_offer_has_its_attempt_and_what_was_before_is_remembered(database: Database) -> None:
     enrolled(database, "camera-1", "camera-2")
     created(database)
-    first, empty = Before("r-1", "camera-1", TARGET, "a" * 64, 900, "r-0"), Before("r-1", "camera-2")
+    first, empty = Before("r-1", "camera-1", TARGET, "a" * 64, 900, "r-0", 2), Before("r-1", "camera-2")
     with database.write() as connection:
         desired.put(connection, [replace(wanted(), attempt=7)], SETTINGS)
         desired.remember(connection, [first, empty], SETTINGS)
@@ -272,7 +272,7 @@ def test_one_statement_knows_all_about_a_poll(database: Database) -> None:
         assert found is not None
         return found
 
-    empty = polling.Polled("camera-1", State.ENROLLED, NOW + HOUR, None, 0, "", None, None, 0, 0, False)
+    empty = polling.Polled("camera-1", State.ENROLLED, NOW + HOUR, None, 0, "", None, None, 0, 0, "", False)
     assert poll() == empty
     with database.write() as connection:
         desired.put(connection, [wanted()], SETTINGS)

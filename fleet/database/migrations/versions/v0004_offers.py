@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("because", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["device"], ["devices.id"], name="fk_desired_before_device"),
         sa.ForeignKeyConstraint(["rollout"], ["rollouts.id"], name="fk_desired_before_rollout"),
         sa.PrimaryKeyConstraint("rollout", "device", name="pk_desired_before"),
