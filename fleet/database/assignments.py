@@ -19,7 +19,8 @@ BASE = "assignment base"
 
 @dataclass(frozen=True, slots=True)
 class StoredAssignment:
-    """`digest`: SHA-256 (hex) of `content`, the ETag; `revision`: of the desired state it was signed from."""
+    """`digest`: SHA-256 (hex) of `content`, the ETag; `revision`: of the desired state it was signed from; `basis`:
+    names what else of it may change (`fleet.control.director`)."""
 
     device: str
     version: int
@@ -28,6 +29,7 @@ class StoredAssignment:
     issued: datetime
     expires: datetime
     revision: int
+    basis: str = ""
 
 
 def current(connection: Connection, device: str) -> StoredAssignment | None:

@@ -16,7 +16,7 @@ from fleet.database.tables import certificates
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """`revoked` None: it holds until it expires."""
+    """`revoked` None: it holds until it expires. `key_digest`: SHA-256 (hex) of its public key."""
 
     serial: str
     device: str
@@ -24,6 +24,7 @@ class Certificate:
     expires: datetime
     revoked: datetime | None = None
     revoked_because: str = ""
+    key_digest: str = ""
 
 
 def add(connection: Connection, certificate: Certificate) -> None:

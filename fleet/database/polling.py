@@ -18,7 +18,7 @@ class Polled:
     """Who asks by a certificate, and what there is for it. `version` 0: no assignment holds, sign one.
 
     `revision` is that of the desired state, `signed_revision` the one the assignment was signed from; where they
-    differ, sign anew. `asked`: a request for diagnostics waits.
+    differ, sign anew; so where its `basis` is another than now. `asked`: a request for diagnostics waits.
     """
 
     device: str
@@ -31,6 +31,7 @@ class Polled:
     expires: datetime | None
     signed_revision: int
     revision: int
+    basis: str
     asked: bool
 
 
@@ -40,10 +41,11 @@ def polled(connection: Connection, serial: str, now: datetime) -> Polled | None:
     row = connection.execute(_POLLED, {"serial": serial, "now": now}).one_or_none()
     if row is None:
         return None
-    device, state, until, revoked, base, version, digest, issued, expires, signed, revision, asked = row
+    device, state, until, revoked, base, version, digest, issued, expires, signed, basis, revision, asked = row
     if (version or 0) <= (base or 0):
-        return Polled(device, State(state), until, revoked, 0, "", None, None, 0, revision or 0, asked)
-    return Polled(device, State(state), until, revoked, version, digest, issued, expires, signed, revision or 0, asked)
+        return Polled(device, State(state), until, revoked, 0, "", None, None, 0, revision or 0, "", asked)
+    there = (version, digest, issued, expires, signed, revision or 0, basis)
+    return Polled(device, State(state), until, revoked, *there, asked)
 
 
 _OPEN = sa.exists().where(
@@ -63,6 +65,7 @@ _POLLED = (
         assignments.c.issued,
         assignments.c.expires,
         assignments.c.revision,
+        assignments.c.basis,
         desired_revisions.c.revision,
         _OPEN,
     )
