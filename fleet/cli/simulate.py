@@ -1,0 +1,118 @@
+"""`edge-fleet simulate`: play the devices, show how far they are, then what it cost."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fleet.cli.simulating import SHARES
+from fleet.disk import read_bounded
+from fleet.simulate import Run, Shown, simulate
+from fleet.simulation.machine import read, spent
+from fleet.simulation.settings import Settings, Shares
+from fleet.simulation.tally import Tally
+from gateway.terminal.program import FINDING, OK
+from gateway.terminal.tables import print_json, print_table, progress
+
+FILE_LIMIT_BYTES = 64 * 2**20
+"""Of tokens for a million devices."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """1 where something was served that nobody signed, or not all committed that should."""
+    run, pids = _run(arguments), arguments.pid
+    database = Path(arguments.database) if arguments.database else None
+    before = read(pids, database)
+    with _bars(run.settings.devices) as shown:
+        found = asyncio.run(simulate(run, shown))
+    found |= spent(before, read(pids, database), found["requests"], pids=bool(pids), database=bool(database))
+    if arguments.json:
+        print_json(found)
+    else:
+        _print(found)
+    return FINDING if found["distrusted"] or not (found["settled"] or not run.until_committed) else OK
+
+
+def _run(arguments: argparse.Namespace) -> Run:
+    """Raises ConfigurationError, OSError."""
+    settings = Settings(
+        arguments.url[0],
+        arguments.devices,
+        seed=arguments.seed,
+        prefix=arguments.prefix,
+        shares=Shares(**{name: getattr(arguments, name) for name in SHARES}),
+        poll_s=arguments.poll,
+        download_s=arguments.download,
+        probation_s=arguments.probation,
+        at_once=arguments.at_once,
+        keep_alive=arguments.keep_alive,
+        resume=arguments.resume,
+        refresh=arguments.refresh,
+        quiet=arguments.quiet,
+    )
+    return Run(
+        settings,
+        arguments.url[1:],
+        _text(arguments.tokens).split() if arguments.tokens else None,
+        _text(arguments.ca) if arguments.ca else "",
+        Path(arguments.keep) if arguments.keep else None,
+        arguments.seconds,
+        arguments.until_committed,
+    )
+
+
+def _text(file: str) -> str:
+    return sys.stdin.read() if file == "-" else read_bounded(Path(file), FILE_LIMIT_BYTES).decode()
+
+
+@contextmanager
+def _bars(count: int) -> Iterator[Shown]:
+    """They fill as devices enrol, are offered a release, and commit it: in waves."""
+    with progress() as bars:
+        tasks = [bars.add_task(name, total=count) for name in ("enrolled ", "offered  ", "committed")]
+
+        def shown(tally: Tally) -> None:
+            done = (len(tally.states), len(tally.offers), len(tally.ends))
+            for task, completed in zip(tasks, done, strict=True):
+                bars.update(task, completed=completed)
+
+        yield shown
+
+
+# ---- for people ------------------------------------------------------------------------------------------------------
+def _print(found: Mapping[str, Any]) -> None:
+    print_table(("", ""), list(_facts(found)))
+    print()
+    statuses = {
+        what: ", ".join(f"{n:,} × {status}" for status, n in by.items()) for what, by in found["answers"].items()
+    }
+    rows = [(what, statuses.get(what, ""), *_times(spread)) for what, spread in found["latency_ms"].items()]
+    print_table(("asked", "answers", "p50 ms", "p90", "p99", "most"), rows)
+    for problem, count in found["problems"].items():
+        print(f"{count:,} × {problem}")
+
+
+def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "devices", f"{found['devices']:,}: " + ", ".join(f"{n:,} {part}" for part, n in found["parts"].items())
+    yield "they are", ", ".join(f"{n:,} {state}" for state, n in found["states"].items())
+    yield "requests", f"{found['requests']:,} in {found['seconds']:,.1f} s: {found['requests_per_s']:,.1f} a second"
+    yield "telemetry", f"{found['telemetry_rows']:,} rows acknowledged"
+    if found["committed"]:
+        spread = found["offer_to_committed_s"]
+        yield "offer to committed", f"{spread['p50']:,.2f} s, at most {spread['max']:,.2f} s"
+        yield "all of them", f"{found['first_offer_to_last_commit_s']:,.1f} s from the first offer to the last commit"
+    if controller := found.get("controller"):
+        busy = f"{controller['busy']:.0%} of a core, {controller['cpu_ms_per_request']:.2f} ms a request"
+        yield "controller", f"{busy}, {controller['rss_bytes'] / 2**20:,.0f} MiB"
+    yield "simulator", f"{found['simulator_busy']:.0%} of a core"
+    if size := found.get("database_bytes"):
+        yield "database", f"{size['before'] / 2**20:,.1f} MiB before, {size['after'] / 2**20:,.1f} MiB after"
+
+
+def _times(spread: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(f"{spread[name]:,.1f}" for name in ("p50", "p90", "p99", "max"))

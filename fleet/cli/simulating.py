@@ -1,0 +1,65 @@
+"""The options of `edge-fleet simulate`."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.terminal.program import Verb, json_option, named
+
+SHARES = {
+    "lying": "say that they committed, and run another release",
+    "replaying": "send old telemetry again, and ask with an old nonce",
+    "flooding": "tell thousands of rows at every question",
+    "failing": "roll back, with evidence",
+    "silent": "are heard of no more once a release is offered to them",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Who, whom, how long, and what is watched meanwhile."""
+    parser.add_argument("--devices", type=int, metavar="N", required=True, help="how many")
+    parser.add_argument(
+        "--url", type=named, metavar="URL", nargs="+", required=True, help="the controller, or each of its replicas"
+    )
+    parser.add_argument("--ca", type=named, metavar="FILE", help="who signs its certificate (PEM): authority/ca.pem")
+    parser.add_argument(
+        "--tokens", type=named, metavar="FILE", help="enrolment tokens, one a line (default: serials are known there)"
+    )
+    parser.add_argument("--keep", type=named, metavar="FILE", help="keep the devices there, to go on with them later")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end then (default: Ctrl-C)")
+    parser.add_argument("--until-committed", action="store_true", help="end when all that can have committed")
+    _course(parser)
+    misbehaving = parser.add_argument_group("who misbehaves, in percent of the devices")
+    for name, what in SHARES.items():
+        misbehaving.add_argument(f"--{name}", type=float, metavar="P", default=0.0, help=what)
+    watched = parser.add_argument_group("what is watched on this machine")
+    watched.add_argument("--pid", type=int, metavar="PID", nargs="+", default=[], help="processes of the controller")
+    watched.add_argument("--database", type=named, metavar="FILE", help="its SQLite file")
+    json_option(parser)
+
+
+def _course(parser: argparse.ArgumentParser) -> None:
+    course = parser.add_argument_group("how devices behave")
+    course.add_argument("--seed", type=int, default=0, help="who misbehaves and has what hardware (default 0)")
+    course.add_argument("--prefix", type=named, default="sim", help="names are PREFIX-000001 and so on (default sim)")
+    course.add_argument("--poll", type=float, metavar="S", help="between questions (default: as the controller says)")
+    course.add_argument("--download", type=float, metavar="S", default=0.0, help="that a release takes (default 0)")
+    course.add_argument("--probation", type=float, metavar="S", default=0.0, help="that it is watched (default 0)")
+    course.add_argument("--at-once", type=int, metavar="N", default=64, help="that talk at one time (default 64)")
+    course.add_argument("--keep-alive", action="store_true", help="connections stay open between questions")
+    course.add_argument("--resume", action="store_true", help="TLS sessions are resumed")
+    course.add_argument(
+        "--refresh", action="store_true", help="each question refreshes root and timestamp, as agents do"
+    )
+    course.add_argument("--quiet", action="store_true", help="tell what changed only: no vitals, no statistics")
+
+
+SIMULATE = Verb(
+    "simulate",
+    "simulate",
+    "play thousands of devices against a controller: real HTTP, TLS and signatures, no models",
+    "  edge-fleet simulate --devices 200 --url https://localhost:8443 --ca authority/ca.pem --tokens tokens.txt\n"
+    "  edge-fleet simulate --devices 10000 --url https://a:8443 https://b:8443 --keep fleet.jsonl --until-committed\n"
+    "  edge-fleet simulate --devices 1000 --url https://localhost:8443 --lying 1 --failing 5 --seconds 600 --json",
+    options,
+)

@@ -1,0 +1,105 @@
+"""`edge-fleet simulate`: a whole fleet in one process against a controller, with everything real but the models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.simulation.actor import Actor
+from fleet.simulation.belief import Belief
+from fleet.simulation.casting import Character, cast
+from fleet.simulation.identities import Kept, read_identities, write_identities
+from fleet.simulation.settings import Settings
+from fleet.simulation.stage import Stage
+from fleet.simulation.tally import Tally, summary
+from fleet.simulation.wire import device_context, find_door
+
+LOOK_S = 0.1
+"""How often it is asked whether all is over, and the bar is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How long, and with what: `tokens` None where the controller knows the devices' serials; `authority`: PEM of whom
+    to trust; `keep`: file of the devices' identities; ends after `seconds`, or once all that can have committed."""
+
+    settings: Settings
+    replicas: Sequence[str] = ()
+    tokens: Sequence[str] | None = None
+    authority: str = ""
+    keep: Path | None = None
+    seconds: float | None = None
+    until_committed: bool = False
+
+
+Shown = Callable[[Tally], None]
+
+
+async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
+    """The summary (`tally.summary`). Raises ConfigurationError; what goes wrong with single devices is counted.
+
+    `shown` is called ten times a second. Cancelled, it ends as if its time were over.
+    """
+    characters, kept = cast(run.settings), read_identities(run.keep) if run.keep else Kept()
+    stage = await _stage(run, kept)
+    actors = [Actor(character, stage) for character in characters]
+    tasks = [asyncio.create_task(actor.run()) for actor in actors]
+    try:
+        with suppress(asyncio.CancelledError):
+            await _watched(run, stage, characters, tasks, shown)
+    finally:
+        stage.stopping.set()
+        await _ended(tasks, run.settings.timeout_s)
+        if run.keep:
+            found = (actor.identity() for actor in actors)
+            write_identities(run.keep, stage.belief.pinned.decode(), [one for one in found if one])
+    return summary(stage.tally, characters, stage.at_s, run.settings.seed)
+
+
+async def _stage(run: Run, kept: Kept) -> Stage:
+    settings, belief = run.settings, Belief()
+    urls = (settings.url, *run.replicas)
+    doors = [await find_door(url, settings.timeout_s, spread=settings.spread) for url in urls]
+    if kept.pinned:
+        belief.pin(json.loads(kept.pinned))
+    tls = any(door.tls for door in doors)
+    return Stage(
+        settings,
+        tuple(doors),
+        run.authority,
+        belief,
+        None if run.tokens is None else list(reversed(run.tokens)),
+        {identity.character: identity for identity in kept.identities},
+        device_context(run.authority, b"") if tls else None,
+        asyncio.Semaphore(settings.at_once),
+        int(time.time()),
+    )
+
+
+async def _watched(
+    run: Run, stage: Stage, characters: Sequence[Character], tasks: Sequence[asyncio.Task[None]], shown: Shown
+) -> None:
+    """Returns when it is over."""
+    end_s = float("inf") if run.seconds is None else run.seconds
+    while stage.at_s < end_s:
+        shown(stage.tally)
+        over, _ = await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_EXCEPTION)
+        for task in over:
+            task.result()  # a defect of the simulation is no finding about the controller
+        if len(over) == len(tasks) or (run.until_committed and stage.tally.settled(characters)):
+            break
+    shown(stage.tally)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]], limit_s: float) -> None:
+    """Devices finish what they are saying."""
+    _, late = await asyncio.wait(tasks, timeout=limit_s)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""One device at work: it enrols, then asks, tells and sleeps, again and again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fleet.simulation.casting import Character, Part
+from fleet.simulation.conversation import Conversation, refuse
+from fleet.simulation.device import Device
+from fleet.simulation.enrolling import Application, admitted, apply
+from fleet.simulation.identities import Identity
+from fleet.simulation.line import Line, LostError
+from fleet.simulation.stage import Stage, TurnedAwayError
+from fleet.simulation.wire import device_context
+from gateway.trust.distrust import Distrust
+
+JSON = (("Content-Type", "application/json"),)
+DOUBLINGS = 12
+SAID_CHARS = 200
+
+
+class Actor:
+    """`run` until the stage is to be left."""
+
+    def __init__(self, character: Character, stage: Stage) -> None:
+        self.device = Device(character, stage.boot_epoch)
+        self._character, self._stage, self._tally = character, stage, stage.tally
+        self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  a play, no secret
+        self._conversation: Conversation | None = None
+        self._application: Application | None = None
+        self._failures = 0
+
+    async def run(self) -> None:
+        """A silent device leaves once something was offered to it."""
+        try:
+            while not self._stage.stopping.is_set():
+                await self._turn()
+                if self.device.part is Part.SILENT and self.device.slots:
+                    self._tally.states[self._character.number] = "silent"
+                    break
+                await self._stage.pause(self._pause_s())
+        except TurnedAwayError:
+            self._tally.states[self._character.number] = "turned away"
+        finally:
+            self._hang_up()
+
+    def identity(self) -> Identity | None:
+        """To go on with another time; None before it is enrolled."""
+        if self._conversation is None:
+            return None
+        found = {name: slot.committed for name, slot in self.device.slots.items() if slot.committed}
+        committed = {name: [target.path, target.size_bytes, target.sha256] for name, target in found.items()}
+        return replace(self._conversation.identity, committed=committed)
+
+    async def _turn(self) -> None:
+        """What fails is counted, and tried again in its time."""
+        self._failures += 1
+        try:
+            self._conversation = self._conversation or await self._begun()
+            self._conversation.retry_after_s = 0.0
+            await self._conversation.turn()
+            self._failures = 0
+        except LostError:
+            self._hang_up()
+        except Distrust as error:
+            self._tally.distrusted += 1
+            self._tally.failed("distrust", str(error)[:SAID_CHARS])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._tally.failed("answer of another form", f"{type(error).__name__}: {error!s}"[:SAID_CHARS])
+
+    async def _begun(self) -> Conversation:
+        stage, number = self._stage, self._character.number
+        identity = stage.known.get(self._character.name) or await self._enrolled()
+        context = None
+        if stage.anonymous is not None:
+            context = device_context(stage.authority, identity.identity.encode())
+        self.device.name = identity.device
+        self.device.restore(identity.committed, datetime.now(UTC))
+        self._tally.states[number] = "committed" if identity.committed else "enrolled"
+        line = Line(stage.doors, stage.tally, number, context, resume=stage.settings.resume)
+        return Conversation(self.device, identity, line, stage)
+
+    async def _enrolled(self) -> Identity:
+        stage = self._stage
+        async with stage.gate:
+            name = self._character.name
+            self._application = self._application or apply(name, stage.token())
+            line = Line(stage.doors, stage.tally, self._character.number, stage.anonymous)
+            try:
+                answer = await line.ask("enrol", "POST", "/v1/enrol", self._application.content, JSON)
+            finally:
+                line.close()
+        refuse(answer)
+        identity, root = admitted(self._application, answer.body)
+        stage.belief.pin(root)
+        return identity
+
+    def _hang_up(self) -> None:
+        if self._conversation is not None:
+            self._conversation.line.close()
+
+    def _pause_s(self) -> float:
+        """As the agent: never less than the server asked for."""
+        settings, least_s = self._stage.settings, 0.0
+        base_s = settings.retry_s
+        if self._conversation is not None:
+            assignment, least_s = self.device.assignment, self._conversation.retry_after_s
+            base_s = (assignment.poll_s if assignment else None) or self._conversation.identity.poll_s
+            base_s = base_s if settings.poll_s is None else settings.poll_s
+        if self._failures:
+            base_s = min(base_s, settings.retry_s * 2.0 ** min(self._failures - 1, DOUBLINGS))
+        return max(base_s * (1.0 + settings.jitter_percent / 100.0 * self._chance.uniform(-1.0, 1.0)), least_s)

@@ -1,0 +1,106 @@
+"""Whom the devices believe: one chain from the pinned root to the director's key for all of them, refreshed where an
+assignment does not fit it. Every signature is real; that many devices hold one answer in common is what makes it cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from fleet.simulation.device import Device
+from fleet.simulation.wire import Answer
+from gateway.domain.assignment import Assignment
+from gateway.trust.assignment import verify_assignment
+from gateway.trust.chain import trusted_root
+from gateway.trust.distrust import Distrust, Reason
+from gateway.trust.reading import read_metadata
+from gateway.trust.settings import DEFAULTS
+from gateway.trust.signatures import signers
+from gateway.trust.targets import TARGETS
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import Root, Targets
+
+Fetch = Callable[[str], Awaitable[Answer]]
+"""A path within the repository to its answer. Raises LostError."""
+WHERE = "the repository"
+
+
+class Belief:
+    """`pinned`: the root that came with the first enrolment; all devices are of one fleet."""
+
+    def __init__(self) -> None:
+        self.pinned = b""
+        self.root_version = 1
+        self._director: Targets | None = None
+        self._lock = asyncio.Lock()
+
+    def pin(self, root: Any) -> None:
+        """The root that an enrolment brought. Raises Distrust where it does not sign itself."""
+        if not self.pinned:
+            content = json.dumps(root).encode()
+            trusted_root(content, (), 1)
+            self.pinned = content
+
+    async def assignment(self, device: Device, content: bytes, now: datetime, fetch: Fetch) -> Assignment:
+        """What the controller assigns, verified. Raises Distrust, LostError."""
+        director = self._director or await self._refreshed(None, fetch)
+        try:
+            return _verified(device, content, director, now)
+        except Distrust as error:
+            if error.reason is not Reason.WRONG_KEY:
+                raise
+        return _verified(device, content, await self._refreshed(director, fetch), now)
+
+    async def _refreshed(self, known: Targets | None, fetch: Fetch) -> Targets:
+        """The top-level targets role; `known` is the one that did not do. Of many who ask, one fetches."""
+        async with self._lock:
+            if self._director is None or self._director is known:
+                root = await self._root(fetch)
+                self._director = await _targets(root, fetch)
+            return self._director
+
+    async def _root(self, fetch: Fetch) -> Root:
+        """The newest that the pinned one leads to."""
+        pinned = json.loads(self.pinned)["signed"]["version"]
+        following: list[bytes] = []
+        while (found := await fetch(f"metadata/{pinned + len(following) + 1}.root.json")).status == 200:
+            following.append(found.body)
+        self.root_version = pinned + len(following)
+        return trusted_root(self.pinned, following, self.root_version)
+
+
+async def _targets(root: Root, fetch: Fetch) -> Targets:
+    """By timestamp and snapshot, which only say where it is: what is read is signed by whom `root` names."""
+    from tuf.api.metadata import Targets
+
+    timestamp = await _document(fetch, "metadata/timestamp.json")
+    version = timestamp["meta"]["snapshot.json"]["version"]
+    snapshot = await _document(fetch, f"metadata/{version}.snapshot.json")
+    answer = await fetch(f"metadata/{snapshot['meta']['targets.json']['version']}.targets.json")
+    metadata = read_metadata(answer.body, Targets, WHERE, DEFAULTS.metadata_limit_bytes)
+    signers(root, TARGETS, metadata, WHERE)
+    return metadata.signed
+
+
+async def _document(fetch: Fetch, path: str) -> Any:
+    answer = await fetch(path)
+    try:
+        return json.loads(answer.body)["signed"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Distrust(Reason.DAMAGED, path, f"it cannot be read ({error}); status {answer.status}") from error
+
+
+def _verified(device: Device, content: bytes, director: Targets, now: datetime) -> Assignment:
+    last = device.assignment
+    return verify_assignment(
+        content,
+        director,
+        device=device.name,
+        now=now,
+        last_version=last.version if last else 0,
+        last_digest=device.digest if last else "",
+    )

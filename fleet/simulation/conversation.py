@@ -1,0 +1,195 @@
+"""What an enrolled device says to its controller, and what it does about the answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from fleet.simulation.casting import Part, inventory
+from fleet.simulation.device import Device
+from fleet.simulation.identities import Identity
+from fleet.simulation.line import Headers, Line, LostError
+from fleet.simulation.spool import Record, body
+from fleet.simulation.stage import Stage, TurnedAwayError
+from fleet.simulation.wire import Answer
+from gateway.domain.assignment import Target
+from gateway.trust.targets import check_release
+
+PACKED = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+LINES = (("Content-Type", "application/x-ndjson"), ("Content-Encoding", "gzip"))
+TELEMETRY = "/v1/self/telemetry"
+POISON = frozenset({400, 413, 422})
+"""The controller will not have these rows, whenever they come."""
+SHRINK = 4
+"""So many times fewer rows are tried then, until the one is found that it will not have."""
+OLD_NONCE = "bm9uY2Utb2YteWVzdGVyZGF5"
+
+
+class Conversation:
+    """Everything raises LostError for what may pass, TurnedAwayError for what will not, Distrust for what nobody signed
+    and ValueError, KeyError or TypeError for answers of another form. `retry_after_s`: what the controller asked for
+    since that was last set to 0."""
+
+    def __init__(self, device: Device, identity: Identity, line: Line, stage: Stage) -> None:
+        self.device, self.identity, self.line = device, identity, line
+        self.retry_after_s = 0.0
+        self._stage, self._settings, self._tally = stage, stage.settings, stage.tally
+        self._number = device.character.number
+        self._described = False
+        self._old = b""
+        self._ended: dict[str, str] = {}
+        self._offered_at_s: dict[str, float] = {}
+
+    async def turn(self) -> None:
+        """Ask and tell, as often as the controller wants to be asked; then do what it offered."""
+        async with self._stage.gate:
+            if not self._described:
+                await self._describe()
+            await self._ask()
+            await self._tell()
+            self._hang_up()
+        if self.device.part is not Part.SILENT:
+            for slot in self.device.due():
+                await self._update(slot)
+
+    def _hang_up(self) -> None:
+        if not self._settings.keep_alive:
+            self.line.close()
+
+    # ---- what it is to run -------------------------------------------------------------------------------------------
+    async def _describe(self) -> None:
+        content = gzip.compress(json.dumps(inventory(self.device.character)).encode(), mtime=0)
+        await self._said("inventory", "PUT", "/v1/self/inventory", content, PACKED)
+        self._described = True
+
+    async def _ask(self) -> None:
+        device, path = self.device, self.identity.assignment
+        if self._settings.refresh:
+            await self._read(f"metadata/{self._stage.belief.root_version + 1}.root.json")
+            await self._read("metadata/timestamp.json")
+        if device.part is Part.REPLAYING:
+            path += f"?nonce={OLD_NONCE}"
+        known = (("If-None-Match", device.etag),) if device.etag else ()
+        answer = await self._said("assignment", "GET", path, b"", known)
+        device.polls += 1
+        if answer.status == 200:
+            await self._heed(answer)
+
+    async def _heed(self, answer: Answer) -> None:
+        device, now = self.device, datetime.now(UTC)
+        assignment = await self._stage.belief.assignment(device, answer.body, now, self._read)
+        device.believe(assignment, answer.body, answer.headers.get("etag", ""), now)
+        for slot in device.due():
+            self._offered_at_s[slot] = self._stage.at_s
+            self._tally.offered(self._number, self._stage.at_s)
+        if assignment.extra.get("diagnostics"):
+            await self._diagnose()
+
+    async def _diagnose(self) -> None:
+        answer = await self._said("diagnostics", "GET", "/v1/self/diagnostics")
+        for asked in json.loads(answer.body)["requests"]:
+            told = {"id": asked["id"], "answer": dict.fromkeys(asked["wanted"], "simulated")}
+            content = gzip.compress(json.dumps(told).encode())
+            await self._said("diagnostics", "POST", "/v1/self/diagnostics", content, PACKED)
+
+    async def _update(self, name: str) -> None:
+        """What was offered comes, is watched, and ends as it ends here; goes on where an exchange failed before."""
+        slot = self.device.slots[name]
+        if slot.state != "probation":
+            async with self._stage.gate:
+                await self._step(name, "downloading")
+                check_release((await self._read(_file(slot.target))).body, slot.target)
+                self._hang_up()
+            await self._stage.pause(self._settings.download_s)
+            async with self._stage.gate:
+                await self._step(name, "probation")
+                self._hang_up()
+        await self._stage.pause(self._settings.probation_s)
+        async with self._stage.gate:
+            self._ended[name] = self.device.verdict
+            await self._step(name, self.device.verdict)
+            self._hang_up()
+
+    async def _step(self, name: str, state: str) -> None:
+        self.device.step(name, state, datetime.now(UTC))
+        self._tally.states[self._number] = state
+        await self._send()
+
+    async def _read(self, path: str) -> Answer:
+        """Of the repository, as this controller serves it; 404 is an answer."""
+        return await self.line.ask("repository", "GET", f"{self.identity.repository}/{path}")
+
+    # ---- what it tells -----------------------------------------------------------------------------------------------
+    async def _tell(self) -> None:
+        device, now = self.device, datetime.now(UTC)
+        device.tell_state(now)
+        if device.part is Part.FLOODING:
+            await self._flood(now)
+        elif not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
+            device.tell_numbers(now)
+        if device.part is Part.REPLAYING and self._old:
+            await self._said("telemetry", "POST", TELEMETRY, self._old, LINES)
+        await self._send()
+
+    async def _flood(self, now: datetime) -> None:
+        for _ in range(self._settings.flood_batches):
+            while len(self.device.spool) < self._settings.batch_rows:
+                self.device.tell_numbers(now)
+            await self._send()
+
+    async def _send(self) -> None:
+        """All that waits, as far as the controller takes it."""
+        rows, spool = self._settings.batch_rows, self.device.spool
+        while batch := spool.batch(rows):
+            content = body(batch)
+            answer = await self.line.ask("telemetry", "POST", TELEMETRY, content, LINES)
+            if answer.status in POISON:
+                rows = self._fewer(batch)
+                continue
+            self._check(answer)
+            gone = spool.acknowledged(json.loads(answer.body))
+            self._tally.rows += gone
+            self._old = self._old or content
+            if not gone:
+                self._tally.failed("telemetry", "nothing was acknowledged")
+                return
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """The controller knows how these updates ended."""
+        for name, state in self._ended.items():
+            took_s = self._stage.at_s - self._offered_at_s.get(name, self._stage.at_s)
+            self._tally.ended(self._number, state, self._stage.at_s, took_s)
+        self._ended.clear()
+
+    def _fewer(self, batch: Sequence[Record]) -> int:
+        if len(batch) > 1:
+            return max(1, len(batch) // SHRINK)
+        self.device.spool.drop(batch)
+        self._tally.failed("telemetry", "a row was refused for good")
+        return 1
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+    async def _said(self, what: str, method: str, path: str, content: bytes = b"", headers: Headers = ()) -> Answer:
+        answer = await self.line.ask(what, method, path, content, headers)
+        self._check(answer)
+        return answer
+
+    def _check(self, answer: Answer) -> None:
+        self.retry_after_s = max(self.retry_after_s, answer.retry_after_s)
+        refuse(answer)
+
+
+def refuse(answer: Answer) -> None:
+    """Raises TurnedAwayError or LostError for what is no answer to go on with."""
+    if answer.status in {401, 403}:
+        raise TurnedAwayError
+    if answer.status >= 400:
+        raise LostError
+
+
+def _file(target: Target) -> str:
+    folder, _, name = target.path.rpartition("/")
+    return f"targets/{folder}/{target.sha256}.{name}"

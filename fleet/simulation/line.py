@@ -1,0 +1,94 @@
+"""A device's line to its controller: a connection, opened when something is asked; another replica where one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fleet.simulation.tally import Tally
+from fleet.simulation.wire import Answer, Connection, Context, Door
+
+if TYPE_CHECKING:
+    import h11
+
+Headers = Sequence[tuple[str, str]]
+
+
+class LostError(Exception):
+    """No answer came, or one that may pass; it is counted already."""
+
+
+class Line:
+    """`doors`: replicas; a device stays with one until that does not answer. `resume`: TLS sessions."""
+
+    def __init__(
+        self, doors: Sequence[Door], tally: Tally, number: int, context: Context | None, *, resume: bool = False
+    ) -> None:
+        self._doors, self._tally, self._context, self._resume = doors, tally, context, resume
+        self._number, self._at = number, number % len(doors)
+        self._connection: Connection | None = None
+
+    async def ask(self, what: str, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Answer:
+        """`what`: under which it is counted. Raises LostError."""
+        import h11
+
+        try:
+            async with asyncio.timeout(self._door.timeout_s):
+                return await self._ask_twice(what, self._request(method, path, body, headers), body)
+        except (OSError, EOFError, h11.ProtocolError) as error:
+            self.close()
+            self._at = (self._at + 1) % len(self._doors)
+            self._tally.failed(what, type(error).__name__)
+            raise LostError from error
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            if self._resume and self._context is not None:
+                self._context.resumed = self._connection.session
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def _door(self) -> Door:
+        return self._doors[self._at]
+
+    def _request(self, method: str, path: str, body: bytes, headers: Headers) -> h11.Request:
+        import h11
+
+        fixed = [("Host", self._door.host), ("User-Agent", "edge-fleet-simulate"), ("Accept", "application/json")]
+        length = [("Content-Length", str(len(body)))] if body or method != "GET" else []
+        return h11.Request(method=method, target=self._door.base + path, headers=[*fixed, *length, *headers])
+
+    async def _ask_twice(self, what: str, request: h11.Request, body: bytes) -> Answer:
+        """A connection that stood may have been closed by the other side meanwhile: then once more on another."""
+        if self._connection is not None and self._connection.usable:
+            try:
+                return await self._exchange(what, self._connection, request, body)
+            except (OSError, EOFError):
+                pass
+        self.close()
+        self._connection = await self._opened()
+        return await self._exchange(what, self._connection, request, body)
+
+    async def _opened(self) -> Connection:
+        began, door = time.perf_counter(), self._door
+        reader, writer = await asyncio.open_connection(
+            door.address,
+            door.port,
+            ssl=self._context,
+            server_hostname=door.host if self._context else None,
+            local_addr=door.source(self._number),
+        )
+        self._tally.took("connect", time.perf_counter() - began)
+        return Connection(reader, writer)
+
+    async def _exchange(self, what: str, connection: Connection, request: h11.Request, body: bytes) -> Answer:
+        began = time.perf_counter()
+        answer, sent_bytes = await connection.exchange(request, body)
+        self._tally.answered(what, answer.status, time.perf_counter() - began)
+        self._tally.sent_bytes += sent_bytes
+        self._tally.received_bytes += answer.size_bytes
+        return answer

@@ -1,0 +1,73 @@
+"""What the simulation costs on this machine: the processor time of the controller and of the devices, and the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.domain.errors import ConfigurationError
+
+BESIDE = ("", "-wal")
+"""Of an SQLite file: what has not been moved into it yet lies beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """At one moment. `controller_s`: processor time of the controller's processes so far, with those that they started
+    and waited for."""
+
+    at_s: float
+    own_s: float
+    controller_s: float
+    controller_bytes: int
+    database_bytes: int
+
+
+def read(pids: Sequence[int], database: Path | None) -> Reading:
+    """Raises ConfigurationError where there is no such process or file."""
+    times = os.times()
+    spent_s, resident = 0.0, 0
+    for pid in pids:
+        used_s, size = _process(pid)
+        spent_s, resident = spent_s + used_s, resident + size
+    size = _size(database) if database else 0
+    return Reading(time.monotonic(), times.user + times.system, spent_s, resident, size)
+
+
+def spent(before: Reading, after: Reading, requests: int, *, pids: bool, database: bool) -> dict[str, Any]:
+    """What lies between two readings, as `edge-fleet simulate --json` says it."""
+    passed_s = after.at_s - before.at_s
+    found: dict[str, Any] = {"simulator_busy": round((after.own_s - before.own_s) / passed_s, 3) if passed_s else 0.0}
+    if pids:
+        used_s = after.controller_s - before.controller_s
+        found["controller"] = {
+            "cpu_s": round(used_s, 2),
+            "busy": round(used_s / passed_s, 3) if passed_s else 0.0,
+            "cpu_ms_per_request": round(1000.0 * used_s / requests, 3) if requests else 0.0,
+            "rss_bytes": after.controller_bytes,
+        }
+    if database:
+        found["database_bytes"] = {"before": before.database_bytes, "after": after.database_bytes}
+    return found
+
+
+def _process(pid: int) -> tuple[float, int]:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return times.user + times.system + times.children_user + times.children_system, process.memory_info().rss
+    except psutil.Error as error:
+        raise ConfigurationError(f"--pid {pid}: {error!s:.100}") from None
+
+
+def _size(file: Path) -> int:
+    if not file.is_file():
+        raise ConfigurationError("is no file; --database names the controller's SQLite file", file=str(file))
+    parts = [file.with_name(file.name + suffix) for suffix in BESIDE]
+    return sum(part.stat().st_size for part in parts if part.exists())

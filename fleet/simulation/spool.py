@@ -1,0 +1,76 @@
+"""What a device has to tell: records numbered within their stream, kept until the controller says that it has them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+TIME_FORM = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A line of telemetry that has its number."""
+
+    stream: str
+    seq: int
+    line: str
+
+
+class Spool:
+    """One boot of one device (gateway/agent/README.md, "What it tells the fleet")."""
+
+    def __init__(self, boot_epoch: int) -> None:
+        self.boot_epoch = boot_epoch
+        self._last: dict[str, int] = {}
+        self._waiting: dict[tuple[str, int], Record] = {}
+
+    def __len__(self) -> int:
+        """Records that wait."""
+        return len(self._waiting)
+
+    def keep(self, stream: str, kind: str, priority: str, now: datetime, document: Mapping[str, Any]) -> None:
+        """Number a record, in its stream's order. `priority`: the class that says which goes first."""
+        seq = self._last.get(stream, 0) + 1
+        self._last[stream] = seq
+        entry = {
+            "stream": stream,
+            "boot_epoch": self.boot_epoch,
+            "seq": seq,
+            "at": now.strftime(TIME_FORM),
+            "kind": kind,
+            "class": priority,
+            "document": document,
+        }
+        self._waiting[stream, seq] = Record(stream, seq, json.dumps(entry, separators=(",", ":")))
+
+    def batch(self, rows: int) -> Sequence[Record]:
+        """What is told next, the oldest first."""
+        return tuple(islice(self._waiting.values(), rows))
+
+    def acknowledged(self, answer: Mapping[str, Any]) -> int:
+        """Forget what the controller has; how many that were. What the answer says of other boots is not heard."""
+        had: dict[str, int] = {}
+        for source in answer.get("acknowledged", ()):
+            if source["boot_epoch"] == self.boot_epoch:
+                had[source["stream"]] = source["seq"]
+        gone = [key for key in self._waiting if key[1] <= had.get(key[0], 0)]
+        for key in gone:
+            del self._waiting[key]
+        return len(gone)
+
+    def drop(self, records: Sequence[Record]) -> None:
+        """The controller will never take these."""
+        for record in records:
+            self._waiting.pop((record.stream, record.seq), None)
+
+
+def body(records: Sequence[Record]) -> bytes:
+    """Of a request: JSON lines, compressed."""
+    text = "".join(f"{record.line}\n" for record in records)
+    return gzip.compress(text.encode(), compresslevel=1, mtime=0)

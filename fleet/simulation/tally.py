@@ -1,0 +1,139 @@
+"""What is counted while the devices talk, and what it comes to. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.simulation.casting import COMMITTING, Character, Part
+
+STEP = 1.02
+"""A bucket of the latencies is two percent wide."""
+PERCENTILES = (50, 90, 99)
+
+
+class Spread:
+    """Durations by size: percentiles to two percent, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+        self.count, self.total_s, self.most_s = 0, 0.0, 0.0
+
+    def add(self, duration_s: float) -> None:
+        """One more."""
+        self._buckets[math.ceil(math.log(max(duration_s, 1e-6), STEP))] += 1
+        self.count += 1
+        self.total_s += duration_s
+        self.most_s = max(self.most_s, duration_s)
+
+    def percentile(self, percent: float) -> float:
+        """So many percent took no longer, in seconds; 0 where there are none."""
+        wanted, seen = self.count * percent / 100.0, 0
+        for bucket, count in sorted(self._buckets.items()):
+            seen += count
+            if seen >= wanted:
+                return min(self.most_s, STEP**bucket)
+        return 0.0
+
+    def document(self, scale: float = 1.0) -> dict[str, float]:
+        """Percentiles, mean and the most; `scale` 1000 for milliseconds."""
+        found = {f"p{percent}": self.percentile(percent) for percent in PERCENTILES}
+        found |= {"mean": self.total_s / self.count if self.count else 0.0, "max": self.most_s}
+        return {name: round(value * scale, 3) for name, value in found.items()}
+
+
+@dataclass
+class Tally:
+    """`answers`: by what was asked and the status; `problems`: what went wrong otherwise; `states`: of devices, by
+    number; `offers` and `ends`: seconds since the beginning at which a device first saw an offer and committed it."""
+
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+    latencies: dict[str, Spread] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    offers: dict[int, float] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
+    to_committed: Spread = field(default_factory=Spread)
+    rows: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    distrusted: int = 0
+
+    def answered(self, what: str, status: int, duration_s: float) -> None:
+        """The controller answered."""
+        self.answers[what, status] += 1
+        self.took(what if status != 304 else f"{what} unchanged", duration_s)
+
+    def took(self, what: str, duration_s: float) -> None:
+        """Something that has no status, such as connecting."""
+        self.latencies.setdefault(what, Spread()).add(duration_s)
+
+    def failed(self, what: str, why: str) -> None:
+        """There was no answer, or none that could be used."""
+        self.problems[f"{what}: {why}"] += 1
+
+    def offered(self, number: int, at_s: float) -> None:
+        """A device saw an offer."""
+        self.states[number] = "offered"
+        self.offers.setdefault(number, at_s)
+
+    def ended(self, number: int, state: str, at_s: float, took_s: float) -> None:
+        """Its update did."""
+        self.states[number] = state
+        if state == "committed":
+            self.ends.setdefault(number, at_s)
+            self.to_committed.add(took_s)
+
+    @property
+    def requests(self) -> int:
+        """That were answered."""
+        return sum(self.answers.values())
+
+    def settled(self, characters: Iterable[Character]) -> bool:
+        """Whether everybody who can has committed something."""
+        return all(c.number in self.ends for c in characters if c.part in COMMITTING)
+
+
+def by_status(answers: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    """What was asked → status → how often."""
+    found: dict[str, dict[str, int]] = {}
+    for (what, status), count in sorted(answers.items()):
+        found.setdefault(what, {})[str(status)] = count
+    return found
+
+
+def summary(tally: Tally, characters: Iterable[Character], seconds: float, seed: int) -> dict[str, Any]:
+    """`edge-fleet simulate --json`, but for what is known of the controller's machine."""
+    cast = tuple(characters)
+    parts = Counter(character.part for character in cast)
+    states = Counter(tally.states.get(character.number, "waiting") for character in cast)
+    return {
+        "devices": len(cast),
+        "seed": seed,
+        "seconds": round(seconds, 3),
+        "parts": {part.value: parts[part] for part in Part if parts[part]},
+        "states": dict(sorted(states.items())),
+        "requests": tally.requests,
+        "requests_per_s": round(tally.requests / seconds, 1) if seconds else 0.0,
+        "answers": by_status(tally.answers),
+        "problems": dict(sorted(tally.problems.items())),
+        "distrusted": tally.distrusted,
+        "latency_ms": {what: spread.document(1000.0) for what, spread in sorted(tally.latencies.items())},
+        "telemetry_rows": tally.rows,
+        "sent_bytes": tally.sent_bytes,
+        "received_bytes": tally.received_bytes,
+        "offered": len(tally.offers),
+        "committed": len(tally.ends),
+        "settled": tally.settled(cast),
+        "offer_to_committed_s": tally.to_committed.document(),
+        "first_offer_to_last_commit_s": _wave_s(tally),
+    }
+
+
+def _wave_s(tally: Tally) -> float | None:
+    if not tally.ends:
+        return None
+    return round(max(tally.ends.values()) - min(tally.offers.values()), 3)
