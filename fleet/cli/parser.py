@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 
+from fleet.cli.simulating import SIMULATE
 from gateway import __version__
 from gateway.terminal.program import Program, Verb, json_option, named
 
@@ -296,6 +297,7 @@ VERBS = (
         "  edge-fleet status\n  edge-fleet status --json | jq .drafts",
         _dir,
     ),
+    SIMULATE,
 )
 
 PROGRAM = Program(
