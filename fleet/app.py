@@ -15,11 +15,9 @@ from securesystemslib.signer import Signer
 from fleet.api.application import application
 from fleet.authority.ca import Authority
 from fleet.authority.folder import open_authority
-from fleet.blobs.disk import DiskBlobs
+from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
-from fleet.blobs.s3 import S3Blobs
-from fleet.blobs.store import Blobs
 from fleet.config import FleetConfig
 from fleet.control.control import Clock, Control, utc_now
 from fleet.control.revocations import Revocations
@@ -88,8 +86,9 @@ class Controller:
         control, config = self.control, self._origin.config
         recognition = Recognition(control.authority.trusted, control.revocations.serials, control.clock)
         piece_bytes = config.blobs.piece_bytes
+        blobs = open_blobs(control.workspace.public / BLOBS, config.blobs)
         repository = {
-            f"{REPOSITORY}blobs/": files(BlobPlace(_blobs(self._origin)), piece_bytes),
+            f"{REPOSITORY}blobs/": files(BlobPlace(blobs), piece_bytes),
             REPOSITORY: files(PublicFolder(control.workspace.public), piece_bytes),
         }
         app = mounted(application(control), repository)
@@ -135,13 +134,6 @@ def _url(config: FleetConfig) -> str:
     if not ports or not listen.names:
         raise ConfigurationError("say how devices reach this controller", table="listen", key="url")
     return f"{'https' if listen.tls else 'http'}://{listen.names[0]}:{ports[0]}"
-
-
-def _blobs(origin: Origin) -> Blobs:
-    settings = origin.config.blobs
-    if settings.s3.bucket:
-        return S3Blobs(settings.s3)
-    return DiskBlobs(Workspace(origin.folder).public / BLOBS, settings)
 
 
 def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:

@@ -145,6 +145,11 @@ def _publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "draft", type=named, nargs="*", metavar="DRAFT", help="signed drafts that came back from elsewhere"
     )
+    parser.add_argument(
+        "--mirror",
+        action="store_true",
+        help="also bring blobs that were published before into the bucket of [blobs.s3]",
+    )
     _own_keys(parser, "key of snapshot and timestamp")
     _dir(parser)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
+from fleet.blobs.choice import open_blobs, upload
 from fleet.cli.common import byte_progress, now, own_signers, writing
+from fleet.config import load_config
 from fleet.drafts import Draft, merged
 from fleet.publish import Publication, is_published, plan_publication
-from fleet.repository import Published
+from fleet.repository import BLOBS, Published
 from fleet.roles import ONLINE
 from fleet.verify import expiries
 from fleet.workspace import Workspace
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.domain.signed_release import TIME_FORMAT
 from gateway.terminal.tables import print_json
 
@@ -26,9 +29,25 @@ def command(arguments: argparse.Namespace) -> int:
         signers = own_signers(work, arguments, _online_keys(published, drafts))
         publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
         content = work.content(publication.targets)
+        uploaded = _upload(work, content, whole=arguments.mirror)
         with byte_progress("publishing", sum((work.staged / name).stat().st_size for name in content)) as advance:
             work.publish(publication, advance)
-    return _say(work, publication, len(content), as_json=arguments.json)
+    return _say(work, publication, len(content), uploaded, as_json=arguments.json)
+
+
+def _upload(work: Workspace, content: Iterable[str], *, whole: bool) -> int | None:
+    """Blobs that are about to be published, into the bucket of `[blobs.s3]`; `whole`: and all that were. None: there is
+    no bucket."""
+    settings = load_config(work.folder).blobs
+    if not settings.s3.bucket:
+        return None
+    files = [work.staged / name for name in content if name.startswith(f"{BLOBS}/")]
+    files += (work.public / BLOBS).glob("[!.]*") if whole else []
+    with byte_progress("uploading", sum(file.stat().st_size for file in files)) as advance:
+        try:
+            return upload(open_blobs(work.public / BLOBS, settings), {file.name: file for file in files}, advance)
+        except RequestError as error:
+            raise UnreachableError(f"nothing was published: {error.message}") from error
 
 
 def _take_back(work: Workspace, drafts: dict[str, Draft], names: list[str]) -> None:
@@ -47,16 +66,19 @@ def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
     return {keyid for root in roots if root for role in ONLINE for keyid in root.signed.get_delegated_role(role).keyids}
 
 
-def _say(work: Workspace, done: Publication, files: int, *, as_json: bool) -> int:
+def _say(work: Workspace, done: Publication, files: int, uploaded: int | None, *, as_json: bool) -> int:
     versions = {role: document.signed.version for role in done.roles if (document := done.state.document(role))}
     soonest = min(expiries(done.state, now()), key=lambda expiry: expiry.days)
     if as_json:
         said = {"public": str(work.public), "published": versions, "waiting": dict(done.waiting), "files": files}
+        said |= {} if uploaded is None else {"uploaded": uploaded}
         print_json({**said, "expires": soonest.expires.strftime(TIME_FORMAT)})
         return 0
     for role, version in versions.items():
         print(f"published {role}, version {version}")
     for role, why in done.waiting.items():
         print(f"the draft of {role} waits: {why}")
+    if uploaded is not None:
+        print(f"{uploaded} blob(s) uploaded to the bucket")
     print(f"{files} file(s) copied to {work.public}; publish again before {soonest.expires:%Y-%m-%d %H:%M} UTC")
     return 0
