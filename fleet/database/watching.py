@@ -14,8 +14,14 @@ from fleet.database.devices import State
 from fleet.database.rows import chunks
 from fleet.database.tables import certificates, device_seen, devices, facts, rollouts
 
-STOPPED = ("paused", "aborted")
-"""States of a rollout that goes no further for now."""
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A rollout that goes no further for now. `sequence`: of its last fact."""
+
+    rollout: str
+    sequence: int
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,13 @@ def expiries(connection: Connection, named: Iterable[str]) -> dict[str, datetime
     return found
 
 
-def stopped(connection: Connection) -> dict[str, int]:
-    """Rollouts that are paused or aborted, and their last facts' numbers."""
-    statement = sa.select(rollouts.c.id, rollouts.c.sequence).where(rollouts.c.state.in_(STOPPED))
-    return _mapped(connection.execute(statement))
+def stopped(connection: Connection, since: datetime) -> tuple[Stopped, ...]:
+    """Rollouts that are paused, and those that were aborted and of which something happened since."""
+    last = (facts.c.rollout == rollouts.c.id) & (facts.c.sequence == rollouts.c.sequence)
+    statement = sa.select(rollouts.c.id, rollouts.c.sequence, rollouts.c.state).join_from(rollouts, facts, last)
+    recent = (rollouts.c.state == "aborted") & (facts.c.at > since)
+    found = connection.execute(statement.where((rollouts.c.state == "paused") | recent))
+    return tuple(Stopped(*row) for row in found)
 
 
 def last_stop(connection: Connection, rollout: str, after: int) -> Stop | None:

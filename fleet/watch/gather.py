@@ -1,0 +1,71 @@
+"""What the database says to the rules of alerts: devices that are silent, certificates, rollouts that stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from fleet.database import watching
+from fleet.database.alerts import Alert
+from fleet.database.watching import Stop
+from fleet.watch import readings
+from fleet.watch.judge import Reading
+from fleet.watch.settings import AlertSettings
+
+PAUSED = "paused"
+
+
+def of_silence(
+    connection: Connection, standing: Iterable[Alert], up_since: datetime, now: datetime, settings: AlertSettings
+) -> Iterator[Reading]:
+    """Devices that are silent, and those that were. Nobody counts as silent for as long as nobody was listening."""
+    known = {alert.device for alert in standing if alert.rule == readings.SILENT}
+    found = watching.seen(connection, sorted(known))
+    if settings.silent_s and now - up_since >= timedelta(seconds=settings.silent_s):
+        before = now - timedelta(seconds=settings.silent_s)
+        found |= watching.silent(connection, before, settings.open_limit + 1)
+    for device, since in found.items():
+        yield readings.silent(device, since, now)
+
+
+def of_certificates(
+    connection: Connection, standing: Iterable[Alert], now: datetime, settings: AlertSettings
+) -> Iterator[Reading]:
+    """Certificates that expire soon, and those that did and were renewed."""
+    known = {alert.device for alert in standing if alert.rule == readings.CERTIFICATE}
+    found = watching.expiries(connection, sorted(known))
+    if settings.certificate_d:
+        before = now + timedelta(days=settings.certificate_d)
+        found |= watching.expiring(connection, before, settings.open_limit + 1)
+    for device, expires in found.items():
+        yield readings.certificate(device, expires, now, settings.certificate_d)
+
+
+class Stops:
+    """Which rollouts stopped by themselves. Remembers how far it read, as a rollout may have very many facts."""
+
+    def __init__(self, lasts_s: float) -> None:
+        self._lasts = timedelta(seconds=lasts_s)
+        self._known: dict[str, tuple[int, Stop | None]] = {}
+
+    def read(self, connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
+        """A rollout that is paused is told of as long as it is; an aborted one only once."""
+        known, since = {}, now - self._lasts
+        for found in watching.stopped(connection, since):
+            stop = self._stop(connection, found.rollout, found.sequence)
+            known[found.rollout] = (found.sequence, stop)
+            if stop is not None and stop.decided and (found.state == PAUSED or stop.at > since):
+                at = now if found.state == PAUSED else stop.at
+                yield readings.halted(stop.rollout, stop.name, stop.reason, at, still=True)
+        self._known = known
+        for alert in standing:
+            if alert.rule == readings.HALTED and alert.subject not in known:
+                yield readings.halted(alert.subject, "", "", now, still=False)
+
+    def _stop(self, connection: Connection, rollout: str, sequence: int) -> Stop | None:
+        before, stop = self._known.get(rollout, (0, None))
+        if before == sequence:
+            return stop
+        return watching.last_stop(connection, rollout, before) or stop

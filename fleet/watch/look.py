@@ -1,0 +1,128 @@
+"""The leader's look at the fleet, again and again: what is new is read once, judged, and kept in one transaction with
+how far was read, so that a restart neither forgets an alert nor opens it twice."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from fleet.database import alerts, watching
+from fleet.database.alerts import Alert
+from fleet.database.engine import Database
+from fleet.database.leader import guard
+from fleet.database.tail import Heard, Tail, keep_position, position, tail
+from fleet.watch import readings
+from fleet.watch.gather import Stops, of_certificates, of_silence
+from fleet.watch.judge import Judged, Reading, judge
+from fleet.watch.samples import Samples
+from fleet.watch.settings import AlertSettings
+
+READER, LOOKED, UP_SINCE = "watch", "watch, looked", "watch, up since"
+LEFT_OUT = "alerts_left_out"
+DEEP_EVERY = timedelta(hours=1)
+"""How often certificates and signed roles are looked at: they are counted in days."""
+MISSED_LOOKS = 10
+"""After so many that did not happen the controller counts as having been away."""
+_log = logging.getLogger(__name__)
+
+Source = Callable[[datetime], Iterable[Reading]]
+Listener = Callable[[Sequence[Heard]], object]
+
+
+class Watch:
+    """One per process, used by one thread. `sources` are asked once an hour; `listeners` hear every row once, or never
+    where this process ends at that moment."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AlertSettings,
+        counts: Counter[str],
+        *,
+        sources: Sequence[Source] = (),
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self._database, self._settings, self._counts = database, settings, counts
+        self._sources, self._listeners = sources, listeners
+        self._rules = readings.rules(settings)
+        self._samples = Samples(settings.error_min_sample, settings.samples_limit)
+        self._stops = Stops(settings.lasts_s)
+        self._deep_after: datetime | None = None
+
+    def look(self, fence: int, now: datetime) -> None:
+        """What a leader does every `look_every_s`. Raises AwayError, FencedError."""
+        deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
+        with self._database.read() as connection:
+            standing = alerts.standing(connection)
+            said = [reading for part in self._asked(connection, standing, now, deep=deep) for reading in part]
+            up_since = self._up_since(connection, now)
+        more = self._page(fence, now, up_since, said)
+        for _ in range(self._settings.pages_limit - 1):
+            if not more:
+                break
+            more = self._page(fence, now, up_since, [])
+        if deep:
+            self._forget(fence, now)
+            self._deep_after = now
+
+    def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[Reading]) -> bool:
+        """Whether more is to be read."""
+        with self._database.read() as connection:
+            standing = alerts.standing(connection)
+            page = self._tail(connection, now)
+            devices = {alert.device for alert in standing if alert.device}
+            gone = devices - watching.enrolled(connection, sorted(devices))
+        heard = [*said, *readings.told(page.rows, self._samples)]
+        judged = judge(standing, heard, self._rules, now, gone=gone, limit=self._settings.open_limit)
+        with self._database.write() as connection:
+            guard(connection, fence)
+            alerts.drop(connection, judged.dropped)
+            alerts.put(connection, judged.changed, tell=bool(self._settings.url))
+            for name, at in ((READER, page.reached), (LOOKED, now), (UP_SINCE, up_since)):
+                keep_position(connection, name, at)
+        self._say(judged)
+        for listener in self._listeners:
+            listener(page.rows)
+        return page.more
+
+    def _up_since(self, connection: Connection, now: datetime) -> datetime:
+        """Since when devices could be heard, as far as looks tell."""
+        last, up_since = position(connection, LOOKED), position(connection, UP_SINCE)
+        missed = timedelta(seconds=MISSED_LOOKS * self._settings.look_every_s)
+        if last is None or up_since is None or not last - missed <= now <= last + missed:
+            return now
+        return up_since
+
+    def _tail(self, connection: Connection, now: datetime) -> Tail:
+        until = now - timedelta(seconds=self._settings.settle_s)
+        after = position(connection, READER)
+        if after is None or after > now:  # at first, and after a clock that was ahead
+            after = until
+        return tail(connection, after, until, self._settings.rows_limit)
+
+    def _asked(
+        self, connection: Connection, standing: Sequence[Alert], now: datetime, *, deep: bool
+    ) -> Iterator[Iterable[Reading]]:
+        up_since = self._up_since(connection, now)
+        yield of_silence(connection, standing, up_since, now, self._settings)
+        yield self._stops.read(connection, standing, now)
+        if deep:
+            yield of_certificates(connection, standing, now, self._settings)
+            yield from (source(now) for source in self._sources)
+
+    def _forget(self, fence: int, now: datetime) -> None:
+        with self._database.write() as connection:
+            guard(connection, fence)
+            oldest = now - timedelta(days=self._settings.keep_d)
+            alerts.forget(connection, oldest, self._settings.keep_limit_rows)
+
+    def _say(self, judged: Judged) -> None:
+        if judged.left_out:
+            self._counts[LEFT_OUT] += judged.left_out
+            _log.warning("%d alerts are not opened: %d are open already", judged.left_out, self._settings.open_limit)
+        for alert in judged.changed:
+            _log.info("alert %s, %s: %s", alert.rule, alert.state, alert.summary)

@@ -1,0 +1,82 @@
+"""What a webhook is sent: JSON, signed as Standard Webhooks 1.0.0 has it (webhook-id, -timestamp, -signature)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fleet.database.alerts import Alert, Untold
+from gateway.domain.errors import ConfigurationError
+
+PREFIX = "whsec_"
+SECRET_BYTES = range(24, 65)
+"""Standard Webhooks, "Signature scheme": 192 to 512 bits."""
+OPENED, CLOSED = 1, 2
+_WORDS = {OPENED: "opened", CLOSED: "closed"}
+
+
+def message_id(untold: Untold) -> str:
+    """The same however often it is sent, by whichever replica: whoever has seen it may pass over it."""
+    return f"{untold.alert.key}-{_WORDS[untold.change]}"
+
+
+def body(untold: Untold) -> bytes:
+    """The same bytes for the same change. `type`: alert.opened or alert.closed; `timestamp`: when that was."""
+    alert = untold.alert
+    at = alert.closed if untold.change == CLOSED else alert.opened
+    document = {"type": f"alert.{_WORDS[untold.change]}", "timestamp": moment(at), "data": alert_document(alert)}
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def alert_document(alert: Alert) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "id": alert.key,
+        "rule": alert.rule,
+        "device": alert.device or None,
+        "subject": alert.subject or None,
+        "state": str(alert.state),
+        "since": moment(alert.since),
+        "opened": moment(alert.opened),
+        "closed": moment(alert.closed),
+        "summary": alert.summary,
+        "evidence": dict(alert.evidence),
+    }
+
+
+def headers(untold: Untold, content: bytes, secret: bytes | None, now: datetime) -> Mapping[str, str]:
+    """`now`: of this attempt; a receiver refuses what is minutes old. Without a secret nothing is signed."""
+    named, at = message_id(untold), str(int(now.timestamp()))
+    known = {"content-type": "application/json", "webhook-id": named, "webhook-timestamp": at}
+    if secret is not None:
+        known["webhook-signature"] = signature(secret, named, at, content)
+    return known
+
+
+def signature(secret: bytes, named: str, at: str, content: bytes) -> str:
+    """HMAC-SHA256 over id, time and content, with full stops between them; neither of the first two has one."""
+    signed = hmac.new(secret, f"{named}.{at}.".encode() + content, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(signed).decode()}"
+
+
+def read_secret(text: str, file: str) -> bytes:
+    """`whsec_` and base64. Raises ConfigurationError that does not show it."""
+    try:
+        secret = base64.b64decode(text.strip().removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if len(secret) not in SECRET_BYTES:
+        remedy = "make one: echo whsec_$(head -c 32 /dev/urandom | base64)"
+        raise ConfigurationError(f"is no secret of 24 to 64 bytes in base64 behind {PREFIX}; {remedy}", file=file)
+    return secret
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None

@@ -1,0 +1,133 @@
+"""What telemetry says to the rules of alerts. Pure, but for `Samples`; devices may say anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+
+from fleet.database.tail import Heard
+from fleet.watch.documents import count, mapping, number, numbers, text
+from fleet.watch.judge import Reading, Rule
+from fleet.watch.samples import Samples
+from fleet.watch.settings import AlertSettings
+
+SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY = (
+    "silent",
+    "errors",
+    "temperature",
+    "rollback",
+    "halted",
+    "certificate",
+    "clock",
+    "repository",
+)
+RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY)
+VITALS, STATISTICS, UPDATES = "vitals", "statistics", "updates"
+STREAMS = (VITALS, STATISTICS, UPDATES)
+GAVE_UP = frozenset({"rolled_back", "failed"})
+COMMITTED = "committed"
+
+
+def rules(settings: AlertSettings) -> Mapping[str, Rule]:
+    """Those that are on. Units: seconds, percent, °C, days; 1 or 0 of what is so or not."""
+    lasts_s = settings.lasts_s
+    hot = settings.temperature_c
+    known = {
+        SILENT: (settings.silent_s, Rule(settings.silent_s, settings.silent_s)),
+        ERRORS: (settings.error_percent, Rule(settings.error_percent, settings.error_percent / 2, 0.0, lasts_s)),
+        TEMPERATURE: (hot, Rule(hot, hot - settings.temperature_margin_c, settings.temperature_s, lasts_s)),
+        ROLLBACK: (settings.rollback, Rule(0.5, 0.5, 0.0, lasts_s)),
+        HALTED: (settings.halted, Rule(0.5, 0.5, 0.0, lasts_s)),
+        CERTIFICATE: (settings.certificate_d, Rule(0.0, 0.0)),
+        CLOCK: (settings.clock_s, Rule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
+        REPOSITORY: (settings.repository_d, Rule(0.0, 0.0, 0.0, lasts_s)),
+    }
+    return {name: rule for name, (on, rule) in known.items() if on}
+
+
+def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:
+    """Readings of these rows, in their order."""
+    for heard in rows:
+        if heard.stream == VITALS:
+            yield from _vitals(heard)
+        elif heard.stream == STATISTICS:
+            yield from _statistics(heard, samples)
+        elif heard.stream == UPDATES:
+            yield from _updates(heard)
+
+
+def silent(device: str, since: datetime, now: datetime) -> Reading:
+    """A device that asked last at `since`."""
+    age_s = (now - since).total_seconds()
+    summary = f"{device} has asked for nothing since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return Reading(SILENT, device, "", age_s, now, summary, {"seen": since.isoformat()})
+
+
+def certificate(device: str, expires: datetime, now: datetime, notice_d: float) -> Reading:
+    """The newest certificate of a device. The value: days within the notice."""
+    left_d = (expires - now).total_seconds() / 86_400
+    summary = f"the certificate of {device} expires on {expires:%Y-%m-%d %H:%M} UTC and was not renewed"
+    return Reading(CERTIFICATE, device, "", notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+
+
+def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) -> Reading:
+    """A rollout that stopped by itself; `still`: nobody has resumed or ended it."""
+    summary = f"the rollout {name:.100} stopped: {reason:.300}" if still else ""
+    return Reading(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
+
+
+def repository(role: str, expires: datetime, now: datetime, notice_d: float) -> Reading:
+    """A role that people sign. The value: days within the notice."""
+    left_d = (expires - now).total_seconds() / 86_400
+    summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC; edge-fleet renew {role}, and have it signed"
+    return Reading(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+
+
+def _vitals(heard: Heard) -> Iterator[Reading]:
+    """The time is the controller's: what a device was told of while it was away says nothing of how long it lasted."""
+    zones = sorted(
+        ((celsius, zone) for zone, celsius in numbers(mapping(heard.row.document).get("temperatures_c"))), reverse=True
+    )
+    if zones:
+        celsius, zone = zones[0]
+        summary = f"{heard.device} has {celsius:.1f} °C in {zone or 'a zone'}"
+        said = {"zone": zone, "celsius": celsius}
+        yield Reading(TEMPERATURE, heard.device, "", celsius, heard.received, summary, said)
+    ahead_s = (heard.row.at - heard.received).total_seconds()
+    summary = f"the clock of {heard.device} is {ahead_s:.0f} s ahead"
+    yield Reading(CLOCK, heard.device, "", max(ahead_s, 0.0), heard.received, summary, {"ahead_s": ahead_s})
+
+
+def _statistics(heard: Heard, samples: Samples) -> Iterator[Reading]:
+    said = mapping(heard.row.document)
+    slot, version = text(said.get("model")), text(said.get("version"))
+    requests, failed = count(said.get("requests")), count(said.get("failed_runs"))
+    if not slot or requests is None or failed is None:
+        return
+    sample = samples.take(heard.device, slot, version, (requests, failed))
+    if sample is not None:
+        summary = f"{sample.percent:.1f} % of {sample.requests} requests of {slot} on {heard.device} failed"
+        evidence = {"requests": sample.requests, "failed_runs": sample.failed, "version": version}
+        yield Reading(ERRORS, heard.device, slot, sample.percent, heard.received, summary, evidence)
+
+
+def _updates(heard: Heard) -> Iterator[Reading]:
+    said = mapping(heard.row.document)
+    slot, state = text(said.get("slot")), text(said.get("state"))
+    if not slot or state not in {*GAVE_UP, COMMITTED}:
+        return
+    failure = mapping(said.get("failure"))
+    reason, step = text(failure.get("reason")), text(failure.get("step"))
+    target, version = text(said.get("target")), text(said.get("version"))
+    summary = f"{heard.device} gave up {slot} {version}: {reason or state}"
+    measured = dict(_measured(failure.get("evidence")))
+    evidence = {"state": state, "target": target, "version": version, "step": step, "reason": reason, **measured}
+    yield Reading(ROLLBACK, heard.device, slot, float(state in GAVE_UP), heard.received, summary, evidence)
+
+
+def _measured(evidence: object) -> Iterator[tuple[str, object]]:
+    """Measurements that are numbers or short texts; names of our own are not taken over."""
+    for name, value in list(mapping(evidence).items())[:32]:
+        kept = number(value) if not isinstance(value, str) else text(value)
+        if kept is not None:
+            yield f"evidence_{text(name)}", kept

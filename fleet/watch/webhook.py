@@ -1,0 +1,121 @@
+"""Sends alerts to a webhook: each change at least once, in the order of the changes, with an id by which the receiver
+knows it again. Whatever the receiver does, it is the only one that waits."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from fleet.database import alerts
+from fleet.database.alerts import Untold
+from fleet.database.engine import Database
+from fleet.watch.message import body, headers, message_id
+from fleet.watch.post import RETRYABLE, Answer, Post, pause_s
+from fleet.watch.settings import AlertSettings
+
+SENT, FAILED, DROPPED = "webhook_sent", "webhook_failed", "webhook_dropped"
+GONE = 410
+CLIENT_ERRORS = range(400, 500)
+ANY_MESSAGE = frozenset({401, 403, 404, 405, 407, 408, GONE, *RETRYABLE})
+"""What a receiver would answer to any other message, too: then none is dropped for it."""
+_log = logging.getLogger(__name__)
+
+
+class Webhook:
+    """One per process, used by one thread. `secret`: see `message.read_secret`; None: messages are not signed."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AlertSettings,
+        secret: bytes | None,
+        counts: Counter[str],
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._database, self._settings, self._secret, self._counts = database, settings, secret, counts
+        self._chance, self._post = chance, Post(settings.timeout_s)
+        self._not_before: datetime | None = None
+        self._failures = 0
+        self._refusals: Counter[str] = Counter()
+        self._gone = False
+
+    def turn(self, now: Callable[[], datetime]) -> None:
+        """Send what waits, unless a pause is still on. Raises AwayError."""
+        if not self._settings.url or self._gone or self._pausing(now()):
+            return
+        while batch := self._batch():
+            done: list[Untold] = []
+            try:
+                whole = all(self._sent(untold, now(), done) for untold in batch)
+            finally:
+                self._keep(done)
+            if not whole:
+                break
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        self._post.close()
+
+    def _batch(self) -> tuple[Untold, ...]:
+        with self._database.read() as connection:
+            return alerts.untold(connection, self._settings.batch_rows)
+
+    def _keep(self, done: Iterable[Untold]) -> None:
+        rows = [(untold.alert.key, untold.change) for untold in done]
+        if rows:
+            with self._database.write() as connection:
+                for key, change in rows:
+                    alerts.told(connection, key, change)
+
+    def _pausing(self, now: datetime) -> bool:
+        """A clock that went back ends a pause."""
+        limit = timedelta(seconds=self._settings.retry_limit_s)
+        return self._not_before is not None and now < self._not_before <= now + limit
+
+    def _sent(self, untold: Untold, now: datetime, done: list[Untold]) -> bool:
+        """Whether to go on with the next one."""
+        if self._stale(untold, now):
+            self._drop(untold, done, "nobody took it for too long")
+            return True
+        content = body(untold)
+        answer = self._post.send(self._settings.url, content, headers(untold, content, self._secret, now), now)
+        if answer.delivered:
+            self._counts[SENT] += 1
+            self._failures, self._not_before = 0, None
+            self._refusals.clear()
+            done.append(untold)
+            return True
+        return self._failed(untold, answer, now, done)
+
+    def _failed(self, untold: Untold, answer: Answer, now: datetime, done: list[Untold]) -> bool:
+        self._counts[FAILED] += 1
+        self._failures += 1
+        if answer.status == GONE:
+            self._gone = True
+            _log.error("the webhook says that it is gone (410): nothing is sent to it until the controller starts anew")
+            return False
+        if answer.status in CLIENT_ERRORS and answer.status not in ANY_MESSAGE:
+            named = message_id(untold)
+            self._refusals[named] += 1
+            if self._refusals[named] >= self._settings.refusals_limit:
+                self._drop(untold, done, answer.problem)
+                return True
+        settings = self._settings
+        wait_s = pause_s(settings.retry_s, settings.retry_limit_s, self._failures, self._chance())
+        wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
+        self._not_before = now + timedelta(seconds=wait_s)
+        _log.warning("the webhook did not take an alert, next attempt in %.0f s: %s", wait_s, answer.problem)
+        return False
+
+    def _stale(self, untold: Untold, now: datetime) -> bool:
+        changed = untold.alert.closed or untold.alert.opened or untold.alert.since
+        return now - changed > timedelta(seconds=self._settings.give_up_s)
+
+    def _drop(self, untold: Untold, done: list[Untold], because: str) -> None:
+        self._counts[DROPPED] += 1
+        done.append(untold)
+        _log.error("the webhook is not told of an alert, %s: %s", because, untold.alert.summary)

@@ -1,0 +1,163 @@
+"""Which alerts open and close: once, not for a moment, and not again and again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.database.alerts import Alert, State
+from fleet.watch.judge import Judged, Reading, Rule, judge
+
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
+HOT = Rule(above=85.0, until=80.0, for_s=600.0, lasts_s=86_400.0)
+AWAY = Rule(above=3600.0, until=3600.0)
+RULES = {"temperature": HOT, "silent": AWAY}
+
+
+def reading(value: float, at_s: float = 0, *, rule: str = "temperature", device: str = "camera-1") -> Reading:
+    return Reading(rule, device, "", value, NOW + timedelta(seconds=at_s), f"{value}", {"value": value})
+
+
+class Bench:
+    """What is kept between two looks."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Alert] = {}
+        self.told: list[tuple[str, str, str]] = []
+
+    def look(self, *said: Reading, now_s: float = 0, limit: int = 100, gone: Sequence[str] = ()) -> Judged:
+        standing = [alert for alert in self.kept.values() if alert.state is not State.CLOSED]
+        judged = judge(standing, said, RULES, NOW + timedelta(seconds=now_s), gone=gone, limit=limit)
+        before = {key: alert.state for key, alert in self.kept.items()}
+        self.kept |= {alert.key: alert for alert in judged.changed}
+        for key in judged.dropped:
+            del self.kept[key]
+        for alert in judged.changed:
+            if alert.state is not State.PENDING and before.get(alert.key) is not alert.state:
+                self.told.append((alert.rule, alert.device, str(alert.state)))
+        return judged
+
+    @property
+    def states(self) -> list[str]:
+        return [str(alert.state) for alert in self.kept.values()]
+
+
+def test_it_opens_once_it_lasted_and_keeps_since_when() -> None:
+    bench = Bench()
+    bench.look(reading(90, 0))
+    assert bench.states == ["pending"]
+    bench.look(reading(90, 599))
+    assert bench.told == []
+    bench.look(reading(91, 600))
+    (alert,) = bench.kept.values()
+    assert (alert.since, alert.opened) == (NOW, NOW + timedelta(seconds=600))
+    assert (alert.summary, dict(alert.evidence)) == ("91", {"value": 91})
+    bench.look(reading(95, 660))
+    assert bench.told == [("temperature", "camera-1", "open")]
+
+
+def test_what_passes_soon_is_told_to_nobody() -> None:
+    bench = Bench()
+    bench.look(reading(90, 0))
+    judged = bench.look(reading(70, 60))
+    assert (bench.kept, bench.told, len(judged.dropped)) == ({}, [], 1)
+    bench.look(reading(90, 700))
+    assert bench.states == ["pending"]
+
+
+def test_between_the_limits_nothing_changes() -> None:
+    bench = Bench()
+    bench.look(reading(90, 0))
+    bench.look(reading(84, 300))
+    bench.look(reading(86, 600))
+    assert bench.states == ["open"]
+    for second in range(700, 2000, 100):
+        bench.look(reading(84 + second % 200 / 100, second))
+    assert bench.told == [("temperature", "camera-1", "open")]
+    bench.look(reading(80, 3000))
+    assert bench.states == ["closed"]
+    (alert,) = bench.kept.values()
+    assert alert.closed == NOW + timedelta(seconds=3000)
+    assert alert.evidence == {"value": 86, "closed_because": "temperature is 80"}
+
+
+def test_the_next_time_is_another_alert() -> None:
+    bench = Bench()
+    bench.look(reading(4000, 0, rule="silent"))
+    bench.look(reading(1, 60, rule="silent"), reading(4000, 61, rule="silent"))
+    assert sorted(bench.states) == ["closed", "open"]
+    assert len(bench.kept) == 2
+
+
+def test_what_came_and_went_between_two_looks_is_told_as_over() -> None:
+    bench = Bench()
+    judged = bench.look(reading(4000, 0, rule="silent"), reading(1, 60, rule="silent"))
+    assert [alert.state for alert in judged.changed] == [State.CLOSED]
+
+
+def test_of_what_nothing_is_heard_is_over_after_a_while() -> None:
+    bench = Bench()
+    bench.look(reading(90, 0), reading(90, 600))
+    bench.look(reading(90, 50_000))
+    bench.look(now_s=100_000)
+    assert bench.states == ["open"]
+    bench.look(now_s=50_000 + 86_400)
+    assert bench.states == ["closed"]
+    (alert,) = bench.kept.values()
+    assert "nothing was heard" in str(alert.evidence["closed_because"])
+
+
+def test_hearing_of_it_again_is_not_written_every_time() -> None:
+    bench = Bench()
+    bench.look(reading(90, 0), reading(90, 600))
+    assert bench.look(reading(90, 660)).changed == ()
+    (alert,) = bench.look(reading(90, 30_000)).changed
+    assert alert.heard == NOW + timedelta(seconds=30_000)
+
+
+def test_a_device_that_is_gone_and_a_rule_that_is_off_close_what_they_opened() -> None:
+    bench = Bench()
+    bench.look(reading(4000, rule="silent"), reading(4000, rule="silent", device="camera-2"))
+    bench.look(reading(4000, 60, rule="silent"), gone=["camera-1"])
+    assert bench.told[2:] == [("silent", "camera-1", "closed")]
+    judged = judge(bench.kept.values(), [], {}, NOW, limit=10)
+    assert {str(alert.evidence["closed_because"]) for alert in judged.changed} >= {"the rule is off"}
+
+
+def test_a_reading_without_a_rule_says_nothing() -> None:
+    assert judge([], [reading(1e9, rule="unknown")], RULES, NOW, limit=10) == Judged()
+
+
+def test_only_so_many_are_open() -> None:
+    bench = Bench()
+    judged = bench.look(*(reading(4000, rule="silent", device=f"d{n}") for n in range(5)), limit=3)
+    assert (len(bench.kept), judged.left_out) == (3, 2)
+    judged = bench.look(*(reading(4000, 1, rule="silent", device=f"d{n}") for n in range(5)), limit=3)
+    assert (judged.changed, judged.left_out) == ((), 2)
+
+
+def test_two_replicas_open_the_same_alert() -> None:
+    one, other = Bench(), Bench()
+    assert one.look(reading(9000, rule="silent")) == other.look(reading(9000, rule="silent"))
+
+
+STEP = st.tuples(st.sampled_from(["temperature", "silent"]), st.sampled_from("ab"), st.floats(-1e6, 1e6))
+
+
+@given(st.lists(st.tuples(st.lists(STEP, max_size=4), st.integers(-10_000, 100_000)), max_size=12))
+def test_each_thing_has_one_alert_and_words_alternate(looks: list[tuple[list[tuple[str, str, float]], int]]) -> None:
+    bench = Bench()
+    for said, now_s in looks:
+        bench.look(*(reading(value, now_s, rule=rule, device=device) for rule, device, value in said), now_s=now_s)
+        standing = [(a.rule, a.device) for a in bench.kept.values() if a.state is not State.CLOSED]
+        assert len(standing) == len(set(standing))
+        for alert in bench.kept.values():
+            assert (alert.opened is None) == (alert.state is State.PENDING)
+            assert (alert.closed is None) == (alert.state is not State.CLOSED)
+    for thing in {(rule, device) for rule, device, _ in bench.told}:
+        words = [word for rule, device, word in bench.told if (rule, device) == thing]
+        assert all(first != second or first == "closed" for first, second in itertools.pairwise(words))
