@@ -115,6 +115,28 @@ def of_devices(connection: Connection, devices: Sequence[str], slot: str) -> dic
     return found
 
 
+def targets(connection: Connection) -> set[tuple[str, str]]:
+    """Path and digest of all that any device is to run."""
+    return {
+        (row.target, row.digest) for row in connection.execute(sa.select(desired.c.target, desired.c.digest).distinct())
+    }
+
+
+def held(connection: Connection, slot: str, rollouts: Sequence[str]) -> frozenset[str]:
+    """Devices that run something in the slot because of one of these rollouts."""
+    found: set[str] = set()
+    for ids in chunks(rollouts):
+        mine = sa.select(desired.c.device).where(desired.c.slot == slot, desired.c.rollout.in_(ids))
+        found.update(connection.execute(mine).scalars())
+    return frozenset(found)
+
+
+def elsewhere(connection: Connection, target: str, slot: str) -> frozenset[str]:
+    """Devices that are to run the target in another slot."""
+    mine = sa.select(desired.c.device).where(desired.c.target == target, desired.c.slot != slot)
+    return frozenset(connection.execute(mine).scalars())
+
+
 def _revise(connection: Connection, devices: set[str]) -> None:
     """First, and in one order everywhere: whoever changes the same devices waits here, and not in a ring."""
     add = adding(connection, desired_revisions).values(device=sa.bindparam("named"), revision=1)

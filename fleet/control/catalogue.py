@@ -1,0 +1,152 @@
+"""Releases, as they were published and verify, in the database: what rollouts may be made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from tuf.api.metadata import TargetFile, Targets
+
+from fleet.database import releases
+from fleet.database.engine import Connection, Database
+from fleet.database.errors import ConflictError, RefusedError
+from fleet.database.releases import Known, Release
+from fleet.disk import read_bounded
+from fleet.releases import signed_floor
+from fleet.repository import METADATA, TIMESTAMP_FILE, Published, target_file
+from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
+from fleet.verify import RELEASES, release_findings
+from fleet.workspace import Workspace
+from gateway.domain.assignment import Target
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.routing import version_order
+from gateway.domain.signed_release import read_release
+
+RETRY = timedelta(seconds=60)
+"""After it could not be read: another publication is looked at at once, the same one again after so long."""
+_log = logging.getLogger(__name__)
+
+
+class Catalogue:
+    """Used by one thread. Replicas share the publisher's folder, or copies of it."""
+
+    def __init__(self, database: Database, workspace: Workspace) -> None:
+        self._database, self._workspace = database, workspace
+        self._seen: tuple[int, ...] = ()
+        self._again: datetime | None = None
+
+    def refresh(self, now: datetime) -> tuple[str, ...]:
+        """Read what is published, where something was published since; the targets that are new. What cannot be read
+        is logged, and what was known stays. Raises AwayError."""
+        seen = self._stamp()
+        due = self._again is not None and not self._again - RETRY <= now < self._again
+        if seen == self._seen and not due:
+            return ()
+        fresh: tuple[str, ...] = ()
+        try:
+            fresh = synchronise(self._database, self._workspace, now)
+            self._again = None
+        except (ConfigurationError, ConflictError, RefusedError) as error:
+            _log.warning("the published releases are not read: %s", error)
+            self._again = now + RETRY
+        self._seen = seen
+        return fresh
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Changes with every publication."""
+        try:
+            found = (self._workspace.public / METADATA / TIMESTAMP_FILE).stat()
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def synchronise(database: Database, workspace: Workspace, now: datetime) -> tuple[str, ...]:
+    """Bring the database in step with what is published; the targets that are new. Raises ConfigurationError,
+    ConflictError, RefusedError, AwayError."""
+    published = workspace.published()
+    with database.read() as connection:
+        known = {entry.release.target: entry.release for entry in _all(connection, database)}
+    found = [*verified_releases(published, workspace, known)]
+    with database.write() as connection:
+        return releases.synchronise(connection, found, now, database.settings)
+
+
+def verified_releases(published: Published, workspace: Workspace, known: Mapping[str, Release]) -> Iterator[Release]:
+    """All that owners signed and their delegation covers; `known` ones are not read again. What does not verify is
+    logged and left out. Raises ConfigurationError where targets itself is not signed."""
+    for path, target in sorted(_verified_targets(published)):
+        before = known.get(path)
+        if before and (before.digest, before.floor) == (target.hashes["sha256"], signed_floor(target)):
+            yield before
+            continue
+        try:
+            yield _read(workspace, target)
+        except (ConfigurationError, ValueError, OSError) as error:
+            _log.warning("%s is left out: %s; see edge-fleet verify", path, error)
+
+
+def usable(connection: Connection, target: str) -> str:
+    """Why a release is not to be assigned: not published (any more), below its owner's floor; "": it may be."""
+    found = releases.find(connection, target)
+    if found is None or found.withdrawn:
+        return f"{target} is not published" + (" any more" if found else "; GET /v1/releases lists what is")
+    floor = releases.floor(connection, found.release.owner, found.release.model)
+    if floor and version_order(found.release.version) < version_order(floor):
+        return f"{target} is below the floor {floor} of its owner: devices refuse it"
+    return ""
+
+
+def resolve(connection: Connection, named: str) -> Target:
+    """A release named by its path, or as acme/meter-reader/2. Raises RefusedError, ConflictError where it is not to be
+    assigned."""
+    path = named if named.startswith(RELEASES) else f"{RELEASES}{named}/release"
+    found = releases.find(connection, path)
+    if found is None:
+        raise RefusedError(f"no release {path!r:.300} is published; GET /v1/releases lists those there are")
+    if why := usable(connection, path):
+        raise ConflictError(why)
+    return Target(path, found.release.size_bytes, found.release.digest)
+
+
+def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
+    root, targets = published.root, published.targets
+    top = {TIMESTAMP: published.timestamp, SNAPSHOT: published.snapshot, TARGETS: targets, ROOT: root}
+    if not root or not targets or not published.snapshot:
+        return  # nothing is published yet
+    for role, metadata in top.items():
+        if metadata is not None and quorum(root.signed, role).missing(metadata):  # type: ignore[arg-type]
+            raise ConfigurationError(f"{role} is not signed by its keys; see edge-fleet verify")
+    for name, delegated in delegated_roles(targets.signed).items():
+        owner = published.roles.get(name)
+        if owner is None or not any(path.startswith(RELEASES) for path in delegated.paths or ()):
+            continue
+        listed = published.snapshot.signed.meta[f"{name}.json"].version
+        if quorum(targets.signed, name).missing(owner) or owner.signed.version != listed:
+            _log.warning("the releases of %s are left out: not signed by its keys; see edge-fleet verify", name)
+            continue
+        signed: Targets = owner.signed
+        yield from ((path, target) for path, target in signed.targets.items() if delegated.is_delegated_path(path))
+
+
+def _read(workspace: Workspace, target: TargetFile) -> Release:
+    file = workspace.public / target_file(target)
+    content = read_bounded(file, workspace.settings.document_limit_bytes)
+    if len(content) != target.length or hashlib.sha256(content).hexdigest() != target.hashes["sha256"]:
+        raise ConfigurationError("is not what its owner signed", file=str(file))
+    release = read_release(content)
+    if findings := [*release_findings(target, release)]:
+        raise ConfigurationError(findings[0].problem, file=str(file))
+    said = (release.owner, release.model, release.version, release.floor)
+    digest, document = target.hashes["sha256"], json.loads(content)
+    return Release(target.path, *said, digest, target.length, release.released_at, document)
+
+
+def _all(connection: Connection, database: Database) -> Iterable[Known]:
+    after, limit_rows = "", database.settings.page_limit_rows
+    while page := releases.page(connection, database.settings, after=after, limit_rows=limit_rows):
+        yield from page
+        after = page[-1].release.target

@@ -1,0 +1,79 @@
+"""Who a slot of a device belongs to: what rollouts do to the desired state, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from fleet.control.catalogue import usable
+from fleet.control.rollouts_record import Known
+from fleet.database import desired
+from fleet.database.desired import Before, Desired
+from fleet.database.engine import Connection
+from fleet.database.rows import chunks
+from fleet.database.settings import DatabaseSettings
+from fleet.rollouts.decisions import Decision, Offer, Retry, RollBack
+
+
+def claimed(connection: Connection, known: Known, live: Iterable[str]) -> frozenset[str]:
+    """Devices that this rollout cannot have: another live one has offered them something for the slot, or they have
+    the same release in another slot, and a release serves in one only."""
+    others = [rollout for rollout in live if rollout != known.stored.id]
+    elsewhere = desired.elsewhere(connection, known.spec.target.path, known.spec.slot)
+    return desired.held(connection, known.spec.slot, others) | elsewhere
+
+
+def carry_out(
+    connection: Connection, known: Known, decisions: Sequence[Decision], now: datetime, settings: DatabaseSettings
+) -> int:
+    """Change what devices are to run as was decided; of how many a roll-back was not possible."""
+    offers = [decision for decision in decisions if isinstance(decision, (Offer, Retry))]
+    for some in chunks(offers, settings.facts_limit_rows):
+        _offer(connection, known, some, now, settings)
+    returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
+    return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
+
+
+def _offer(
+    connection: Connection, known: Known, offers: Sequence[Offer | Retry], now: datetime, settings: DatabaseSettings
+) -> None:
+    rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
+    present = desired.of_devices(connection, [offer.device for offer in offers], slot)
+    before = [_before(rollout, offer.device, present.get(offer.device)) for offer in offers]
+    desired.remember(connection, (entry for entry in before if entry.because != rollout), settings)
+    wanted = (
+        Desired(offer.device, slot, target.path, target.sha256, target.size_bytes, rollout, now, offer.attempt)
+        for offer in offers
+    )
+    desired.put(connection, wanted, settings)
+
+
+def _before(rollout: str, device: str, present: Desired | None) -> Before:
+    if present is None:
+        return Before(rollout, device)
+    said = (present.target, present.digest, present.size_bytes, present.rollout, present.attempt)
+    return Before(rollout, device, *said)
+
+
+def _return(
+    connection: Connection, known: Known, devices: Sequence[str], now: datetime, settings: DatabaseSettings
+) -> int:
+    """Back to what was there before, where the slot is still this rollout's; of how many that may not be assigned."""
+    rollout, slot = known.stored.id, known.spec.slot
+    present = desired.of_devices(connection, devices, slot)
+    mine = [device for device in devices if device in present and present[device].rollout == rollout]
+    before = desired.before(connection, rollout, mine)
+    empty = [entry.device for entry in before.values() if not entry.target]
+    if empty:
+        desired.remove(connection, empty, slot)
+    targets = {entry.target for entry in before.values() if entry.target}
+    barred = {target for target in targets if usable(connection, target)}
+    desired.put(connection, _wanted(before, slot, barred, now), settings)
+    return sum(entry.target in barred for entry in before.values())
+
+
+def _wanted(before: Mapping[str, Before], slot: str, barred: Iterable[str], now: datetime) -> Iterable[Desired]:
+    for entry in before.values():
+        if entry.target and entry.target not in barred:
+            said = (entry.target, entry.digest, entry.size_bytes, entry.because, now, entry.attempt)
+            yield Desired(entry.device, slot, *said)

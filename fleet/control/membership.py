@@ -1,0 +1,76 @@
+"""Which devices a rollout is for: what the database knows of them, held against its query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from fleet.database import devices
+from fleet.database.devices import Running, State, Wanted
+from fleet.database.engine import Database
+from fleet.rollouts.facts import Joined, Left
+from fleet.rollouts.members import CLAIMED, membership
+from fleet.rollouts.query import Device
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.state import State as Standing
+
+PARTS = 5
+"""Of a release's path: models/<owner>/<model>/<version>/release."""
+
+
+def pages(database: Database, limit_rows: int) -> Iterator[Sequence[devices.Device]]:
+    """All devices of the fleet, each page in a transaction of its own."""
+    after = ""
+    while page := read_page(database, after, limit_rows):
+        yield page
+        after = page[-1].id
+
+
+def read_page(database: Database, after: str, limit_rows: int) -> Sequence[devices.Device]:
+    """The devices that follow `after`; empty at the end."""
+    found: list[devices.Device] = []
+    with database.read() as connection:
+        while len(found) < limit_rows:
+            rows = min(limit_rows - len(found), database.settings.page_limit_rows)
+            page = devices.page(connection, Wanted(), database.settings, after=after, limit_rows=rows)
+            found += page
+            if len(page) < rows:
+                break
+            after = page[-1].id
+    return found
+
+
+def device_of(known: devices.Device, zones: Mapping[str, str]) -> Device:
+    """As a query asks. The time zone of its site is what `zones` says, else the site's own name."""
+    versions = {running.slot: version for running in known.running if (version := version_of(running))}
+    zone = zones.get(known.site, known.site)
+    return Device(known.id, known.site, known.profile, known.tags, known.accelerators, versions, zone)
+
+
+def version_of(running: Running) -> str:
+    """Of the release that runs; "" where its path names none."""
+    parts = running.target.split("/")
+    return parts[-2] if len(parts) == PARTS else ""
+
+
+def changes(
+    spec: Spec,
+    state: Standing,
+    known: Iterable[devices.Device],
+    claimed: AbstractSet[str],
+    zones: Mapping[str, str],
+) -> tuple[Joined | Left, ...]:
+    """Who of these devices joins, who leaves: only enrolled ones are in rollouts."""
+    here, gone = [], []
+    for device in known:
+        if device.state is State.ENROLLED:
+            here.append(device_of(device, zones))
+        elif (member := state.members.get(device.id)) and member.present:
+            gone.append(Left(device.id, f"it is {device.state}"))
+    return (*gone, *membership(spec, state, here, claimed))
+
+
+def taken_away(state: Standing, claimed: AbstractSet[str]) -> tuple[Left, ...]:
+    """Devices that wait here while another rollout has offered them something for the same slot."""
+    waiting = (member for member in state.members.values() if member.waiting and member.device in claimed)
+    return tuple(Left(member.device, CLAIMED) for member in waiting)
