@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +26,23 @@ from fleet.database import migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
 from fleet.database.seen import Seen
-from fleet.disk import read_bounded
 from fleet.repository import BLOBS
 from fleet.serving.asgi import Application, Scope
 from fleet.serving.bodies import BodyBound
 from fleet.serving.identity import Recognition
 from fleet.serving.server import Server
+from fleet.serving.shown import Shown, filed_certificate, own_certificate
 from fleet.serving.stack import mounted, stacked
 from fleet.serving.tls import server_context
 from fleet.workspace import Workspace
 from gateway.domain.access import Address, read_address
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, RequestError
 
 AUTHORITY_FOLDER = "authority"
 REPOSITORY = "/repository/"
-PEM_LIMIT_BYTES = 1_048_576
+_log = logging.getLogger(__name__)
+CERTIFICATE_EVERY_S = 3_600.0
+"""How often is asked whether the port is to show another certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,12 @@ class Controller:
         database = open_database(read_place(config.database.url, origin.folder), config.database)
         migrate.upgrade(database)
         self.control = _control(origin, authority, database)
-        self._server = Server(self._application(), config.serve, self.control.counts, self._context(authority))
+        self._shown = _shown(origin, authority) if config.listen.tls else None
+        self._pair = self._shown(origin.clock()) if self._shown else None
+        context = server_context(*self._pair, authority.pem) if self._pair else None
+        self._server = Server(self._application(), config.serve, self.control.counts, context)
         self._workers = _workers(self.control)
+        self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[Address, ...]:
         """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError."""
@@ -72,11 +78,14 @@ class Controller:
         addresses = await self._server.start(addresses_of(self._origin.config))
         for worker in self._workers:
             worker.start()
+        self._renewing = asyncio.create_task(self._renew())
         return addresses
 
     async def stop(self) -> None:
         """Requests in progress get their grace; then the workers end, and the database is closed."""
         grace_s = self._origin.config.listen.stop_grace_s
+        if self._renewing is not None:
+            self._renewing.cancel()
         await self._server.stop(grace_s)
         for worker in reversed(self._workers):
             await asyncio.to_thread(worker.stop, grace_s)
@@ -94,17 +103,28 @@ class Controller:
         app = mounted(application(control), repository)
         return stacked(app, recognition, config.serve, control.counts, _bounds(config))
 
-    def _context(self, authority: Authority) -> ssl.SSLContext | None:
-        """TLS of the port; None behind a proxy."""
-        listen = self._origin.config.listen
-        if not listen.tls:
-            return None
-        if listen.certificate:
-            pair = [
-                read_bounded(self._origin.folder / name, PEM_LIMIT_BYTES) for name in (listen.certificate, listen.key)
-            ]
-            return server_context(pair[0], pair[1], authority.pem)
-        return server_context(*authority.issue_server(listen.names, self._origin.clock()), authority.pem)
+    async def _renew(self) -> None:
+        """In the loop: OpenSSL's contexts may not change while a handshake reads them."""
+        while self._shown:
+            await asyncio.sleep(CERTIFICATE_EVERY_S)
+            self.renew_certificate(self._shown)
+
+    def renew_certificate(self, shown: Shown) -> None:
+        """Show another certificate where there is one. What cannot be used is logged, and the old one stays."""
+        try:
+            pair = shown(self.control.clock())
+            if pair != self._pair:
+                self._server.renew(*pair)
+                self._pair = pair
+        except (ConfigurationError, RequestError) as error:
+            _log.warning("the port goes on with its old certificate: %s", error)
+
+
+def _shown(origin: Origin, authority: Authority) -> Shown:
+    listen = origin.config.listen
+    if listen.certificate:
+        return filed_certificate(origin.folder / listen.certificate, origin.folder / listen.key)
+    return own_certificate(authority, listen.names)
 
 
 def _control(origin: Origin, authority: Authority, database: Database) -> Control:

@@ -18,7 +18,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
-from fleet.api import audit, devices, diagnostics, enrolments, events, telemetry, tokens
+from fleet.api import audit, devices, diagnostics, enrolments, events, health, telemetry, tokens
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.database.errors import ConflictError
@@ -29,6 +29,7 @@ from gateway.domain.errors import RequestError
 
 Call = Request[Any, Any, Any]
 HANDLERS = (
+    *health.HANDLERS,
     *audit.HANDLERS,
     *devices.HANDLERS,
     *diagnostics.HANDLERS,

@@ -11,7 +11,7 @@ from fleet.api.application import HANDLERS
 from fleet.api.identity import ACTION
 from tests.simulators.controller import RunningController, controlling
 
-PUBLIC = {("POST", "/v1/enrol")}
+PUBLIC = {("POST", "/v1/enrol"), ("GET", "/health/live"), ("GET", "/health/ready")}
 """Routes that ask for something else than a token or certificate."""
 ROUTES = [
     (method, path, handler.opt.get(ACTION))
@@ -72,3 +72,9 @@ def test_the_openapi_document_names_every_route(controller) -> None:
         document = nobody.get("/schema/openapi.json").json()
     named = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert {(method, path.replace(":str", "").replace(":int", "")) for method, path, _ in ROUTES} <= named
+
+
+def test_a_load_balancer_sees_that_the_database_answers(controller) -> None:
+    with controller.client(None) as nobody:
+        assert nobody.get("/health/live").json() == {"status": "live"}
+        assert nobody.get("/health/ready").json() == {"status": "ready"}
