@@ -13,6 +13,7 @@ from pathlib import Path
 from gateway.agent.settings import (
     AgentSettings,
     ControlSettings,
+    DiagnosticsSettings,
     FetchSettings,
     RepositorySettings,
     TelemetrySettings,
@@ -46,6 +47,7 @@ class AgentConfig:
     journal: JournalSettings = field(default_factory=JournalSettings)
     probation: ProbationSettings = field(default_factory=ProbationSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    diagnostics: DiagnosticsSettings = field(default_factory=DiagnosticsSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
     wake: WakeSettings = field(default_factory=WakeSettings)
     log: LogSettings = field(default_factory=LogSettings)

@@ -1,6 +1,7 @@
 """Telling the fleet, beside the work: a thread of the turn's process, so that no update ever waits for a controller.
 
-It renews the device's certificate, too. What it could not tell waits in the spool; why not is in `edge-agent status`.
+It renews the device's certificate and answers who asks for diagnostics, too. What it could not tell waits in the spool;
+why not is in `edge-agent status`.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.agent.certificate import Held, read_held, renew, with_certificate
+from gateway.agent.certificate import read_held, renew, with_certificate
+from gateway.agent.checkup import Subject
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control
 from gateway.agent.controller import UNWELCOME, Controller
+from gateway.agent.diagnostics import REMEMBERED, diagnose
 from gateway.agent.identity import Identity
 from gateway.agent.policy import present
 from gateway.agent.report import LINK, read_standing
 from gateway.agent.sending import send
 from gateway.agent.source import FetchError
 from gateway.agent.storage import Storage, looked_at
-from gateway.agent.telemetry import MARKS, Document, digest, event, observe, telling
+from gateway.agent.telemetry import MARKS, Document, Observed, digest, event, observe, telling
 from gateway.domain.errors import ConfigurationError
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError, StoreError
@@ -36,8 +40,9 @@ BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
 """What names this boot of the machine; the service does not see the file, its unit sets the variable."""
 EPOCH = "epoch"
 """Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
-INVENTORY, RETRY = "inventory", "retry"
-"""Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again."""
+INVENTORY, RETRY, ANSWERED = "inventory", "retry", "answered"
+"""Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again;
+requests for diagnostics that were answered."""
 INVENTORY_LIMIT_BYTES = 262_144
 
 
@@ -126,22 +131,35 @@ class _Report:
         limit_bytes = self._config.spool.record_limit_bytes
         told = telling(observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes)
         spool.append(told.records, self._now, told.marks)
-        return self._exchange(observed.inventory) if self._is_due() else ""
+        return self._exchange(observed) if self._is_due() else ""
 
-    def _exchange(self, inventory: Document | None) -> str:
-        folder, held = self._storage.folder, read_held(self._storage.folder)
-        problem, retry_after_s = "", 0.0
-        try:
-            if held and self._now >= held.renew_from and self._config.fetch.certificate_file is None:
-                held = self._with_controller(lambda controller: renew(folder, controller, self._identity.device))
-            self._with_controller(lambda controller: self._tell(controller, inventory))
-        except FetchError as error:
-            problem, retry_after_s = str(error), error.retry_after_s
-            if error.status in UNWELCOME:
-                problem = f"the fleet does not let this device in, enrol it again: {error}"
+    def _exchange(self, observed: Observed) -> str:
+        """What fails leaves the rest to be tried, as long as the controller answers and lets this device in."""
+        steps: list[Callable[[], None]] = [
+            self._renew,
+            partial(self._tell, observed.inventory),
+            partial(self._diagnose, observed),
+        ]
+        failed: list[FetchError] = []
+        for step in steps:
+            try:
+                step()
+            except FetchError as error:
+                failed.append(error)
+                if not error.status or error.status in UNWELCOME:
+                    break
+        problem = str(failed[0]) if failed else ""
+        if failed and failed[-1].status in UNWELCOME:
+            problem = f"the fleet does not let this device in, enrol it again: {failed[-1]}"
+        if problem:
             get_logger("telemetry").warning("the fleet is not told", problem=problem)
-        self._remember(problem, retry_after_s, held)
+        self._remember(problem, max((error.retry_after_s for error in failed), default=0.0))
         return problem
+
+    def _renew(self) -> None:
+        folder, held = self._storage.folder, read_held(self._storage.folder)
+        if held and self._now >= held.renew_from and self._config.fetch.certificate_file is None:
+            self._with_controller(lambda controller: renew(folder, controller, self._identity.device))
 
     def _with_controller(self, ask: Any) -> Any:
         fetch = with_certificate(self._config.fetch, self._storage.folder)
@@ -151,7 +169,10 @@ class _Report:
         finally:
             controller.close()
 
-    def _tell(self, controller: Controller, inventory: Document | None) -> None:
+    def _tell(self, inventory: Document | None) -> None:
+        self._with_controller(lambda controller: self._send(controller, inventory))
+
+    def _send(self, controller: Controller, inventory: Document | None) -> None:
         named = digest(inventory) if inventory else ""
         if inventory and named != self._spool.mark(INVENTORY):
             content = json.dumps(inventory).encode()
@@ -161,13 +182,28 @@ class _Report:
             self._spool.append([], self._now, {INVENTORY: named})
         send(self._spool, controller, self._config.telemetry)
 
+    def _diagnose(self, observed: Observed) -> None:
+        """Where the assignment says that somebody asks; nobody else can make this device tell more than it does."""
+        accepted = observed.standing.accepted
+        if accepted is None or not accepted.assignment.diagnostics:
+            return
+        subject = Subject(observed, self._spool.usage(), self._storage.folder, self._config.store.keep_free_bytes)
+        self._with_controller(lambda controller: self._answer(controller, subject))
+
+    def _answer(self, controller: Controller, subject: Subject) -> None:
+        known, allowed = json.loads(self._spool.mark(ANSWERED) or "[]"), self._config.telemetry.diagnostics
+        for named in diagnose(controller, tuple(known), subject, self._config.diagnostics, allowed=allowed):
+            known = [*known, named][-REMEMBERED:]
+            self._spool.append([], self._now, {ANSWERED: json.dumps(known)})
+
     # ---- pauses ------------------------------------------------------------------------------------------------------
     def _is_due(self) -> bool:
         """Times are of the monotonic clock, which all processes of a boot share."""
         retry = self._retry()
         return not 0 < retry.get("at_s", 0.0) - time.monotonic() <= retry.get("pause_s", 0.0)
 
-    def _remember(self, problem: str, retry_after_s: float, held: Held | None) -> None:
+    def _remember(self, problem: str, retry_after_s: float) -> None:
+        held = read_held(self._storage.folder)
         settings, failures = self._config.telemetry, int(self._retry().get("failures", 0))
         if problem:
             pause_s = max(min(settings.retry_s * 2.0 ** min(failures, 30), settings.retry_limit_s), retry_after_s)

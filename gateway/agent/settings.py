@@ -80,6 +80,20 @@ class TelemetrySettings:
     refresh_s: float = 86_400.0  # 1 d: what has not changed is told again
     retry_s: float = 60.0  # after a report that was not taken, doubling
     retry_limit_s: float = 3_600.0  # longest pause
+    diagnostics: bool = True  # false: who asks this device for diagnostics is told that it refuses
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticsSettings:
+    """`[diagnostics]`: bounds of an answer to somebody who asks, through the controller, how this device is."""
+
+    requests: int = 4  # answered in one report; the rest waits for the next
+    wanted_limit: int = 16  # names in one request that are looked at
+    answer_bytes: int = 262_144  # 256 KiB: one answer, before it is compressed; a section beyond that is left out
+    log_units: tuple[str, ...] = ("edge-agent.service", "edge-gateway.service")  # whose last lines are sent
+    log_lines: int = 200  # of each of them
+    log_bytes: int = 65_536  # of each of them; older lines are left out
+    log_timeout_s: float = 10.0  # for journalctl to find them
 
 
 @dataclass(frozen=True, slots=True)

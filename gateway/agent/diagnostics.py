@@ -1,0 +1,110 @@
+"""Diagnostics that an operator asks for through the controller: `GET /v1/self/diagnostics` says what is wanted, each
+request is answered once by `POST /v1/self/diagnostics`. Asked only while the signed assignment says that one waits.
+
+Whoever runs the controller sees what is told here. It is bounded, holds no secret, and a device's owner may refuse.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.agent.checkup import Subject, checkup, vitals
+from gateway.agent.controller import Controller
+from gateway.agent.last_lines import last_lines
+from gateway.agent.report import document
+from gateway.agent.secrets_kept import value_without_secrets
+from gateway.agent.settings import DiagnosticsSettings
+from gateway.agent.source import FetchError
+from gateway.observe.logs import get_logger
+
+PATH = "/v1/self/diagnostics"
+REFUSED, UNKNOWN = "refused by this device", "unknown to this device"
+OVER = frozenset({400, 404, 409, 410, 413, 422})
+"""The controller will not have this answer, whenever it comes."""
+REMEMBERED = 64
+"""Requests of which it is known that they were answered: many times what a controller keeps."""
+NAME_LIMIT_CHARS = 64
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `named`: its number or name, as the controller has it."""
+
+    named: int | str
+    wanted: tuple[str, ...]
+
+
+def diagnose(
+    controller: Controller,
+    answered: Container[int | str],
+    subject: Subject,
+    settings: DiagnosticsSettings,
+    *,
+    allowed: bool,
+) -> Iterator[int | str]:
+    """Answer what waits and was not `answered` before; each request once it needs no answer any more. Raises FetchError
+    where the controller cannot be asked or told now."""
+    asked = read_requests(controller.send("GET", PATH, b"", "application/json"), settings)
+    fresh = [one for one in asked if one.named not in answered]
+    for request in fresh[: settings.requests]:
+        given = answer(request.wanted, subject, settings) if allowed else dict.fromkeys(request.wanted, _none(REFUSED))
+        body = json.dumps({"id": request.named, "answer": given}).encode()
+        try:
+            controller.send("POST", PATH, gzip.compress(body, mtime=0), "application/json", "gzip")
+        except FetchError as error:
+            if error.status not in OVER:
+                raise
+            get_logger("telemetry").warning("diagnostics are not taken", request=request.named, problem=str(error))
+        yield request.named
+
+
+def answer(wanted: Iterable[str], subject: Subject, settings: DiagnosticsSettings) -> dict[str, Document]:
+    """A section for each name; one that would make the answer too large says so in its place."""
+    sections: Mapping[str, Callable[[], Document]] = {
+        "doctor": lambda: checkup(subject),
+        "log": lambda: {unit: last_lines(unit, settings) for unit in settings.log_units},
+        "status": lambda: document(subject.observed.standing),
+        "vitals": lambda: vitals(subject.observed),
+    }
+    given: dict[str, Document] = {}
+    left_bytes = settings.answer_bytes
+    for name in wanted:
+        found: Document = value_without_secrets(sections[name]() if name in sections else _none(UNKNOWN))
+        size = len(json.dumps(found).encode())
+        if size > left_bytes:
+            found = _none(f"left out: it has {size} bytes, {left_bytes} were left of answer_bytes")
+        else:
+            left_bytes -= size
+        given[name] = found
+    return given
+
+
+def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[Asked]:
+    """What the controller wants to know, the first first; what is no request is none."""
+    listed = said.get("requests")
+    found = [_request(one, settings) for one in listed] if isinstance(listed, list) else []
+    return [one for one in found if one is not None]
+
+
+def _request(one: Any, settings: DiagnosticsSettings) -> Asked | None:
+    named, wanted = (one.get("id"), one.get("wanted")) if isinstance(one, dict) else (None, None)
+    if not isinstance(wanted, list):
+        return None
+    names = tuple(dict.fromkeys(name for name in wanted[: settings.wanted_limit] if _is_name(name)))
+    if isinstance(named, int | str) and (type(named) is int or _is_name(named)):
+        return Asked(named, names)
+    return None
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= NAME_LIMIT_CHARS
+
+
+def _none(problem: str) -> Document:
+    return {"problem": problem}

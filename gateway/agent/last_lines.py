@@ -1,0 +1,76 @@
+"""The last lines of a service's log, from journald: bounded in lines, bytes and time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from typing import IO, Any
+
+from gateway.agent.answers import plain
+from gateway.agent.secrets_kept import without_secrets
+from gateway.agent.settings import DiagnosticsSettings
+
+PROGRAM = "journalctl"
+_PIECE_BYTES = 65_536
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+
+
+def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
+    """`lines`, the oldest first, and whether bytes were left out before them (`cut`); else why there are none
+    (`problem`)."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        return {"problem": f"this device has no {PROGRAM}: what writes to standard error is not kept for asking"}
+    wanted = ["--no-pager", "--quiet", "--utc", "--output=short-iso", f"--lines={settings.log_lines}", f"--unit={unit}"]
+    try:
+        content, cut, code = _run([program, *wanted], settings)
+    except OSError as error:
+        return {"problem": f"{program} cannot be run: {error.strerror or error}"}
+    text = content.decode("utf-8", "replace")
+    if code > 0:
+        return {"problem": f"{PROGRAM} ended with {code}: {without_secrets(plain(text.strip()))}"}
+    lines = [plain(line) for line in without_secrets(text).splitlines() if line]
+    if not lines:
+        return {"problem": f"journald has no lines of {unit}; is it a service here, and its log this user's to read?"}
+    return {"lines": lines[-settings.log_lines :], "cut": cut}
+
+
+def _run(command: list[str], settings: DiagnosticsSettings) -> tuple[bytes, bool, int]:
+    """Last bytes of what a command says, whether others were left out, and its exit code (below 0: it was ended)."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    timer = threading.Timer(settings.log_timeout_s, _end, (process,))
+    timer.start()
+    try:
+        with process:
+            content, cut = _end_of(process.stdout, settings.log_bytes)
+            return content, cut, process.wait()
+    finally:
+        timer.cancel()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started: whoever holds the pipe is waited for."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_of(stream: IO[bytes] | None, limit_bytes: int) -> tuple[bytes, bool]:
+    """The last whole lines, of at most so many bytes together; never more of them in memory than one piece beyond."""
+    kept, cut = bytearray(), False
+    while stream and (piece := os.read(stream.fileno(), _PIECE_BYTES)):
+        kept += piece
+        if len(kept) > limit_bytes:
+            del kept[: len(kept) - limit_bytes]
+            cut = True
+    return (bytes(kept).partition(b"\n")[2] if cut else bytes(kept)), cut
