@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from fleet.problems import Problem
+from fleet.problems import Problem, plain_problem
 from fleet.serving.peer import Peer
+from gateway.wire import asgi
+from gateway.wire.asgi import Application, Headers, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+__all__ = (
+    "ZERO_COPY", "Application", "Message", "Receive", "Scope", "Send", "header_values", "name_caller", "peer_of",
+    "plain", "request_id", "respond", "without_headers",
+)  # fmt: skip
 
 ZERO_COPY = "http.response.zerocopysend"
 """ASGI's extension by which the kernel sends a file: {"file", "offset", "count", "more_body"}."""
@@ -49,8 +50,23 @@ def without_headers(scope: Scope, names: Iterable[str]) -> None:
 async def respond(problem: Problem, scope: Scope, send: Send) -> None:
     """Send a refusal."""
     instance = request_id(scope)
-    body = problem.body(f"urn:uuid:{instance}" if instance else "")
-    headers = [(b"content-type", problem.media_type.encode()), (b"content-length", str(len(body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in problem.headers]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await asgi.respond(_written(problem, f"urn:uuid:{instance}" if instance else ""), send)
+
+
+def plain(status: int, detail: str, headers: Headers = ()) -> asgi.Answer:
+    """How a connection refuses, before a request has a number."""
+    return _written(plain_problem(status, detail, headers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A problem as it goes out."""
+
+    status: int
+    headers: Headers
+    media_type: str
+    body: bytes
+
+
+def _written(problem: Problem, instance: str = "") -> _Written:
+    return _Written(problem.status, problem.headers, problem.media_type, problem.body(instance))

@@ -1,5 +1,5 @@
-"""One HTTP/1.1 connection: uvicorn's h11 protocol with a limit on everything a peer can drag out, which puts the peer's
-certificate into the scope, and lets the kernel send files where no TLS lies between."""
+"""Who may connect, and what a connection offers: the peer's certificate in the scope, and files that the kernel sends
+where no TLS lies between."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from dataclasses import dataclass, field
 
 import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fleet.problems import Problem, plain_problem, retry_after
-from fleet.serving.asgi import ZERO_COPY, Application, Message, Receive, Scope, Send
+from fleet.problems import retry_after
+from fleet.serving.asgi import ZERO_COPY, Application, Message, Receive, Scope, Send, plain
 from fleet.serving.proxies import Proxies, address_group
 from fleet.serving.settings import ServingSettings
+from gateway.wire.connection import BoundedConnection
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What all connections of a server have in common."""
 
-    config: Config
-    state: ServerState
     settings: ServingSettings
     proxies: Proxies
     counts: Counter[str]
@@ -40,19 +38,15 @@ class _Extent:
         return self._count
 
 
-class Connection(H11Protocol):
-    """Beyond uvicorn's: bounds on connections, on headers, on a body nobody reads, on an answer nobody takes."""
+class Connection(BoundedConnection):
+    """Beyond what is bounded on every port: how many there may be, of one address and in all."""
 
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared.config, shared.state, {})
+    def __init__(self, config: Config, state: ServerState, shared: Shared) -> None:
+        super().__init__(config, state, shared.settings, plain)
         self._shared, self._settings = shared, shared.settings
         self._application: Application = self.app
         self.app = self._call
-        self.lost = asyncio.Event()
-        self._refused = False
         self._group = ""
-        self._waiting: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or tell it that there are too many."""
@@ -61,53 +55,17 @@ class Connection(H11Protocol):
         self._shared.addresses[self._group] += 1
         if self._too_many():
             self._shared.counts["connections_turned_away"] += 1
-            self._refused = True
-            self._say(plain_problem(503, "too many connections; try again later", (retry_after(1.0),)))
+            self.turn_away(503, "too many connections; try again later", (retry_after(1.0),))
             return
         encrypted = transport.get_extra_info("ssl_object")
         self.app_state = {"client_certificate": encrypted.getpeercert(binary_form=True) if encrypted else None}
-        self._bound_waiting(self._settings.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers; who waits for the end sees `lost`."""
+        """It counts no longer."""
         super().connection_lost(exc)
         self._shared.addresses[self._group] -= 1
         if not self._shared.addresses[self._group]:
             del self._shared.addresses[self._group]
-        self.lost.set()
-        self._bound_waiting(None)
-        self._bound_writing(None)
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the parser; what is still incomplete afterwards has a deadline."""
-        if not self._refused:
-            super().data_received(data)
-            self._watch()
-
-    def on_response_complete(self) -> None:
-        """A request answered before its body ended: the rest is read and thrown away, but not for ever."""
-        super().on_response_complete()
-        if self._draining():
-            self._bound_waiting(self._settings.body_timeout_s)
-
-    def pause_writing(self) -> None:
-        """The peer does not take its answer."""
-        super().pause_writing()
-        self._bound_writing(self._settings.write_timeout_s)
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        super().resume_writing()
-        self._bound_writing(None)
-
-    def send_400_response(self, msg: str) -> None:
-        """What h11 cannot parse, or headers beyond the limit."""
-        self._refused = True
-        limit = self._settings.max_header_bytes
-        self._say(plain_problem(400, f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes"))
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
 
     def _counted_as(self) -> str:
         address = self.client[0] if self.client else ""
@@ -117,13 +75,6 @@ class Connection(H11Protocol):
         theirs = self._shared.addresses[self._group] if self._group else 0
         everybody = len(self.connections) > self._settings.max_connections
         return everybody or theirs > self._settings.max_connections_per_address
-
-    def _say(self, problem: Problem) -> None:
-        body = problem.body()
-        lines = [f"HTTP/1.1 {problem.status} Refused", f"content-type: {problem.media_type}", "connection: close"]
-        lines += [f"content-length: {len(body)}", *(f"{name}: {value}" for name, value in problem.headers)]
-        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        self.transport.close()
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application, with what this connection offers beyond uvicorn's."""
@@ -163,26 +114,3 @@ class Connection(H11Protocol):
                 return await self.loop.sendfile(self.transport, file, offset, count, fallback=False)  # type: ignore[arg-type]
         except (TimeoutError, OSError, RuntimeError):  # RuntimeError: the transport closes meanwhile
             return 0
-
-    def _watch(self) -> None:
-        if self.conn.their_state is h11.IDLE:
-            limit_s: float | None = self._settings.header_timeout_s
-        else:
-            limit_s = self._settings.body_timeout_s if self._draining() else None
-        # A deadline that runs is kept: more bytes must not buy more time.
-        if limit_s is None or self._waiting is None:
-            self._bound_waiting(limit_s)
-
-    def _draining(self) -> bool:
-        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
-
-    def _bound_waiting(self, limit_s: float | None) -> None:
-        self._waiting = self._rearm(self._waiting, limit_s)
-
-    def _bound_writing(self, limit_s: float | None) -> None:
-        self._writing = self._rearm(self._writing, limit_s)
-
-    def _rearm(self, timer: asyncio.TimerHandle | None, limit_s: float | None) -> asyncio.TimerHandle | None:
-        if timer is not None:
-            timer.cancel()
-        return None if limit_s is None else self.loop.call_later(limit_s, self.transport.abort)

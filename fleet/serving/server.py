@@ -1,29 +1,25 @@
-"""The listeners: sockets, TLS and uvicorn's HTTP protocol, without uvicorn's own loop, ticks and signal handlers."""
+"""The controller's port: its certificate, its application, its peers."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import ssl
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
 from fleet.serving.proxies import read_proxies
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import ConfigurationError
+from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
-    from fleet.serving.connection import Connection, Shared
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
 
-CLOSING_S = 1.0
-"""How long connections get to send what is already written, once their requests have ended."""
+    from fleet.serving.connection import Connection
 
 
 class Server:
@@ -38,20 +34,20 @@ class Server:
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._app, self._settings, self._counts, self._context = app, settings, counts, context
-        self._servers: list[asyncio.Server] = []
-        self._paths: list[Path] = []
-        self._shared: Shared | None = None
+        self._listeners = Listeners(settings)
 
     async def start(self, addresses: Sequence[Address]) -> tuple[Address, ...]:
         """Listen and answer; where that is, port 0 resolved. Raises ConfigurationError; then nothing listens."""
         for address in addresses:
             self._check_exposure(address)
-        self._shared = self._share()
+        patience_s = self._settings.handshake_timeout_s
+        bound = self._listeners.listen(addresses, "listen", "addresses")
         try:
-            return tuple([await self._serve(address, self._shared) for address in addresses])
+            await self._listeners.answer(self._build, self._context, patience_s, patience_s)
         except BaseException:
             await self.stop(0)
             raise
+        return bound
 
     def renew(self, certificate_pem: bytes, key_pem: bytes) -> None:
         """Show another certificate to who connects from now on. Raises ConfigurationError."""
@@ -60,16 +56,7 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
-        for server in self._servers:
-            server.close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)
-        if self._shared is not None:
-            await self._drain(self._shared, grace_s)
-        with suppress(TimeoutError):  # from Python 3.12 on this waits for peers that have not shaken hands yet, too
-            async with asyncio.timeout(CLOSING_S):
-                for server in self._servers:
-                    await server.wait_closed()
+        await self._listeners.stop(grace_s)
 
     def _check_exposure(self, address: Address) -> None:
         if not (address.private or self._context or self._settings.proxy.trusted):
@@ -79,103 +66,12 @@ class Server:
             )
             raise ConfigurationError(problem, table="listen", key="addresses")
 
-    def _share(self) -> Shared:
-        from uvicorn.config import Config
-        from uvicorn.server import ServerState
+    def _build(self) -> tuple[Application, Connect]:
+        from fleet.serving.connection import Connection, Shared
 
-        from fleet.serving.connection import Shared
+        shared = Shared(self._settings, read_proxies(self._settings.proxy.trusted), self._counts)
 
-        config = Config(
-            self._app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=self._settings.keep_alive_s,
-            h11_max_incomplete_event_size=self._settings.max_header_bytes,
-        )
-        config.load()
-        proxies = read_proxies(self._settings.proxy.trusted)
-        return Shared(config, ServerState(), self._settings, proxies, self._counts)
+        def connect(config: Config, state: ServerState) -> Connection:
+            return Connection(config, state, shared)
 
-    async def _serve(self, address: Address, shared: Shared) -> Address:
-        from fleet.serving.connection import Connection
-
-        loop, backlog = asyncio.get_running_loop(), self._settings.backlog
-        try:
-            if address.path:
-                listener = _unix_listener(address.path, self._settings.unix_socket_mode)
-                server = await loop.create_unix_server(lambda: Connection(shared), sock=listener, backlog=backlog)
-                self._paths.append(Path(address.path))
-            else:
-                server = await loop.create_server(
-                    lambda: Connection(shared),
-                    address.host,
-                    address.port,
-                    backlog=backlog,
-                    ssl=self._context,
-                    ssl_handshake_timeout=self._settings.handshake_timeout_s if self._context else None,
-                    ssl_shutdown_timeout=self._settings.handshake_timeout_s if self._context else None,
-                )
-        except OSError as error:
-            problem = (
-                f"cannot listen on {address}: {error.strerror or error}; stop what listens there, or choose another"
-            )
-            raise UnreachableError(problem, table="listen", key="addresses") from None
-        self._servers.append(server)
-        return address if address.path else Address(address.host, server.sockets[0].getsockname()[1])
-
-    async def _drain(self, shared: Shared, grace_s: float) -> None:
-        state = shared.state
-        for connection in list(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            _, late = await asyncio.wait(set(state.tasks), timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
-        await self._close(cast("set[Connection]", set(state.connections)))
-
-    async def _close(self, connections: set[Connection]) -> None:
-        """Connections close themselves after their answer; those whose peer does not read it are cut off."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING_S):
-                for connection in connections:
-                    await connection.lost.wait()
-        for connection in connections:
-            connection.transport.abort()
-
-
-def _unix_listener(path: str, mode: int) -> socket.socket:
-    """A socket file that nobody listens on any more is replaced; bound without permissions for others, so that nobody
-    connects between bind and chmod."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        _remove_stale(path)
-        listener.bind(path)
-        Path(path).chmod(mode)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    if not Path(path).is_socket():
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(CLOSING_S)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            Path(path).unlink()
+        return self._app, connect

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 
 from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
+from gateway.wire.tls import listener_context, load_chain
 
 
 def server_context(security: Security, *, protocol: str) -> ssl.SSLContext | None:
@@ -20,33 +20,11 @@ def server_context(security: Security, *, protocol: str) -> ssl.SSLContext | Non
         if security.certificate is security.key is security.client_ca:
             return None
         raise ConfigurationError("cert and key belong together, and client_ca needs both; give them all", table="tls")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
-    context.set_alpn_protocols([protocol])
-    _load_chain(context, security.certificate, security.key)
+    context = listener_context(protocol)
+    load_chain(context, security.certificate, security.key, table="tls", key="cert, key")
     if security.client_ca is not None:
         _require_clients_of(context, security.client_ca)
     return context
-
-
-def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL's chain loader wants a file: an anonymous one in memory, so that the key touches no disk."""
-    descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(key.rstrip() + b"\n" + certificate)
-        # The empty password makes an encrypted key an error; without it OpenSSL would ask on the terminal.
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
-    except (ssl.SSLError, ValueError) as error:
-        raise ConfigurationError(
-            f"certificate and key cannot be used ({error}); they must be PEM, belong together, and the key must not "
-            "be encrypted",
-            table="tls",
-            key="cert, key",
-        ) from None
-    finally:
-        os.close(descriptor)
 
 
 def _require_clients_of(context: ssl.SSLContext, authority: bytes) -> None:

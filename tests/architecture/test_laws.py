@@ -80,7 +80,7 @@ def test_the_domain_loads_nothing_but_the_standard_library_and_numpy() -> None:
     assert extra == {"gateway", "numpy"}
 
 
-@pytest.mark.parametrize("room", ["engine", "store", "hardware", "runtimes"])
+@pytest.mark.parametrize("room", ["engine", "store", "hardware", "runtimes", "wire"])
 def test_importing_a_room_loads_no_engine_and_no_wire(room: str) -> None:
     modules = [f"gateway.{room}.{file.stem}" for file in sorted((ROOT / "gateway" / room).glob("[!_]*.py"))]
     assert modules

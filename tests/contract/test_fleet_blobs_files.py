@@ -140,7 +140,7 @@ async def test_many_on_one_connection_one_after_the_other(tmp_path, public, tls)
                 assert got.content == CONTENT[start : start + MIB]
                 assert (await client.get("repository/metadata/timestamp.json")).content == b"{}"
                 assert (await client.head(BLOB)).headers["content-length"] == str(len(CONTENT))
-        assert controller.server._shared is not None
+        assert controller.server._listeners._state is not None
 
 
 async def test_how_long_copies_may_be_kept(tmp_path, public) -> None:
@@ -217,7 +217,7 @@ async def test_a_peer_that_takes_nothing_is_cut_off(tmp_path, public) -> None:
         reader, writer = await controller.connect()
         writer.transport.pause_reading()
         writer.write(f"GET /{BLOB} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        state = controller.server._shared.state
+        state = controller.server._listeners._state
         while not state.tasks:
             await asyncio.sleep(0.01)
         while state.connections or state.tasks:
@@ -233,7 +233,7 @@ async def test_a_stop_does_not_wait_for_who_takes_nothing(tmp_path, public, tls,
         await answer.aiter_raw().__anext__()
         async with asyncio.timeout(20):  # its own bounds are one second each; a hang would have none
             await controller.server.stop(0)
-        assert not controller.server._shared.state.tasks
+        assert not controller.server._listeners._state.tasks
     assert "was cut off by the shutdown" in caplog.text
 
 
@@ -245,7 +245,7 @@ async def test_a_peer_that_leaves_disturbs_nobody(tmp_path, public, tls, caplog)
                 async with client.stream("GET", BLOB) as answer:
                     await answer.aiter_raw().__anext__()
             assert (await client.get(BLOB)).content == CONTENT
-        state = controller.server._shared.state
+        state = controller.server._listeners._state
         while state.tasks:
             await asyncio.sleep(0.01)
     assert "Traceback" not in caplog.text

@@ -175,7 +175,7 @@ async def test_an_answer_nobody_takes_is_given_up(tmp_path) -> None:
 
 async def gone(controller) -> None:
     """Until the server has no connection any more."""
-    while controller.server._shared.state.connections:
+    while controller.server._listeners._state.connections:
         await asyncio.sleep(0.01)
 
 
@@ -201,10 +201,10 @@ async def test_a_stop_lets_requests_end_and_tells_those_it_cuts_off(tmp_path) ->
 
     async with controlling(tmp_path, wrap=waiting) as controller, controller.client() as client:
         patient, endless = (asyncio.create_task(client.get(path)) for path in ("/slow?patient", "/slow"))
-        while len(controller.server._shared.state.tasks) < 2:
+        while len(controller.server._listeners._state.tasks) < 2:
             await asyncio.sleep(0.01)
         stopping = asyncio.create_task(controller.server.stop(0.3))
-        while controller.server._servers[0].is_serving():
+        while controller.server._listeners._servers[0].is_serving():
             await asyncio.sleep(0.01)
         with pytest.raises(httpx.ConnectError):
             await client.get("/")

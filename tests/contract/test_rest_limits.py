@@ -269,7 +269,7 @@ async def test_a_client_that_does_not_read_is_cut_off():
         sent = request(head + bytes(size), f"Inference-Header-Content-Length: {len(head)}")
         writer.write(sent.replace(b"identity_fp32", b"identity_uint8"))
         await writer.drain()
-        while gateway.frontend._state.connections:
+        while gateway.frontend._listeners._state.connections:
             await asyncio.sleep(0.01)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await reader.readexactly(size)

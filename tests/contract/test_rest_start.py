@@ -54,7 +54,7 @@ async def test_the_backlog_is_the_configured_one_before_and_while_it_answers() -
     """asyncio calls listen(2) a second time, with 100 where it is not told."""
     rest = frontend(RestSettings(backlog=321))
     await rest.start([LOOPBACK])
-    (listener,) = rest._listeners
+    (listener,) = rest._listeners._sockets
     lengths = [_backlog(listener)]
     await rest.answer()
     lengths.append(_backlog(listener))

@@ -101,7 +101,7 @@ class Gateway:
     def ended(self, answering: asyncio.Task[None]) -> None:
         """Where the application cannot be built, nobody waits for its answers."""
         if not answering.cancelled() and answering.exception() is not None:
-            for listener in self.frontend._listeners:
+            for listener in self.frontend._listeners._sockets:
                 listener.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -11,7 +11,8 @@ from gateway.frontends.control.routes import HANDLERS, Ports
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
-from gateway.frontends.http.door import Application, Door
+from gateway.frontends.http.door import Door
+from gateway.wire.asgi import Application
 
 
 def create_app(

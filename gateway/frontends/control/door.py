@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.http.door import Application, Message, Receive, Scope, Send
 from gateway.frontends.peer import Peer
+from gateway.wire.asgi import Application, Message, Receive, Scope, Send
 
 ROOT = 0
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import ClassVar
 
 from gateway.domain.errors import Fault, RequestError, VariantError
-from gateway.frontends.http.bounds import Headers, SlowBody
+from gateway.frontends.http.bounds import SlowBody
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
+from gateway.wire.asgi import Headers
 
 FAULTS = {
     HTTPStatus.NOT_FOUND: Fault.NOT_FOUND,

@@ -8,9 +8,9 @@ from gateway.frontends.control.about import About
 from gateway.frontends.control.door import may_command
 from gateway.frontends.control.problems import Problems
 from gateway.frontends.control.settings import ControlSettings
-from gateway.frontends.http.door import Application
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.peer import Peer
+from gateway.wire.asgi import Application
 
 
 class ControlFrontend(HttpServer):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import UnreachableError
-from gateway.frontends.listening import listen, refusal, remove_stale
 from gateway.frontends.tls import server_context
+from gateway.wire.listening import listen, refusal, remove_stale
 
 TABLE = "grpc"
 BACKLOG = 1

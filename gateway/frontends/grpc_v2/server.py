@@ -20,8 +20,8 @@ from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.sockets import Sockets, Wire
-from gateway.frontends.listening import bound_address, listening
 from gateway.frontends.tls import server_context
+from gateway.wire.listening import bound_address, listening
 
 BACKLOG = 256
 """Connections that the kernel holds until they are accepted."""

@@ -19,8 +19,8 @@ from litestar.types.internal_types import PathParameterDefinition
 from gateway import __version__
 from gateway.domain.errors import RequestError
 from gateway.frontends.http.body import ClientGone
-from gateway.frontends.http.bounds import Answer, Refuse, SlowBody
-from gateway.frontends.http.door import Application
+from gateway.frontends.http.bounds import Refuse, SlowBody
+from gateway.wire.asgi import Answer, Application
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's code for "nobody is left to be answered"; it never reaches a wire."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.domain.errors import RequestError
+from gateway.wire.asgi import Answer, Headers
+from gateway.wire.bounds import PortBounds
 
-Headers = tuple[tuple[str, str], ...]
 
-
-class Bounds(Protocol):
+class Bounds(PortBounds, Protocol):
     """Settings that every HTTP frontend has; what each means stands in the settings of the frontend."""
 
     @property
@@ -17,42 +17,15 @@ class Bounds(Protocol):
     @property
     def max_buffered_bytes(self) -> int: ...
     @property
-    def max_header_bytes(self) -> int: ...
-    @property
     def max_requests(self) -> int: ...
     @property
     def max_connections(self) -> int: ...
     @property
-    def backlog(self) -> int: ...
-    @property
-    def header_timeout_s(self) -> float: ...
-    @property
-    def body_timeout_s(self) -> float: ...
-    @property
-    def write_timeout_s(self) -> float: ...
-    @property
-    def keep_alive_s(self) -> int: ...
-    @property
     def retry_after_s(self) -> float: ...
-    @property
-    def unix_socket_mode(self) -> int: ...
 
 
 class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
     """The body did not arrive in time."""
-
-
-class Answer(Protocol):
-    """A refusal as it goes out."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Headers: ...
-    @property
-    def media_type(self) -> str: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 class Refuse(Protocol):

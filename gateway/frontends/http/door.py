@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.http.bounds import Answer, Refuse
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from gateway.frontends.http.bounds import Refuse
+from gateway.wire.asgi import Application, Message, Receive, Scope, Send, respond
 
 _log = logging.getLogger(__name__)
 
@@ -78,11 +72,3 @@ class Door:
             raise RequestError(
                 Fault.OVERLOADED, f"{self._inside} requests are in progress, as many as are allowed; try again later"
             )
-
-
-async def respond(answer: Answer, send: Send) -> None:
-    """Send a refusal."""
-    headers = [(b"content-type", answer.media_type.encode()), (b"content-length", str(len(answer.body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in answer.headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})

@@ -8,13 +8,14 @@ from gateway.domain.access import Security
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
-from gateway.frontends.http.door import Application, Door
+from gateway.frontends.http.door import Door
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.door import OPEN_PATHS, caller_of
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.frontends.rest_v2.routes import HANDLERS, Ports
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.wire.asgi import Application
 
 
 def create_app(  # noqa: PLR0917  as RestFrontend, which calls it

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.domain.access import Tokens
-from gateway.frontends.http.door import Scope
 from gateway.frontends.peer import Peer
+from gateway.wire.asgi import Scope
 
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by supervisors that hold no token; never refused for load, or a busy device would look dead."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.http.bounds import Headers, SlowBody
+from gateway.frontends.http.bounds import SlowBody
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
+from gateway.wire.asgi import Headers
 
 REQUEST_TIMEOUT = 408
 

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 from gateway.domain.access import Security
 from gateway.domain.ports import Inference, Repository, Statistics
-from gateway.frontends.http.door import Application
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.wire.asgi import Application
 
 
 class RestFrontend(HttpServer):

@@ -1,4 +1,4 @@
-"""Listening sockets, for every frontend: a busy address is a clear error, port 0 is known afterwards."""
+"""Listening sockets, for every port: a busy address is a clear error, port 0 is known afterwards."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ _REMEDIES = {
 }
 
 
-def listen(address: Address, table: str, *, backlog: int, unix_mode: int) -> socket.socket:
-    """A listening, non-blocking socket. UnreachableError names the address, `table` and what to do."""
+def listen(address: Address, table: str, key: str = "listen", *, backlog: int, unix_mode: int) -> socket.socket:
+    """A listening, non-blocking socket. UnreachableError names the address, `key` of `table` and what to do."""
     try:
         return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
     except OSError as error:
-        raise refusal(address, table, error) from None
+        raise refusal(address, table, error, key) from None
     except UnicodeError:  # a label beyond 63 bytes, or an empty one
-        raise refusal(address, table, OSError("this cannot be a host's name")) from None
+        raise refusal(address, table, OSError("this cannot be a host's name"), key) from None
 
 
 @contextmanager
 def listening(
-    addresses: Iterable[Address], table: str, *, backlog: int, unix_mode: int
+    addresses: Iterable[Address], table: str, key: str = "listen", *, backlog: int, unix_mode: int
 ) -> Iterator[list[socket.socket]]:
     """Listening sockets on all of `addresses`, as `listen` gives them. Where one cannot be had, or the block raises,
     all are closed and their socket files removed; else they are the caller's."""
     with ExitStack() as opened:
         listeners = []
         for address in addresses:
-            listeners.append(opened.enter_context(listen(address, table, backlog=backlog, unix_mode=unix_mode)))
+            listeners.append(opened.enter_context(listen(address, table, key, backlog=backlog, unix_mode=unix_mode)))
             if address.path:
                 opened.callback(Path(address.path).unlink, missing_ok=True)
         yield listeners
         opened.pop_all()
 
 
-def refusal(address: Address, table: str, error: OSError) -> UnreachableError:
-    """Why `address` of `[table] listen` cannot be had, and what to do."""
+def refusal(address: Address, table: str, error: OSError, key: str = "listen") -> UnreachableError:
+    """Why `address` of `[table] key` cannot be had, and what to do."""
     remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}: choose another address")
-    return UnreachableError(f"cannot listen on {address}; {remedy}", table=table, key="listen")
+    return UnreachableError(f"cannot listen on {address}; {remedy}", table=table, key=key)
 
 
 def bound_address(listener: socket.socket) -> Address:

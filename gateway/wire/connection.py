@@ -1,0 +1,100 @@
+"""One HTTP/1.1 connection: uvicorn's h11 protocol, with a time limit on everything a peer can drag out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gateway.wire.asgi import Headers, Plain
+from gateway.wire.bounds import PortBounds
+
+
+class BoundedConnection(H11Protocol):
+    """Beyond uvicorn's: bounds on headers, on a body nobody reads, on an answer nobody takes. Who is let in, and how
+    many, a subclass decides in `connection_made`."""
+
+    def __init__(self, config: Config, state: ServerState, bounds: PortBounds, plain: Plain) -> None:
+        super().__init__(config, state, {})
+        self._bounds, self._plain = bounds, plain
+        self.lost = asyncio.Event()
+        self._refused = False
+        self._waiting: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The peer has so long for its first headers."""
+        super().connection_made(transport)
+        self._bound_waiting(self._bounds.header_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers; who waits for the end sees `lost`."""
+        super().connection_lost(exc)
+        self.lost.set()
+        self._bound_waiting(None)
+        self._bound_writing(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser; what is still incomplete afterwards has a deadline."""
+        if not self._refused:
+            super().data_received(data)
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        """A request answered before its body ended: the rest is read and thrown away, but not for ever."""
+        super().on_response_complete()
+        if self._draining():
+            self._bound_waiting(self._bounds.body_timeout_s)
+
+    def pause_writing(self) -> None:
+        """The peer does not take its answer."""
+        super().pause_writing()
+        self._bound_writing(self._bounds.write_timeout_s)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        self._bound_writing(None)
+
+    def send_400_response(self, msg: str) -> None:
+        """What h11 cannot parse, or headers beyond the limit."""
+        limit = self._bounds.max_header_bytes
+        self.turn_away(400, f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes")
+
+    def turn_away(self, status: int, message: str, headers: Headers = ()) -> None:
+        """Answer in place of the application, hear nothing more, and close. `self.transport` is set."""
+        self._refused = True
+        answer = self._plain(status, message, headers)
+        lines = [f"HTTP/1.1 {answer.status} Refused", f"content-type: {answer.media_type}", "connection: close"]
+        lines += [f"content-length: {len(answer.body)}", *(f"{name}: {value}" for name, value in answer.headers)]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + answer.body)
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
+
+    def _watch(self) -> None:
+        if self.conn.their_state is h11.IDLE:
+            limit_s: float | None = self._bounds.header_timeout_s
+        else:
+            limit_s = self._bounds.body_timeout_s if self._draining() else None
+        # A deadline that runs is kept: more bytes must not buy more time.
+        if limit_s is None or self._waiting is None:
+            self._bound_waiting(limit_s)
+
+    def _draining(self) -> bool:
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
+    def _bound_waiting(self, limit_s: float | None) -> None:
+        self._waiting = self._rearm(self._waiting, limit_s)
+
+    def _bound_writing(self, limit_s: float | None) -> None:
+        self._writing = self._rearm(self._writing, limit_s)
+
+    def _rearm(self, timer: asyncio.TimerHandle | None, limit_s: float | None) -> asyncio.TimerHandle | None:
+        if timer is not None:
+            timer.cancel()
+        return None if limit_s is None else self.loop.call_later(limit_s, self.transport.abort)

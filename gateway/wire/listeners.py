@@ -1,0 +1,143 @@
+"""Sockets, TLS and uvicorn's HTTP protocol, without uvicorn's own loop, ticks and signal handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import TYPE_CHECKING, cast
+
+from gateway.domain.access import Address
+from gateway.wire.asgi import Application
+from gateway.wire.bounds import PortBounds
+from gateway.wire.listening import bound_address, listening
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from gateway.wire.connection import BoundedConnection
+
+CLOSING_S = 1.0
+"""How long connections get to send what is already written, once their requests have ended."""
+
+Connect = Callable[["Config", "ServerState"], "BoundedConnection"]
+Build = Callable[[], tuple[Application, Connect]]
+"""The application, and what makes a connection to it; called on a thread: it may load much."""
+
+
+class Listeners:
+    """Any number of addresses, and who is connected to them. `listen` once, `answer` once, `stop` once and when neither
+    is under way. TLS guards TCP; a UNIX socket is guarded by its permissions."""
+
+    def __init__(self, bounds: PortBounds) -> None:
+        self._bounds = bounds
+        self._sockets: list[socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._paths: list[Path] = []
+        self._state: ServerState | None = None
+
+    def listen(self, addresses: Sequence[Address], table: str, key: str = "listen") -> tuple[Address, ...]:
+        """Listen on `addresses`, which `key` of `table` of the configuration holds; where that is, port 0 resolved. Who
+        connects waits in the kernel's backlog until `answer`. Raises UnreachableError; then nothing listens."""
+        backlog, mode = self._bounds.backlog, self._bounds.unix_socket_mode
+        with listening(addresses, table, key, backlog=backlog, unix_mode=mode) as sockets:
+            self._sockets = sockets
+        bound = tuple(bound_address(listener) for listener in self._sockets)
+        self._paths = [Path(address.path) for address in bound if address.path]
+        return bound
+
+    async def answer(
+        self,
+        build: Build,
+        context: ssl.SSLContext | None,
+        handshake_timeout_s: float,
+        goodbye_timeout_s: float | None = None,
+    ) -> None:
+        """Answer those who wait and whoever comes. Timeouts of TLS: its beginning, and its end (none: asyncio's)."""
+        app, connect = await asyncio.to_thread(build)
+        config = await asyncio.to_thread(self._config, app)
+        from uvicorn.server import ServerState
+
+        self._state = state = ServerState()
+        for listener in self._sockets:
+            encrypted = None if listener.family == AF_UNIX else context
+            server = await asyncio.get_running_loop().create_server(
+                lambda: connect(config, state),
+                sock=listener,
+                backlog=self._bounds.backlog,  # asyncio calls listen() again, with 100 where nothing is said
+                ssl=encrypted,
+                ssl_handshake_timeout=handshake_timeout_s if encrypted else None,
+                ssl_shutdown_timeout=goodbye_timeout_s if encrypted else None,
+            )
+            self._servers.append(server)
+
+    async def somebody(self) -> None:
+        """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        for listener in self._sockets:
+            loop.add_reader(listener, came.set)
+        try:
+            await came.wait()
+        finally:
+            for listener in self._sockets:
+                loop.remove_reader(listener)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
+        for server in self._servers:
+            server.close()
+        for listener in self._sockets:  # those that were never answered; the others are closed by now
+            listener.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        if self._state is not None:
+            await self._drain(self._state, grace_s)
+        with suppress(TimeoutError):  # from Python 3.12 on this waits for peers that have not shaken hands yet, too
+            async with asyncio.timeout(CLOSING_S):
+                for server in self._servers:
+                    await server.wait_closed()
+
+    def _config(self, app: Application) -> Config:
+        from uvicorn.config import Config
+
+        config = Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=self._bounds.keep_alive_s,
+            h11_max_incomplete_event_size=self._bounds.max_header_bytes,
+        )
+        config.load()
+        return config
+
+    async def _drain(self, state: ServerState, grace_s: float) -> None:
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            _, late = await asyncio.wait(set(state.tasks), timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._close(cast("set[BoundedConnection]", set(state.connections)))
+
+    async def _close(self, connections: set[BoundedConnection]) -> None:
+        """Connections close themselves after their answer; those whose peer does not read it are cut off."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                for connection in connections:
+                    await connection.lost.wait()
+        for connection in connections:
+            connection.transport.abort()
