@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from fleet.cli.common import now, save_drafts, writing
@@ -13,6 +12,7 @@ from fleet.roles import POLICY, PROFILES
 from fleet.signing import add_targets
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.policy import read_policy
 from gateway.domain.profile import read_profile
 
 SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
@@ -35,13 +35,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 def check_content(kind: str, content: bytes, file: str) -> None:
     """Raises ConfigurationError where a device could not read it."""
+    if kind == POLICY:
+        read_policy(content, file)
+        return
     try:
-        text = content.decode()
-        if kind == PROFILES:
-            read_profile(text, file)
-        elif not isinstance(json.loads(text), dict):
-            raise ConfigurationError("is no JSON object; a policy is one", file=file)
+        read_profile(content.decode(), file)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"is no JSON: {error!s:.200}", file=file) from None

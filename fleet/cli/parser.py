@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 
+from fleet.cli.operator_parser import OPERATOR_VERBS
 from fleet.cli.simulating import SIMULATE
 from gateway import __version__
 from gateway.terminal.program import Program, Verb, json_option, named
@@ -303,13 +304,14 @@ VERBS = (
         _dir,
     ),
     SIMULATE,
+    *OPERATOR_VERBS,
 )
 
 PROGRAM = Program(
     "edge-fleet",
     __version__,
-    "Publishes signed releases for devices to fetch: keys, drafts that key holders sign,\n"
-    "a repository that any web server, CDN or USB stick can carry.",
+    "Publishes signed releases for devices to fetch, and steers which device runs what:\n"
+    "keys and drafts that key holders sign, a repository, a controller and its operators' verbs.",
     "fleet.cli",
     VERBS,
 )

@@ -1,0 +1,188 @@
+"""`edge-fleet devices`: who they are, what they run, who is let in."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from fleet.cli.diagnose import answers, diagnose
+from fleet.cli.remote import ago, bounded, client, facts, hand_out, local, short, target_of
+from fleet.client.client import Json, path_of
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return ACTIONS[arguments.action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    names = ("state", "profile", "site", "serial", "tag")
+    query = {name: getattr(arguments, name) for name in names} | {"target": target_of(arguments.target or "")}
+    found = bounded(client(arguments).pages(path_of("devices"), query), arguments.limit)
+    if arguments.json:
+        print_json({"devices": found})
+        return 0
+    columns = ("device", "state", "profile", "site", "tags", "runs", "health", "seen")
+    print_table(columns, [_row(device) for device in found], title=f"{len(found)} devices")
+    return 0
+
+
+def _row(device: Json) -> tuple[str, ...]:
+    runs = ", ".join(f"{short(one['target'])} {one['state']}" for one in device["running"])
+    labels = device["site"], ", ".join(device["tags"])
+    return device["id"], device["state"], device["profile"], *labels, runs, device["health"], ago(device["seen"])
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    asked = client(arguments)
+    device = asked.ask("GET", path_of("devices", arguments.device))
+    if arguments.inventory:
+        device["inventory"] = asked.ask("GET", path_of("devices", arguments.device, "inventory"))
+    if arguments.json:
+        print_json(device)
+        return 0
+    facts(_facts(device))
+    _print_slots(device)
+    if arguments.inventory:
+        print_json(device["inventory"])
+    return 0
+
+
+def _facts(device: Json) -> list[tuple[str, str]]:
+    state = device["state"]
+    if device["revoked"]:
+        state += f" {local(device['revoked'])}: {device['revoked_because'] or 'nobody said why'}"
+    shown = next((one for one in device["certificates"] if not one["revoked"]), None)
+    certificate = f"{shown['serial']}, until {local(shown['expires'])}" if shown else "none that holds"
+    return [
+        ("device", device["id"]),
+        ("state", state),
+        ("serial", device["serial"] or "-"),
+        ("profile", device["profile"] or "-"),
+        ("accelerators", ", ".join(device["accelerators"]) or "-"),
+        ("tags", ", ".join(device["tags"]) or "-"),
+        ("site", device["site"] or "-"),
+        ("health", device["health"] or "-"),
+        ("enrolled", local(device["enrolled"])),
+        ("seen", ago(device["seen"])),
+        ("certificate", certificate),
+    ]
+
+
+def _print_slots(device: Json) -> None:
+    wanted = {one["slot"]: one for one in device["desired"]}
+    runs = {one["slot"]: one for one in device["running"]}
+    rows = [
+        (
+            slot,
+            short(wanted[slot]["target"]) if slot in wanted else "-",
+            short(runs[slot]["target"]) if slot in runs else "-",
+            runs[slot]["state"] if slot in runs else "-",
+            runs[slot]["variant"] if slot in runs else "-",
+            runs[slot]["accelerator"] if slot in runs else "-",
+        )
+        for slot in sorted(wanted | runs)
+    ]
+    if rows:
+        print()
+        print_table(("slot", "is to run", "runs", "state", "variant", "accelerator"), rows)
+
+
+def _label(arguments: argparse.Namespace) -> int:
+    asked, path = client(arguments), path_of("devices", arguments.device)
+    if not (arguments.tag or arguments.add or arguments.remove or arguments.no_tags) and arguments.site is None:
+        raise ConfigurationError("say what to change: --tag, --add, --remove, --no-tags or --site")
+    before = asked.ask("GET", path)
+    whole = bool(arguments.tag or arguments.no_tags)
+    tags = (set(arguments.tag if whole else before["tags"]) | set(arguments.add)) - set(arguments.remove)
+    site = before["site"] if arguments.site is None else arguments.site
+    device = asked.ask("PUT", f"{path}/labels", body={"tags": sorted(tags), "site": site})
+    return _say(arguments, device, f"tags {', '.join(device['tags']) or '-'}; site {device['site'] or '-'}")
+
+
+def _register(arguments: argparse.Namespace) -> int:
+    body = {"serial": arguments.serial, "id": arguments.id or "", "tags": arguments.tag, "site": arguments.site or ""}
+    device = client(arguments).ask("POST", path_of("devices"), body=body)
+    return _say(arguments, device, f"may enrol by its serial {device['serial']}")
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    body = {"because": arguments.because or ""}
+    device = client(arguments).ask("POST", path_of("devices", arguments.device, "revoke"), body=body)
+    return _say(arguments, device, "revoked, and its certificates with it")
+
+
+def _readmit(arguments: argparse.Namespace) -> int:
+    device = client(arguments).ask("POST", path_of("devices", arguments.device, "readmit"))
+    return _say(arguments, device, "may enrol again, by its serial or a new token")
+
+
+def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
+    if arguments.json:
+        print_json(device)
+    else:
+        print(f"{device['id']}: {words}")
+    return 0
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    body = {"device": arguments.device or "", "tags": arguments.tag, "site": arguments.site or ""}
+    if arguments.hours is not None:
+        body["validity_h"] = arguments.hours
+    made = client(arguments).ask("POST", path_of("enrolments"), body=body)
+    if arguments.json and not arguments.out:
+        print_json(made)
+        return 0
+    whom = made["device"] or "one device"
+    hand_out(made["token"], arguments.out, f"enrolment token {made['id']} for {whom}, until {local(made['expires'])}")
+    if arguments.json:
+        print_json({name: value for name, value in made.items() if name != "token"})
+    return 0
+
+
+def _tokens(arguments: argparse.Namespace) -> int:
+    found = bounded(client(arguments).pages(path_of("enrolments")), arguments.limit)
+    if arguments.json:
+        print_json({"enrolments": found})
+        return 0
+    rows = [
+        (
+            str(one["id"]),
+            f"{one['prefix']}…",
+            one["device"] or "any",
+            ", ".join(one["tags"]),
+            one["site"],
+            local(one["expires"]),
+            f"{local(one['used'])} by {one['used_by']}" if one["used"] else "-",
+            one["created_by"],
+        )
+        for one in found
+    ]
+    print_table(("id", "begins", "for", "tags", "site", "expires", "used", "made by"), rows)
+    return 0
+
+
+def _revoke_token(arguments: argparse.Namespace) -> int:
+    client(arguments).ask("DELETE", path_of("enrolments", arguments.id))
+    if arguments.json:
+        print_json({"revoked": arguments.id})
+    else:
+        print(f"enrolment token {arguments.id} lets nobody in any more")
+    return 0
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "list": _list,
+    "show": _show,
+    "label": _label,
+    "register": _register,
+    "revoke": _revoke,
+    "readmit": _readmit,
+    "token": _token,
+    "tokens": _tokens,
+    "revoke-token": _revoke_token,
+    "diagnose": diagnose,
+    "answers": answers,
+}

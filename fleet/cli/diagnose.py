@@ -1,0 +1,84 @@
+"""`edge-fleet devices diagnose` and `answers`: what a device says of itself when it is asked."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from fleet.cli.remote import ago, client, local
+from fleet.client.client import Client, Json, path_of
+from gateway.domain.errors import UnreachableError
+from gateway.terminal.tables import print_json, print_table
+
+LOOK_S = 2.0
+"""Between two looks for an answer."""
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """Ask, and wait for the answer where that is wanted; 0. Raises UnreachableError where none came in time."""
+    asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
+    request = asked.ask("POST", path, body={"wanted": arguments.want} if arguments.want else {})
+    if arguments.wait is None:
+        return _told(arguments, request)
+    if not arguments.json:
+        print(f"{arguments.device} answers with its next question …", file=sys.stderr)
+    return _answer(arguments, _awaited(asked, f"{path}/{request['id']}", arguments.wait))
+
+
+def answers(arguments: argparse.Namespace) -> int:
+    """What was asked for, or one answer; 0."""
+    asked, path = client(arguments), path_of("devices", arguments.device, "diagnostics")
+    if arguments.request is not None:
+        return _answer(arguments, asked.ask("GET", f"{path}/{arguments.request}"))
+    found = list(asked.pages(path))
+    if arguments.json:
+        print_json({"diagnostics": found})
+        return 0
+    rows = [
+        (str(one["id"]), ", ".join(one["wanted"]), local(one["asked"]), one["asked_by"], _outcome(one)) for one in found
+    ]
+    print_table(("request", "wanted", "asked", "by", "answered"), rows)
+    return 0
+
+
+def _awaited(asked: Client, path: str, wait_s: float) -> Json:
+    end_s = time.monotonic() + wait_s
+    while True:
+        found: Json = asked.ask("GET", path)
+        if found["answered"]:
+            return found
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            problem = f"no answer within {wait_s:g} s; it may still come until {local(found['expires'])}"
+            raise UnreachableError(f"{problem}: edge-fleet devices answers {found['device']} --request {found['id']}")
+        time.sleep(min(LOOK_S, left_s))
+
+
+def _told(arguments: argparse.Namespace, request: Json) -> int:
+    if arguments.json:
+        print_json(request)
+        return 0
+    print(f"request {request['id']}: {request['device']} answers with its next question, then")
+    print(f"edge-fleet devices answers {request['device']} --request {request['id']}")
+    return 0
+
+
+def _answer(arguments: argparse.Namespace, found: Json) -> int:
+    if arguments.json:
+        print_json(found)
+        return 0
+    print(f"request {found['id']} to {found['device']}, answered {_outcome(found)}")
+    for part, said in (found["answer"] or {}).items():
+        print(f"\n== {part} ==")
+        if isinstance(said, list) and all(isinstance(line, str) for line in said):
+            print("\n".join(said))
+        elif isinstance(said, str):
+            print(said)
+        else:
+            print_json(said)
+    return 0
+
+
+def _outcome(one: Json) -> str:
+    return f"{local(one['answered'])} ({ago(one['answered'])})" if one["answered"] else "not yet"

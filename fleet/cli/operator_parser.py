@@ -1,0 +1,216 @@
+"""The verbs by which operators ask a controller: options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, tags_option
+from gateway.terminal.program import Verb, named
+
+ROLES = ("viewer", "operator", "publisher", "admin")
+STATES = ("pre-registered", "enrolled", "revoked")
+PARTS = ("doctor", "log", "status", "vitals")
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")
+
+
+def _devices_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", choices=STATES, help="those in this state only")
+    for name, what in (("profile", "device profile"), ("site", "site"), ("serial", "serial number")):
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those with this {what} only")
+    tags_option(parser, "those with this tag only")
+    parser.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="those that run it only")
+    limit_option(parser)
+    remote_options(parser)
+
+
+def _devices_show(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("--inventory", action="store_true", help="also what it found in itself")
+    remote_options(parser)
+
+
+def _devices_label(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    tags_option(parser, "all its tags from now on")
+    parser.add_argument("--no-tags", action="store_true", help="it bears none from now on")
+    for name, what in (("add", "give it this tag, too"), ("remove", "take this tag away")):
+        parser.add_argument(
+            f"--{name}", type=named, metavar="TAG", action="append", default=[], help=f"{what}; repeatable"
+        )
+    parser.add_argument("--site", metavar="SITE", help="where it is; '' for nowhere")
+    remote_options(parser)
+
+
+def _devices_register(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("serial", metavar="SERIAL", type=named, help="as the device tells it when it enrols")
+    parser.add_argument("--id", type=named, metavar="ID", help="what it is to be called (default: the serial)")
+    tags_option(parser, "a tag it bears from the start")
+    parser.add_argument("--site", type=named, metavar="SITE", help="where it is")
+    remote_options(parser)
+
+
+def _devices_revoke(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads the audit log")
+    remote_options(parser)
+
+
+def _devices_readmit(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    remote_options(parser)
+
+
+def _devices_token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", type=named, metavar="ID", help="for this device only (default: any new one)")
+    tags_option(parser, "a tag that the device gets")
+    parser.add_argument("--site", type=named, metavar="SITE", help="the site that the device gets")
+    parser.add_argument("--hours", type=float, metavar="H", help="how long it may be used (default: as configured)")
+    _out(parser)
+    remote_options(parser)
+
+
+def _out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=named, metavar="FILE", help="write it there, mode 0600 (default: print it)")
+
+
+def _devices_tokens(parser: argparse.ArgumentParser) -> None:
+    limit_option(parser)
+    remote_options(parser)
+
+
+def _number(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", type=positive, help="its number, as the list shows it")
+    remote_options(parser)
+
+
+def _diagnose(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("--want", choices=PARTS, action="append", help="repeatable (default: all of them)")
+    parser.add_argument(
+        "--wait", type=float, metavar="S", nargs="?", const=300.0, help="for the answer, so many seconds (default 300)"
+    )
+    remote_options(parser)
+
+
+def _answers(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("--request", type=positive, metavar="N", help="show this answer (default: list all)")
+    remote_options(parser)
+
+
+def _tokens_create(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", type=named, help="whose it is; the audit log names it so")
+    parser.add_argument("--role", choices=ROLES, required=True, help="what it may do")
+    tags_option(parser, "for devices with this tag only")
+    parser.add_argument("--days", type=float, metavar="D", help="how long it holds (default 90)")
+    _out(parser)
+    folder_option(parser, needed=False)
+    remote_options(parser)
+
+
+def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
+    _number(parser)
+    parser.add_argument("--last", action="store_true", help="also the last admin token for all devices")
+
+
+DEVICES = Verb(
+    "devices",
+    "devices",
+    "list, label, register and revoke devices; make enrolment tokens; ask for diagnostics",
+    "  edge-fleet devices list --tag pilot --site berlin\n"
+    "  edge-fleet devices show camera-7\n"
+    "  edge-fleet devices token --tag pilot --out camera-7.token\n"
+    "  edge-fleet devices diagnose camera-7 --wait",
+    actions(
+        Action(
+            "list",
+            "devices by id, with what they run",
+            "  edge-fleet devices list --state enrolled --tag pilot\n"
+            "  edge-fleet devices list --target acme/meter-reader/2 --json",
+            _devices_list,
+        ),
+        Action(
+            "show",
+            "one device: what it runs and is to run, how it is, its certificate",
+            "  edge-fleet devices show camera-7\n  edge-fleet devices show camera-7 --inventory --json",
+            _devices_show,
+        ),
+        Action(
+            "label",
+            "change a device's tags and site",
+            "  edge-fleet devices label camera-7 --tag pilot --tag lobby --site berlin\n"
+            "  edge-fleet devices label camera-7 --add canary --remove pilot",
+            _devices_label,
+        ),
+        Action(
+            "register",
+            "expect a device by its serial: it enrols without a token",
+            "  edge-fleet devices register 10000000a1b2c3d4 --id camera-8 --tag pilot",
+            _devices_register,
+        ),
+        Action(
+            "revoke",
+            "let a device in no more; its certificates open nothing from now on",
+            "  edge-fleet devices revoke camera-7 --because stolen",
+            _devices_revoke,
+        ),
+        Action(
+            "readmit",
+            "let a revoked device enrol again",
+            "  edge-fleet devices readmit camera-7",
+            _devices_readmit,
+        ),
+        Action(
+            "token",
+            "make an enrolment token: it lets one device in, once",
+            "  edge-fleet devices token --tag pilot --site berlin\n"
+            "  edge-fleet devices token --device camera-7 --hours 2 --out camera-7.token",
+            _devices_token,
+        ),
+        Action("tokens", "enrolment tokens, used and unused", "  edge-fleet devices tokens", _devices_tokens),
+        Action(
+            "revoke-token",
+            "an unused enrolment token lets nobody in any more",
+            "  edge-fleet devices revoke-token 7",
+            _number,
+        ),
+        Action(
+            "diagnose",
+            "ask a device for diagnostics; it answers with its next question",
+            "  edge-fleet devices diagnose camera-7 --want log --want doctor --wait 120",
+            _diagnose,
+        ),
+        Action(
+            "answers",
+            "what a device was asked for, and what it answered",
+            "  edge-fleet devices answers camera-7\n  edge-fleet devices answers camera-7 --request 3",
+            _answers,
+        ),
+    ),
+)
+
+TOKENS = Verb(
+    "tokens",
+    "tokens",
+    "make, list and revoke API tokens, by which operators and programs ask",
+    "  edge-fleet tokens create ann --role admin --dir . --out ann.token    # the first one\n"
+    "  edge-fleet tokens create ben --role operator --tag pilot --days 30\n"
+    "  edge-fleet tokens list\n"
+    "  edge-fleet tokens revoke 3",
+    actions(
+        Action(
+            "create",
+            "make a token; its secret is shown once",
+            "  edge-fleet tokens create ann --role admin --dir . --out ann.token\n"
+            "  edge-fleet tokens create grafana --role viewer --days 365",
+            _tokens_create,
+        ),
+        Action("list", "all tokens, without their secrets", "  edge-fleet tokens list", _devices_tokens),
+        Action("revoke", "a token opens nothing any more", "  edge-fleet tokens revoke 3", _tokens_revoke),
+    ),
+)
+
+OPERATOR_VERBS = (DEVICES, TOKENS)

@@ -1,0 +1,85 @@
+"""Options that verbs share: the controller's folder, the controller's address, actions with help of their own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.terminal.program import EXIT_CODES, json_option, named
+
+FOLDER_VARIABLE = "EDGE_FLEET_DIR"
+ROWS = 1_000
+"""Of a list that are shown, where nobody says how many."""
+Options = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a verb does: `edge-fleet VERB NAME`."""
+
+    name: str
+    help: str
+    examples: str
+    options: Options
+
+
+def actions(*offered: Action) -> Options:
+    """The options of a verb whose first argument says what to do."""
+
+    def options(parser: argparse.ArgumentParser) -> None:
+        choices: Any = parser.add_subparsers(title="actions", metavar="ACTION", required=True, dest="action")
+        for action in offered:
+            sub = choices.add_parser(
+                action.name,
+                help=action.help,
+                description=f"{action.help[0].upper()}{action.help[1:]}.",
+                epilog=f"examples:\n{action.examples}\n\n{EXIT_CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            action.options(sub)
+
+    return options
+
+
+def folder_option(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    """--dir: the controller's folder; not `needed`: what says that no controller is to be asked."""
+    default = (os.environ.get(FOLDER_VARIABLE) or ".") if needed else None
+    known = f"the controller's folder (default: ${FOLDER_VARIABLE}, else .)"
+    beside = "work on the database of this folder instead of asking a controller"
+    parser.add_argument("--dir", type=named, metavar="DIR", default=default, help=known if needed else beside)
+
+
+def remote_options(parser: argparse.ArgumentParser) -> None:
+    """Where the controller is, who signs its certificate, who asks; and --json."""
+    group = parser.add_argument_group("the controller")
+    group.add_argument("--url", type=named, metavar="URL", help="its address (default: $EDGE_FLEET_URL)")
+    group.add_argument(
+        "--ca",
+        type=named,
+        metavar="FILE",
+        help="who signs its certificate: its authority/ca.pem (default: $EDGE_FLEET_CA, else whom the system trusts)",
+    )
+    group.add_argument(
+        "--token-file", type=named, metavar="FILE", help="its first line is the API token (default: $EDGE_FLEET_TOKEN)"
+    )
+    json_option(parser)
+
+
+def limit_option(parser: argparse.ArgumentParser, rows: int = ROWS) -> None:
+    """--limit."""
+    parser.add_argument("--limit", type=positive, metavar="N", default=rows, help=f"rows at most (default {rows})")
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**53):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r:.40}")
+    return int(text)
+
+
+def tags_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--tag, repeatable."""
+    parser.add_argument("--tag", type=named, metavar="TAG", action="append", default=[], help=f"{what}; repeatable")

@@ -1,0 +1,94 @@
+"""What verbs that ask a controller share: where it is and who asks, times for people, files that hold a secret."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from fleet.client.client import Access, Client, Json
+from fleet.disk import read_bounded, write_durably
+from gateway.domain.errors import ConfigurationError
+
+URL_VARIABLE = "EDGE_FLEET_URL"
+CA_VARIABLE = "EDGE_FLEET_CA"
+TOKEN_VARIABLE = "EDGE_FLEET_TOKEN"  # noqa: S105  # its name, not one
+TOKEN_LIMIT_BYTES = 4_096
+PREFIX, SUFFIX = "models/", "/release"
+
+
+def client(arguments: argparse.Namespace) -> Client:
+    """Of the controller that --url names. Raises ConfigurationError."""
+    url = arguments.url or os.environ.get(URL_VARIABLE, "")
+    if not url:
+        raise ConfigurationError(f"which controller? name it with --url https://HOST:PORT or {URL_VARIABLE}")
+    return Client(Access(url, _token(arguments), arguments.ca or os.environ.get(CA_VARIABLE, "")))
+
+
+def _token(arguments: argparse.Namespace) -> str:
+    if arguments.token_file:
+        lines = read_bounded(Path(arguments.token_file), TOKEN_LIMIT_BYTES).decode(errors="replace").splitlines()
+        text = lines[0].strip() if lines else ""
+    else:
+        text = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not text:
+        problem = "a token is needed: its file with --token-file, or itself in"
+        raise ConfigurationError(f"{problem} {TOKEN_VARIABLE}; an admin makes one: edge-fleet tokens create")
+    if not (text.isascii() and text.isprintable()):
+        raise ConfigurationError("holds no token", file=arguments.token_file or TOKEN_VARIABLE)
+    return text
+
+
+def bounded(items: Iterable[Json], limit: int) -> list[Json]:
+    """The first of them; says on standard error where there are more."""
+    found = list(islice(items, limit + 1))
+    if len(found) > limit:
+        print(f"these are the first {limit}; --limit N shows more", file=sys.stderr)
+    return found[:limit]
+
+
+def local(text: str | None) -> str:
+    """A time of the API by the wall clock here; "-" for none."""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else "-"
+
+
+def ago(text: str | None, now: datetime | None = None) -> str:
+    """How long ago, in the largest unit that fits; "never" for none."""
+    if not text:
+        return "never"
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "now" if seconds < 60 else "1 min ago"
+
+
+def short(target: str) -> str:
+    """acme/meter-reader/2 of models/acme/meter-reader/2/release."""
+    return target.removeprefix(PREFIX).removesuffix(SUFFIX)
+
+
+def target_of(text: str) -> str:
+    """The inverse of `short`; a whole path stays."""
+    return text if text.startswith(PREFIX) or not text else f"{PREFIX}{text}{SUFFIX}"
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Name and value, line by line."""
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        print(f"{name:<{width}}  {value}")
+
+
+def hand_out(secret: str, out: str | None, what: str) -> None:
+    """To a file that only its owner reads, or to standard output. Raises OSError."""
+    if out:
+        write_durably(Path(out), f"{secret}\n".encode(), mode=0o600)
+        print(f"{what} is in {out}, which only you can read; it is shown nowhere again", file=sys.stderr)
+    else:
+        print(f"{what}; it is not shown again:", file=sys.stderr)
+        print(secret)

@@ -1,0 +1,108 @@
+"""`edge-fleet tokens`: who may ask the controller for what."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+from fleet.access import Role
+from fleet.cli.beside import database_of
+from fleet.cli.remote import bounded, client, hand_out, local
+from fleet.client.client import Json, path_of
+from fleet.control.tokens import WantedToken, make_token
+from fleet.database import migrate
+from gateway.terminal.tables import print_json, print_table
+
+NOTICE_D = 14
+"""An admin's last token that ends within so many days is pointed at."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return {"create": _create, "list": _list, "revoke": _revoke}[arguments.action](arguments)
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    made = _made_beside(arguments) if arguments.dir else _made(arguments)
+    if arguments.json and not arguments.out:
+        print_json(made)
+        return 0
+    scope = f" for {', '.join(made['tags'])}" if made["tags"] else ""
+    words = f"token {made['id']} of {made['name']}, {made['role']}{scope}, until {local(made['expires'])}"
+    hand_out(made["token"], arguments.out, words)
+    if arguments.json:
+        print_json({name: value for name, value in made.items() if name != "token"})
+    return 0
+
+
+def _made(arguments: argparse.Namespace) -> Json:
+    body = {"name": arguments.name, "role": arguments.role, "tags": arguments.tag}
+    if arguments.days is not None:
+        body["validity_d"] = arguments.days
+    made: Json = client(arguments).ask("POST", path_of("tokens"), body=body)
+    return made
+
+
+def _made_beside(arguments: argparse.Namespace) -> Json:
+    """In the database itself, by whoever may write there: how the first token is made."""
+    validity = {} if arguments.days is None else {"validity_d": arguments.days}
+    wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)
+    with closing(database_of(arguments.dir)) as database:
+        migrate.upgrade(database)
+        credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(UTC))
+    plain = {"id": made.id, "prefix": made.prefix, "name": made.name, "role": made.role, "tags": sorted(made.tags)}
+    times = {"created": made.created.isoformat(), "expires": made.expires.isoformat()}
+    return plain | times | {"created_by": made.created_by, "revoked": None, "token": credential.text}
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = bounded(client(arguments).pages(path_of("tokens")), arguments.limit)
+    if arguments.json:
+        print_json({"tokens": found})
+        return 0
+    now = datetime.now(UTC)
+    rows = [
+        (
+            str(one["id"]),
+            one["name"],
+            one["role"],
+            ", ".join(one["tags"]) or "all devices",
+            f"{one['prefix']}…",
+            local(one["expires"]),
+            _standing(one, now),
+        )
+        for one in found
+    ]
+    print_table(("id", "name", "role", "for", "begins", "expires", "state"), rows)
+    _notice(found, now)
+    return 0
+
+
+def _standing(one: Json, now: datetime) -> str:
+    if one["revoked"]:
+        return f"revoked {local(one['revoked'])}"
+    return "expired" if datetime.fromisoformat(one["expires"]) <= now else "holds"
+
+
+def _notice(found: list[Json], now: datetime) -> None:
+    """Nobody is to find out by being locked out."""
+    ends = [
+        datetime.fromisoformat(one["expires"])
+        for one in found
+        if one["role"] == Role.ADMIN and not one["tags"] and _standing(one, now) == "holds"
+    ]
+    if ends and max(ends) < now + timedelta(days=NOTICE_D):
+        when = max(ends).astimezone().strftime("%Y-%m-%d %H:%M")
+        print(f"the last admin token for all devices ends {when}: make another before, edge-fleet tokens create")
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    query = {"last": arguments.last}
+    token = client(arguments).ask("DELETE", path_of("tokens", arguments.id), query)
+    if arguments.json:
+        print_json(token)
+    else:
+        print(f"token {token['id']} of {token['name']} opens nothing any more")
+    return 0

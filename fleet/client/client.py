@@ -1,0 +1,154 @@
+"""One controller, one caller: requests in, plain JSON values out, refusals as the errors that a command line tells."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError, SSLError
+
+from fleet.client.settings import ClientSettings
+from gateway import __version__
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+
+LATER = frozenset({429, 503})
+"""Nothing of the request was done; it is asked again after a pause."""
+RETRY_AFTER_S = 1.0
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+Query = Mapping[str, object]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the controller is, who signs its certificate ("": whom the system trusts), who asks."""
+
+    url: str
+    token: str = field(repr=False)
+    ca_file: str = ""
+
+
+class Client:
+    """Keeps one connection. `ask` and `pages` raise ConfigurationError for what was asked wrongly (400),
+    UnreachableError where no answer is to be had, RequestError for other refusals."""
+
+    def __init__(
+        self, access: Access, settings: ClientSettings | None = None, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        """Raises ConfigurationError for an address or a file that cannot be used."""
+        self._settings, self._sleep = settings or ClientSettings(), sleep
+        self._url = _checked(access)
+        self._pool = urllib3.PoolManager(
+            ssl_context=_context(access.ca_file) if self._url.startswith("https:") else None,
+            timeout=urllib3.Timeout(self._settings.connect_timeout_s, self._settings.read_timeout_s),
+            retries=False,
+            headers={
+                "accept": "application/json",
+                "authorization": f"Bearer {access.token}",
+                "user-agent": f"edge-fleet/{__version__}",
+            },
+        )
+
+    def ask(self, method: str, path: str, query: Query | None = None, body: object = None) -> Any:
+        """The answer's JSON; None where there is none. `body`: what is sent as JSON."""
+        for attempt in range(1, self._settings.attempts + 1):
+            response, content = self._once(method, f"{path}{_query(query or {})}", body)
+            if response.status not in LATER or attempt == self._settings.attempts:
+                break
+            self._sleep(min(_retry_after(response), self._settings.wait_limit_s))
+        if response.status >= 300:
+            raise _refusal(response.status, content, self._url)
+        return self._read(content) if content else None
+
+    def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
+        """The items of a list, page after page. `cursor`: what its next page is asked for by."""
+        asked = {"limit": self._settings.page_rows, **(query or {})}
+        while True:
+            page = self.ask("GET", path, asked)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            asked[cursor] = page["next"]
+
+    def _once(self, method: str, target: str, body: object) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        sent = None if body is None else json.dumps(body).encode()
+        headers = {**self._pool.headers, **({"content-type": "application/json"} if sent is not None else {})}
+        try:
+            response = self._pool.request(
+                method, f"{self._url}{target}", body=sent, headers=headers, redirect=False, preload_content=False
+            )
+            content = response.read(self._settings.answer_limit_bytes + 1, decode_content=True)
+            response.release_conn()
+        except SSLError as error:
+            problem = f"its certificate is not believed ({error!s:.200}); name who signed it with --ca FILE"
+            raise UnreachableError(f"{self._url}: {problem}") from None
+        except (HTTPError, OSError) as error:
+            raise UnreachableError(f"{self._url} does not answer: {_words(error)}") from None
+        if len(content) > self._settings.answer_limit_bytes:
+            raise UnreachableError(f"{self._url}: the answer is larger than {self._settings.answer_limit_bytes} bytes")
+        return response, content
+
+    def _read(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            problem = f"answers something else than JSON ({content[:60]!r}); is this an edge-fleet controller?"
+            raise UnreachableError(f"{self._url} {problem}") from None
+
+
+def path_of(*parts: object) -> str:
+    """Such as /v1/devices/NAME/labels."""
+    return "/" + "/".join(quote(str(part), safe="") for part in ("v1", *parts))
+
+
+def _checked(access: Access) -> str:
+    parts = urlsplit(access.url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigurationError(f"{access.url!r:.200} is no controller's address; write https://HOST[:PORT]")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise ConfigurationError(f"{access.url!r:.200} would send the token in the clear; use https://")
+    return access.url.rstrip("/")
+
+
+def _context(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"holds no certificates that can be read: {error}", file=ca_file) from None
+
+
+def _query(query: Query) -> str:
+    said = {name: value for name, value in query.items() if value not in (None, "", False, [], ())}
+    plain = {name: "true" if value is True else value for name, value in said.items()}
+    return f"?{urlencode(plain, doseq=True)}" if plain else ""
+
+
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    """Seconds (RFC 9110, 10.2.3); a date is not sent by this controller."""
+    said = response.headers.get("retry-after", "")
+    return float(said) if said.isascii() and said.isdecimal() and len(said) < 10 else RETRY_AFTER_S
+
+
+def _refusal(status: int, content: bytes, url: str) -> Exception:
+    """What a problem document (RFC 9457) says, or the status where none came."""
+    try:
+        document = json.loads(content)
+        detail, fault = str(document["detail"]), Fault(document["fault"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return UnreachableError(f"{url} answers {status}; is this an edge-fleet controller?")
+    if status in LATER:
+        return UnreachableError(f"{url}: {detail}")
+    if status == 400:
+        return ConfigurationError(detail)
+    return RequestError(fault, detail)
+
+
+def _words(error: Exception) -> str:
+    """urllib3's errors begin with the representation of a connection."""
+    return str(error).rpartition(": ")[2][:200] or type(error).__name__

@@ -1,0 +1,17 @@
+"""Bounds of what a verb asks a controller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How long is waited, and how much is read."""
+
+    connect_timeout_s: float = 10.0  # for a connection
+    read_timeout_s: float = 60.0  # for an answer to go on
+    answer_limit_bytes: int = 33_554_432  # 32 MiB: largest answer that is read
+    attempts: int = 5  # of a request that is answered "later"
+    wait_limit_s: float = 30.0  # longest pause between two of them, whatever the controller says
+    page_rows: int = 500  # of a list, asked for at a time
