@@ -323,6 +323,13 @@ def test_what_checks_models_must_be_there(run: Run, repository: FleetRepository,
     assert (code, "did not answer: nothing" in err) == (3, True)
 
 
+def test_a_policy_that_no_device_could_read_is_not_drafted(run: Run, repository: FleetRepository) -> None:
+    Path("odd.json").write_text('{"schema": 1, "share_percent": 10}')
+    code, _, err = run("policy", "add", "odd.json")
+    assert (code, "odd.json: share_percent: unknown key" in err) == (2, True)
+    assert not repository.workspace.drafts()
+
+
 @pytest.mark.parametrize(("text", "said"), [("timestamp_expiry_d = 30", "at most 14 days"), ("x = 1", "unknown key")])
 def test_wrong_settings_are_said(run: Run, text: str, said: str) -> None:
     Path("fleet.toml").write_text(text)

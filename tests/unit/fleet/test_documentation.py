@@ -11,6 +11,7 @@ import pytest
 
 from fleet.cli.parser import PROGRAM, VERBS
 from fleet.settings import FleetSettings
+from gateway.domain.policy import read_policy
 
 GUIDE = (Path(__file__).parents[3] / "fleet" / "README.md").read_text()
 
@@ -24,6 +25,11 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
     written = dict(re.findall(r"^\| `([a-z_]+)` \| `([^`]*)` \|", GUIDE, re.MULTILINE))
     true = {spec.name: json.dumps(spec.default) for spec in dataclasses.fields(FleetSettings)}
     assert written == true
+
+
+def test_the_policy_of_the_guide_can_be_read() -> None:
+    (text,) = (block for block in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL) if '"profile_delay_h"' in block)
+    assert read_policy(text.encode(), "README.md").share_percent_per_hour == 10
 
 
 def test_every_command_of_the_guide_can_be_parsed() -> None:
