@@ -30,7 +30,7 @@ class Actor:
         self._chance = random.Random(f"{stage.settings.seed} {character.number}")  # noqa: S311  a play, no secret
         self._conversation: Conversation | None = None
         self._application: Application | None = None
-        self._failures = 0
+        self._failures, self._replica = 0, character.number
 
     async def run(self) -> None:
         """A silent device leaves once something was offered to it."""
@@ -79,7 +79,7 @@ class Actor:
         self.device.name = identity.device
         self.device.restore(identity.committed, datetime.now(UTC))
         self._tally.states[number] = "committed" if identity.committed else "enrolled"
-        line = Line(stage.doors, stage.tally, number, context, resume=stage.settings.resume)
+        line = Line(stage.doors, stage.tally, number, context, at=self._replica, resume=stage.settings.resume)
         return Conversation(self.device, identity, line, stage)
 
     async def _enrolled(self) -> Identity:
@@ -87,11 +87,12 @@ class Actor:
         async with stage.gate:
             name = self._character.name
             self._application = self._application or apply(name, stage.token())
-            line = Line(stage.doors, stage.tally, self._character.number, stage.anonymous)
+            line = Line(stage.doors, stage.tally, self._character.number, stage.anonymous, at=self._replica)
             try:
                 answer = await line.ask("enrol", "POST", "/v1/enrol", self._application.content, JSON)
             finally:
                 line.close()
+                self._replica = line.at
         refuse(answer)
         identity, root = admitted(self._application, answer.body)
         stage.belief.pin(root)

@@ -24,10 +24,18 @@ class Line:
     """`doors`: replicas; a device stays with one until that does not answer. `resume`: TLS sessions."""
 
     def __init__(
-        self, doors: Sequence[Door], tally: Tally, number: int, context: Context | None, *, resume: bool = False
+        self,
+        doors: Sequence[Door],
+        tally: Tally,
+        number: int,
+        context: Context | None,
+        *,
+        at: int,
+        resume: bool = False,
     ) -> None:
+        """`number` is the device's, `at` the replica that it begins with."""
         self._doors, self._tally, self._context, self._resume = doors, tally, context, resume
-        self._number, self._at = number, number % len(doors)
+        self._number, self.at = number, at % len(doors)
         self._connection: Connection | None = None
 
     async def ask(self, what: str, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Answer:
@@ -39,7 +47,7 @@ class Line:
                 return await self._ask_twice(what, self._request(method, path, body, headers), body)
         except (OSError, EOFError, h11.ProtocolError) as error:
             self.close()
-            self._at = (self._at + 1) % len(self._doors)
+            self.at = (self.at + 1) % len(self._doors)
             self._tally.failed(what, type(error).__name__)
             raise LostError from error
 
@@ -53,7 +61,7 @@ class Line:
 
     @property
     def _door(self) -> Door:
-        return self._doors[self._at]
+        return self._doors[self.at]
 
     def _request(self, method: str, path: str, body: bytes, headers: Headers) -> h11.Request:
         import h11
@@ -82,8 +90,9 @@ class Line:
             server_hostname=door.host if self._context else None,
             local_addr=door.source(self._number),
         )
-        self._tally.took("connect", time.perf_counter() - began)
-        return Connection(reader, writer)
+        connection = Connection(reader, writer)
+        self._tally.connected(time.perf_counter() - began, resumed=connection.resumed)
+        return connection
 
     async def _exchange(self, what: str, connection: Connection, request: h11.Request, body: bytes) -> Answer:
         began = time.perf_counter()

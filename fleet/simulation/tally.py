@@ -57,6 +57,8 @@ class Tally:
     offers: dict[int, float] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
     to_committed: Spread = field(default_factory=Spread)
+    connections: int = 0
+    resumed: int = 0
     rows: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -65,10 +67,15 @@ class Tally:
     def answered(self, what: str, status: int, duration_s: float) -> None:
         """The controller answered."""
         self.answers[what, status] += 1
-        self.took(what if status != 304 else f"{what} unchanged", duration_s)
+        self._took(what if status != 304 else f"{what} unchanged", duration_s)
 
-    def took(self, what: str, duration_s: float) -> None:
-        """Something that has no status, such as connecting."""
+    def connected(self, duration_s: float, *, resumed: bool) -> None:
+        """A connection stands, TLS included."""
+        self.connections += 1
+        self.resumed += resumed
+        self._took("connect", duration_s)
+
+    def _took(self, what: str, duration_s: float) -> None:
         self.latencies.setdefault(what, Spread()).add(duration_s)
 
     def failed(self, what: str, why: str) -> None:
@@ -122,6 +129,8 @@ def summary(tally: Tally, characters: Iterable[Character], seconds: float, seed:
         "problems": dict(sorted(tally.problems.items())),
         "distrusted": tally.distrusted,
         "latency_ms": {what: spread.document(1000.0) for what, spread in sorted(tally.latencies.items())},
+        "connections": tally.connections,
+        "resumed": tally.resumed,
         "telemetry_rows": tally.rows,
         "sent_bytes": tally.sent_bytes,
         "received_bytes": tally.received_bytes,
