@@ -1,0 +1,186 @@
+"""Sends telemetry to an OTLP/HTTP endpoint: bounded, compressed, each item at most once. What is dropped is counted.
+
+An endpoint that says that it took nothing (429, 502, 503, 504, no connection) is asked again. Where nobody can say
+whether it took something, OTLP would send it again; here it is dropped, as log records have no name to be known by.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fleet.database.tail import Heard
+from fleet.watch.documents import count, mapping
+from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
+from fleet.watch.otlp_points import request
+from fleet.watch.post import Answer, Post, pause_s
+from fleet.watch.settings import OtlpSettings
+from gateway.domain.errors import ConfigurationError
+
+PATHS = {METRICS: "/v1/metrics", LOGS: "/v1/logs"}
+REJECTED = {METRICS: "rejectedDataPoints", LOGS: "rejectedLogRecords"}
+ITEMS = "otlp_items"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A request that waits; `count` items are in it."""
+
+    signal: str
+    content: bytes
+    count: int
+
+
+class Exporter:
+    """`offer` from any thread; `turn` from one, again and again."""
+
+    def __init__(
+        self,
+        settings: OtlpSettings,
+        counts: Counter[str],
+        headers: Mapping[str, str] | None = None,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._settings, self._counts, self._chance = settings, counts, chance
+        named = {"content-type": "application/json", "content-encoding": "gzip"}
+        self._headers = {**(headers or {}), **named}
+        self._post = Post(settings.timeout_s)
+        self._lock = threading.Lock()
+        self._queue: deque[Export] = deque()
+        self._waiting_bytes = 0
+        self._attempts = 0
+        self._not_before: datetime | None = None
+
+    def offer_rows(self, rows: Sequence[Heard]) -> None:
+        """What devices told."""
+        self.offer(pieces(rows))
+
+    def offer(self, told: Iterable[Piece]) -> None:
+        """Put what fits together into requests, and those into the queue."""
+        by_signal: dict[str, list[Piece]] = {METRICS: [], LOGS: []}
+        for piece in told:
+            by_signal[piece.signal].append(piece)
+        for signal, found in by_signal.items():
+            for batch in batches(found, self._settings.request_limit_bytes):
+                self._put(Export(signal, request(signal, (piece.content for piece in batch)), _items(batch)))
+
+    def waiting(self) -> tuple[int, int]:
+        """Requests in the queue, and their bytes."""
+        with self._lock:
+            return len(self._queue), self._waiting_bytes
+
+    def turn(self, now: Callable[[], datetime]) -> None:
+        """Send what waits, unless a pause is still on."""
+        while not self._pausing(now()) and (export := self._next()) is not None:
+            url = self._settings.url.rstrip("/") + PATHS[export.signal]
+            answer = self._post.send(url, gzip.compress(export.content, 6), self._headers, now())
+            if not self._settle(export, answer, now()):
+                return
+
+    def close(self) -> None:
+        """What waits is dropped, and counted."""
+        with self._lock:
+            left = sum(export.count for export in self._queue)
+            self._queue.clear()
+            self._waiting_bytes = 0
+        self._count("stopped", left)
+        self._post.close()
+
+    def _put(self, export: Export) -> None:
+        size_bytes = len(export.content)
+        with self._lock:
+            fits = self._waiting_bytes + size_bytes <= self._settings.queue_limit_bytes
+            if fits and size_bytes <= self._settings.request_limit_bytes:
+                self._queue.append(export)
+                self._waiting_bytes += size_bytes
+                return
+        self._count("too_large" if fits else "queue_full", export.count)
+
+    def _next(self) -> Export | None:
+        with self._lock:
+            return self._queue[0] if self._queue else None
+
+    def _done(self, export: Export, outcome: str) -> None:
+        with self._lock:
+            if self._queue and self._queue[0] is export:
+                self._queue.popleft()
+                self._waiting_bytes -= len(export.content)
+        self._attempts, self._not_before = 0, None
+        self._count(outcome, export.count)
+
+    def _settle(self, export: Export, answer: Answer, now: datetime) -> bool:
+        """Whether to go on with the next."""
+        if answer.delivered:
+            rejected = min(_rejected(export.signal, answer.content), export.count)
+            self._done(export, "sent")
+            self._counts[f"{ITEMS}:sent"] -= rejected
+            self._count("rejected", rejected)
+            return True
+        self._attempts += 1
+        if answer.taken or self._attempts >= self._settings.attempts:
+            _log.warning("%d items are not told to %s: %s", export.count, self._settings.url, answer.problem)
+            outcome = "refused" if answer.status else "unknown" if answer.taken else "unreachable"
+            self._done(export, outcome)
+            return bool(answer.status)
+        settings = self._settings
+        wait_s = pause_s(settings.retry_s, settings.retry_limit_s, self._attempts, self._chance())
+        wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
+        self._not_before = now + timedelta(seconds=wait_s)
+        return False
+
+    def _pausing(self, now: datetime) -> bool:
+        """A clock that went back ends a pause."""
+        limit = timedelta(seconds=self._settings.retry_limit_s)
+        return self._not_before is not None and now < self._not_before <= now + limit
+
+    def _count(self, outcome: str, number: int) -> None:
+        if number:
+            self._counts[f"{ITEMS}:{outcome}"] += number
+
+
+def batches(found: Iterable[Piece], limit_bytes: int) -> Iterable[list[Piece]]:
+    """Pieces of one request each, in their order; a piece that is too large alone is alone."""
+    batch: list[Piece] = []
+    size_bytes = 32
+    for piece in found:
+        if batch and size_bytes + len(piece.content) + 1 > limit_bytes:
+            yield batch
+            batch, size_bytes = [], 32
+        batch.append(piece)
+        size_bytes += len(piece.content) + 1
+    if batch:
+        yield batch
+
+
+def read_headers(text: str, file: str) -> dict[str, str]:
+    """`Name: value` a line. Raises ConfigurationError that does not show them."""
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        name, colon, value = line.partition(":")
+        if line.strip() and not (colon and name.strip().replace("-", "").isalnum() and line.isascii()):
+            raise ConfigurationError("is no header; write Name: value", file=file, line=number)
+        if line.strip():
+            found[name.strip().lower()] = value.strip()
+    return found
+
+
+def _rejected(signal: str, content: bytes) -> int:
+    """How many the endpoint took and did not like (OTLP, "Partial Success"): they are not sent again."""
+    try:
+        said = mapping(mapping(json.loads(content or b"{}")).get("partialSuccess")).get(REJECTED[signal])
+        return count(int(said) if isinstance(said, str) else said) or 0
+    except (ValueError, RecursionError):
+        return 0
+
+
+def _items(batch: Sequence[Piece]) -> int:
+    return sum(piece.count for piece in batch)
