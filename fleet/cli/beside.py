@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from fleet.config import load_config
 from fleet.database.engine import Database, open_database
+from fleet.database.errors import AwayError
 from fleet.database.place import Place, read_place
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 
 
-def database_of(folder: str) -> Database:
-    """As `fleet.toml` says; close it. Raises ConfigurationError, OSError."""
-    path = Path(folder)
-    if not path.is_dir():
-        raise ConfigurationError("is no folder; name the controller's with --dir", file=folder)
-    settings = load_config(path).database
-    return open_database(read_place(settings.url, path), settings)
-
-
-def existing_database_of(folder: str) -> Database:
-    """The same, where it is there already: to look at what is not must not make it. Raises as `database_of`."""
+@contextmanager
+def beside(folder: str, *, make: bool = False) -> Iterator[Database]:
+    """The database that `fleet.toml` names; `make`: also one that is not there yet, as serve does. Raises
+    ConfigurationError, UnreachableError where it does not answer, OSError."""
     place = place_of(folder)
-    if place.file is not None and not place.file.exists():
+    if not make and place.file is not None and not place.file.exists():
         raise ConfigurationError("is no database; edge-fleet serve makes it", file=str(place.file))
-    return database_of(folder)
+    try:
+        with closing(open_database(place, load_config(Path(folder)).database)) as database:
+            yield database
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
 
 
 def place_of(folder: str) -> Place:
     """Where it is, or would be. Raises ConfigurationError."""
-    return read_place(load_config(Path(folder)).database.url, Path(folder))
+    path = Path(folder)
+    if not path.is_dir():
+        raise ConfigurationError("is no folder; name the controller's with --dir", file=folder)
+    return read_place(load_config(path).database.url, path)

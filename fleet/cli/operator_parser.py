@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, tags_option
+from fleet.cli.records_parser import RECORD_VERBS
 from gateway.terminal.program import Verb, named
 
 ROLES = ("viewer", "operator", "publisher", "admin")
@@ -213,4 +214,4 @@ TOKENS = Verb(
     ),
 )
 
-OPERATOR_VERBS = (DEVICES, TOKENS)
+OPERATOR_VERBS = (DEVICES, TOKENS, *RECORD_VERBS)

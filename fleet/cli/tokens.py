@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import getpass
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 from fleet.access import Role
-from fleet.cli.beside import database_of
+from fleet.cli.beside import beside
 from fleet.cli.remote import bounded, client, hand_out, local
 from fleet.client.client import Json, path_of
 from fleet.control.tokens import WantedToken, make_token
@@ -49,7 +48,7 @@ def _made_beside(arguments: argparse.Namespace) -> Json:
     """In the database itself, by whoever may write there: how the first token is made."""
     validity = {} if arguments.days is None else {"validity_d": arguments.days}
     wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)
-    with closing(database_of(arguments.dir)) as database:
+    with beside(arguments.dir, make=True) as database:
         migrate.upgrade(database)
         credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(UTC))
     plain = {"id": made.id, "prefix": made.prefix, "name": made.name, "role": made.role, "tags": sorted(made.tags)}

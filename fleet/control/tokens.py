@@ -67,7 +67,7 @@ def revoke_token(database: Database, number: int, by: str, now: datetime, *, las
         if not last and [token.id for token in left] == [number]:
             raise ConflictError(
                 f"{found.name!r:.80} is the last token of an admin for all devices: nobody could make another over the "
-                "API; make one first (or say last=true, and make the next on the controller: edge-fleet tokens create "
+                "API; make one first (or say --last, and make the next beside the database: edge-fleet tokens create "
                 "--dir DIR)"
             )
         if found.revoked is None:

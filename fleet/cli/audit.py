@@ -1,0 +1,116 @@
+"""`edge-fleet audit`: what was done, by whom, and whether the log is as it was written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet.audit import Break
+from fleet.cli.beside import beside
+from fleet.cli.remote import bounded, client, local
+from fleet.client.client import Client, Json, path_of
+from fleet.database import audit
+from fleet.database.engine import Database
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json, print_table
+
+DIGEST_CHARACTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log that can be held against a noted head: `verified` as the API answers, `digest_of` an entry, "" for none."""
+
+    verified: Json
+    digest_of: Callable[[int], str]
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return {"list": _list, "verify": _verify}[arguments.action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    query = {name: getattr(arguments, name) for name in ("actor", "subject")}
+    found = bounded(client(arguments).pages(path_of("audit"), query, cursor="before"), arguments.limit)
+    if arguments.json:
+        print_json({"entries": found})
+        return 0
+    rows = [
+        (str(one["sequence"]), local(one["at"]), one["actor"], one["action"], one["subject"], _said(one["details"]))
+        for one in found
+    ]
+    print_table(("no.", "at", "who", "did", "to", "details"), rows)
+    return 0
+
+
+def _said(details: Json) -> str:
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in details.items()
+    )
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    """1 where the log is not as it was written, or lacks the noted head."""
+    noted = _noted(arguments.head) if arguments.head else None
+    if arguments.dir:
+        with beside(arguments.dir) as database:
+            return _judge(arguments, _beside(database), noted)
+    return _judge(arguments, _asked(client(arguments)), noted)
+
+
+def _judge(arguments: argparse.Namespace, log: Log, noted: tuple[int, str] | None) -> int:
+    found = dict(log.verified)
+    if found["ok"] and noted and log.digest_of(noted[0]) != noted[1]:
+        found |= {"ok": False, **_other(noted[0], found["sequence"])}
+    if arguments.json:
+        print_json(found)
+    elif found["ok"]:
+        print(f"{found['sequence']} entries, each as it was written")
+        print(f"note this elsewhere, and give it next time: --head {found['sequence']}:{found['digest']}")
+    else:
+        print(f"the audit log is not as it was written: entry {found['broken_at']} {found['problem']}")
+    return 0 if found["ok"] else 1
+
+
+def _other(number: int, end: int) -> Json:
+    """How a whole log lacks a noted head."""
+    if number > end:
+        return {"broken_at": end + 1, "problem": f"is missing: the log ends before it, and entry {number} was noted"}
+    return {"broken_at": number, "problem": "is another than was noted: the chain was made anew"}
+
+
+def _asked(asked: Client) -> Log:
+    def digest_of(number: int) -> str:
+        page = asked.ask("GET", path_of("audit"), {"before": number + 1, "limit": 1})["items"]
+        return str(page[0]["digest"]) if page and page[0]["sequence"] == number else ""
+
+    return Log(asked.ask("GET", path_of("audit", "verify")), digest_of)
+
+
+def _beside(database: Database) -> Log:
+    with database.read() as connection:
+        found = audit.verify(connection, database.settings)
+    if isinstance(found, Break):
+        broken = {"broken_at": found.sequence, "problem": found.problem}
+        return Log({"ok": False, "sequence": found.sequence - 1, "digest": "", **broken}, lambda _: "")
+
+    def digest_of(number: int) -> str:
+        with database.read() as connection:
+            page = audit.page(connection, database.settings, before=number + 1, limit_rows=1)
+        return page[0].digest if page and page[0].sequence == number else ""
+
+    return Log(
+        {"ok": True, "sequence": found.sequence, "digest": found.digest, "broken_at": None, "problem": ""}, digest_of
+    )
+
+
+def _noted(text: str) -> tuple[int, str]:
+    number, colon, digest = text.partition(":")
+    if not (colon and number.isascii() and number.isdecimal() and 0 < int(number) < 2**53):
+        raise ConfigurationError(f"{text!r:.100} is no head; write NUMBER:DIGEST, as edge-fleet audit verify shows it")
+    if len(digest) != DIGEST_CHARACTERS or set(digest) - set("0123456789abcdef"):
+        raise ConfigurationError(f"{digest!r:.80} is no digest of {DIGEST_CHARACTERS} hexadecimal digits")
+    return int(number), digest

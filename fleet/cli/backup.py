@@ -1,0 +1,44 @@
+"""`edge-fleet backup` and `migrate`: the controller's database, beside the controller."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fleet.cli.beside import beside, place_of
+from fleet.config import load_config
+from fleet.database import backup
+from fleet.database.backup import Saved
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return {"save": _save, "restore": _restore}[arguments.action](arguments)
+
+
+def _save(arguments: argparse.Namespace) -> int:
+    file = Path(arguments.file)
+    if file.is_dir():
+        raise ConfigurationError("is a folder; name the file of the backup", file=arguments.file)
+    with beside(arguments.dir) as database:
+        return _say(arguments, backup.save(database, file), "saved, and read again")
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Devices keep what they have: versions of assignments go on far above those that were given."""
+    settings = load_config(Path(arguments.dir)).database
+    file = Path(arguments.file)
+    if not file.is_file():
+        raise ConfigurationError("is no file", file=arguments.file)
+    saved = backup.restore(file, place_of(arguments.dir), settings)
+    return _say(arguments, saved, "restored; start edge-fleet serve, which brings it up to date")
+
+
+def _say(arguments: argparse.Namespace, saved: Saved, words: str) -> int:
+    if arguments.json:
+        print_json({"file": str(saved.file), "bytes": saved.size_bytes, "revision": saved.revision})
+    else:
+        print(f"{saved.file}: {words} ({saved.size_bytes} bytes, tables of {saved.revision})")
+    return 0

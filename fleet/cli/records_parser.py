@@ -1,0 +1,152 @@
+"""The verbs that read records and keep them: telemetry, audit, backup, migrate; options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from fleet.cli.options import Action, actions, folder_option, limit_option, remote_options
+from gateway.terminal.program import Verb, json_option, named
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")
+
+
+def _streams(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    remote_options(parser)
+
+
+def _rows(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    parser.add_argument("--after", type=named, metavar="BOOT.SEQ", help="from the row that follows this one")
+    parser.add_argument("--follow", action="store_true", help="the last rows, then what comes, until Ctrl-C")
+    limit_option(parser)
+    remote_options(parser)
+
+
+def _newest(parser: argparse.ArgumentParser) -> None:
+    _device(parser)
+    parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
+    limit_option(parser, 1)
+    remote_options(parser)
+
+
+def _events(parser: argparse.ArgumentParser) -> None:
+    for name in ("device", "kind", "rollout"):
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
+    limit_option(parser, 100)
+    remote_options(parser)
+
+
+def _audit_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--actor", type=named, metavar="WHO", help="what this one did only")
+    parser.add_argument("--subject", type=named, metavar="WHAT", help="what was done to this only")
+    limit_option(parser, 100)
+    remote_options(parser)
+
+
+def _audit_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--head", type=named, metavar="NUMBER:DIGEST", help="that the log must hold: noted at an earlier time"
+    )
+    folder_option(parser, needed=False)
+    remote_options(parser)
+
+
+def _backup_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=named, help="the backup: one file, mode 0600")
+    folder_option(parser)
+    json_option(parser)
+
+
+def _migrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="only say whether it is needed: 1 where it is")
+    folder_option(parser)
+    json_option(parser)
+
+
+TELEMETRY = Verb(
+    "telemetry",
+    "telemetry",
+    "what devices tell of themselves: streams, rows, events",
+    "  edge-fleet telemetry streams camera-7\n"
+    "  edge-fleet telemetry rows camera-7 vitals --follow\n"
+    "  edge-fleet telemetry newest camera-7 state --limit 5\n"
+    "  edge-fleet telemetry events --kind rollback",
+    actions(
+        Action(
+            "streams",
+            "a device's streams, and what is missing in them",
+            "  edge-fleet telemetry streams camera-7",
+            _streams,
+        ),
+        Action(
+            "rows",
+            "rows of a stream in their order",
+            "  edge-fleet telemetry rows camera-7 updates --json\n"
+            "  edge-fleet telemetry rows camera-7 vitals --follow\n"
+            "  edge-fleet telemetry rows camera-7 vitals --after 1795259000.41",
+            _rows,
+        ),
+        Action("newest", "the last rows of a stream", "  edge-fleet telemetry newest camera-7 vitals", _newest),
+        Action(
+            "events",
+            "what happened on devices, the newest first",
+            "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json",
+            _events,
+        ),
+    ),
+)
+
+AUDIT = Verb(
+    "audit",
+    "audit",
+    "what was done, by whom, and whether the log is as it was written",
+    "  edge-fleet audit list --actor ann\n"
+    "  edge-fleet audit verify\n"
+    "  edge-fleet audit verify --dir /var/lib/edge-fleet",
+    actions(
+        Action("list", "the newest entries first", "  edge-fleet audit list --subject camera-7", _audit_list),
+        Action(
+            "verify",
+            "hold every entry against its digest; 1 where one is not as it was written",
+            "  edge-fleet audit verify\n"
+            "  edge-fleet audit verify --dir . \\\n"
+            "      --head 42:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+            _audit_verify,
+        ),
+    ),
+)
+
+BACKUP = Verb(
+    "backup",
+    "backup",
+    "copy the controller's database to one file while it works, and back",
+    "  edge-fleet backup save /backup/fleet.backup\n  edge-fleet backup restore /backup/fleet.backup --dir .",
+    actions(
+        Action(
+            "save",
+            "copy it, and read the copy again",
+            "  edge-fleet backup save /backup/fleet.backup --dir /var/lib/edge-fleet",
+            _backup_file,
+        ),
+        Action(
+            "restore",
+            "put a copy where no database is; no controller may run meanwhile",
+            "  edge-fleet backup restore /backup/fleet.backup --dir /var/lib/edge-fleet",
+            _backup_file,
+        ),
+    ),
+)
+
+MIGRATE = Verb(
+    "migrate",
+    "migrate",
+    "bring the database's tables up to date, as serve does when it starts",
+    "  edge-fleet migrate --check\n  edge-fleet migrate --dir /var/lib/edge-fleet",
+    _migrate,
+)
+
+RECORD_VERBS = (TELEMETRY, AUDIT, BACKUP, MIGRATE)

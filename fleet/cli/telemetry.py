@@ -1,0 +1,134 @@
+"""`edge-fleet telemetry`: what devices tell of themselves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from fleet.cli.remote import bounded, client, local, short
+from fleet.client.client import Client, Json, path_of
+from gateway.domain.errors import UnreachableError
+from gateway.terminal.tables import print_json, print_table
+
+LOOK_S = 2.0
+"""Between two looks for new rows."""
+AWAY_LIMIT_S = 600.0
+"""So long a controller may be away while its rows are followed."""
+SHOWN_CHARACTERS = 160
+"""Of a document in a table."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "events": _events}
+    return chosen[arguments.action](arguments)
+
+
+def _streams(arguments: argparse.Namespace) -> int:
+    found = list(client(arguments).pages(path_of("devices", arguments.device, "telemetry")))
+    if arguments.json:
+        print_json({"streams": found})
+        return 0
+    rows = [
+        (
+            one["stream"],
+            str(one["boot_epoch"]),
+            str(one["contiguous"]),
+            str(one["rows"]),
+            f"{one['size_bytes'] / 1024:.1f} KiB",
+            str(one["lost"]),
+            ", ".join(f"{first}-{last}" for first, last in one["gaps"]) or "-",
+        )
+        for one in found
+    ]
+    print_table(("stream", "boot", "reached", "rows", "size", "lost", "missing"), rows)
+    return 0
+
+
+def _rows(arguments: argparse.Namespace) -> int:
+    asked, path = client(arguments), path_of("devices", arguments.device, "telemetry", arguments.stream)
+    if arguments.follow:
+        return _follow(arguments, asked, path)
+    found = bounded(asked.pages(path, {"after": arguments.after or ""}), arguments.limit)
+    return _show(arguments, found)
+
+
+def _newest(arguments: argparse.Namespace) -> int:
+    path = path_of("devices", arguments.device, "telemetry", arguments.stream, "newest")
+    return _show(arguments, list(client(arguments).pages(path, {"limit": arguments.limit})))
+
+
+def _show(arguments: argparse.Namespace, found: list[Json]) -> int:
+    if arguments.json:
+        print_json({"rows": found})
+        return 0
+    print_table(("row", "at", "kind", "says"), [_row(one) for one in found])
+    return 0
+
+
+def _row(one: Json) -> tuple[str, str, str, str]:
+    return _place(one), local(one["at"]), one["kind"], _said(one["document"])
+
+
+def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
+    """Line by line until Ctrl-C, one JSON document a line with --json: the last rows first, then what comes."""
+    after = arguments.after
+    if not after:
+        last = list(asked.pages(f"{path}/newest", {"limit": min(arguments.limit, 10)}))
+        _lines(arguments, reversed(last))
+        after = _place(last[0]) if last else ""
+    for row in _coming(asked, path, after):
+        _lines(arguments, [row])
+    return 0
+
+
+def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
+    """Rows after `after`, for good. A controller that is away for a while is waited for. Raises UnreachableError."""
+    answered_s = time.monotonic()
+    while True:
+        try:
+            for row in asked.pages(path, {"after": after}):
+                yield row
+                after = _place(row)
+            answered_s = time.monotonic()
+        except UnreachableError as error:
+            if time.monotonic() - answered_s > AWAY_LIMIT_S:
+                raise
+            print(f"waiting: {error}", file=sys.stderr)
+        time.sleep(LOOK_S)
+
+
+def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
+    for row in rows:
+        line = json.dumps(row) if arguments.json else "  ".join(_row(row))
+        print(line, flush=True)
+
+
+def _events(arguments: argparse.Namespace) -> int:
+    query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout")}
+    found = bounded(client(arguments).pages(path_of("events"), query, cursor="before"), arguments.limit)
+    if arguments.json:
+        print_json({"events": found})
+        return 0
+    rows = [
+        (local(one["at"]), one["device"], one["kind"], one["slot"], short(one["target"]), _said(one["document"]))
+        for one in islice(found, arguments.limit)
+    ]
+    print_table(("at", "device", "event", "slot", "release", "says"), rows)
+    return 0
+
+
+def _place(one: Json) -> str:
+    """What `--after` takes."""
+    return f"{one['boot_epoch']}.{one['seq']}"
+
+
+def _said(document: Json) -> str:
+    """A document in one line: name=value, values within as JSON."""
+    parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in document.items())
+    text = " ".join(parts)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
