@@ -65,7 +65,8 @@ _COLUMNS = [alerts.c[name] for name in Alert.__slots__]
 def standing(connection: Connection) -> tuple[Alert, ...]:
     """All that are not closed."""
     statement = sa.select(*_COLUMNS).where(alerts.c.state.in_([State.OPEN, State.PENDING]))
-    return tuple(_alert(row) for row in connection.execute(statement.limit(STANDING_LIMIT)))
+    found = connection.execute(statement.order_by(alerts.c.key).limit(STANDING_LIMIT))
+    return tuple(_alert(row) for row in found)
 
 
 def put(connection: Connection, changed: Iterable[Alert], *, tell: bool) -> None:

@@ -1,0 +1,328 @@
+"""The leader's look at the fleet, on SQLite and PostgreSQL alike: what opens an alert, what closes it, and that a
+restart neither forgets nor repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleet.database import alerts, certificates, devices, tail, telemetry
+from fleet.database.alerts import Alert, State
+from fleet.database.certificates import Certificate
+from fleet.database.engine import Database
+from fleet.database.errors import FencedError
+from fleet.database.intake import Batch, Row
+from fleet.database.settings import TelemetrySettings
+from fleet.watch.readings import repository
+from tests.simulators.databases import NOW, content, database, enrolled
+from tests.simulators.watched_fleet import WatchedFleet
+
+__all__ = ["database"]
+HOUR = 3_600.0
+
+
+def hot(celsius: float) -> dict[str, Any]:
+    return {"temperatures_c": {"cpu": celsius}}
+
+
+def counters(requests: int, failed: int) -> dict[str, Any]:
+    return {"model": "m", "version": "1", "requests": requests, "failed_runs": failed}
+
+
+def update(state: str) -> dict[str, Any]:
+    return {"slot": "m", "state": state, "version": "2", "failure": {"reason": "latency"}}
+
+
+# ---- what is kept
+def alert(number: int, state: State = State.OPEN, **changes: Any) -> Alert:
+    at = NOW + timedelta(seconds=number)
+    opened, closed = None if state is State.PENDING else at, at if state is State.CLOSED else None
+    return replace(Alert(f"{number:04}", "silent", f"d{number}", "", state, at, at, opened, closed), **changes)
+
+
+def test_alerts_are_kept_as_they_are(database: Database) -> None:
+    told = [alert(1, State.PENDING), alert(2, evidence={"a": [1]}, summary="härter"), alert(3, State.CLOSED)]
+    with database.write() as connection:
+        alerts.put(connection, told, tell=True)
+    with database.read() as connection:
+        assert list(alerts.page(connection, database.settings)) == told
+        assert list(alerts.standing(connection)) == told[:2]
+        assert alerts.counts(connection) == {"silent": 1}
+        assert list(alerts.page(connection, database.settings, after="0001", rule="silent", device="d2")) == [told[1]]
+        assert [(u.alert.key, u.change) for u in alerts.untold(connection, 10)] == [("0002", 1), ("0003", 2)]
+
+
+def test_what_was_told_is_told_once_for_each_change(database: Database) -> None:
+    with database.write() as connection:
+        alerts.put(connection, [alert(1)], tell=True)
+        alerts.told(connection, "0001", 1)
+        assert alerts.untold(connection, 10) == ()
+        alerts.put(connection, [alert(1, heard=NOW + timedelta(hours=1))], tell=True)
+        assert alerts.waiting(connection) == 0
+        alerts.put(connection, [alert(1, State.CLOSED)], tell=True)
+        assert [untold.change for untold in alerts.untold(connection, 10)] == [2]
+        alerts.told(connection, "0001", 1)  # an older answer comes late
+        assert alerts.waiting(connection) == 1
+        alerts.told(connection, "0001", 2)
+        assert alerts.waiting(connection) == 0
+
+
+def test_where_nobody_is_to_hear_of_it_nothing_waits(database: Database) -> None:
+    with database.write() as connection:
+        alerts.put(connection, [alert(1), alert(2, State.CLOSED)], tell=False)
+        assert alerts.waiting(connection) == 0
+
+
+def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: Database) -> None:
+    kept = [alert(1, State.PENDING), alert(2), *(alert(number, State.CLOSED) for number in range(3, 9))]
+    with database.write() as connection:
+        alerts.put(connection, kept, tell=False)
+        alerts.drop(connection, ["0001", "0002", "0003"])
+        assert alerts.forget(connection, NOW + timedelta(seconds=4), 100) == 1
+        assert alerts.forget(connection, NOW, 2) == 3
+        left = [found.key for found in alerts.page(connection, database.settings)]
+    assert left == ["0002", "0007", "0008"]
+
+
+def test_a_reader_of_telemetry_sees_every_row_once(database: Database) -> None:
+    enrolled(database, "a", "b")
+    at = [NOW + timedelta(seconds=second) for second in (0, 1, 1, 2, 3)]
+    with database.write() as connection:
+        for number, moment in enumerate(at):
+            rows = [Row(3 * number + i, moment, "k", {"n": 3 * number + i}) for i in (1, 2, 3)]
+            telemetry.receive(connection, "ab"[number % 2], Batch("s", 1, rows), moment, TelemetrySettings())
+    found, reached, more = [], NOW - timedelta(seconds=1), True
+    with database.read() as connection:
+        while more:
+            page = tail.tail(connection, reached, NOW + timedelta(seconds=2), 4)
+            found += [heard.row.document["n"] for heard in page.rows]
+            reached, more = page.reached, page.more
+            assert len(page.rows) in {3, 6, 0}
+        assert sorted(found) == list(range(1, 13))
+        assert reached == NOW + timedelta(seconds=2)
+        assert tail.tail(connection, reached, reached, 4).rows == ()
+        assert tail.tail(connection, NOW, reached, 4, ["other"]).rows == ()
+        assert tail.position(connection, "x") is None
+    with database.write() as connection:
+        tail.keep_position(connection, "x", NOW)
+        tail.keep_position(connection, "x", reached)
+        assert tail.position(connection, "x") == reached
+
+
+# ---- what opens and closes
+def test_a_device_that_falls_silent(database: Database) -> None:
+    enrolled(database, "a", "b")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.look(after_s=HOUR)
+    fleet.seen("b")
+    fleet.look(after_s=120)
+    assert fleet.open == [("silent", "a", "")]
+    (opened,) = fleet.alerts()
+    fleet.restart()
+    fleet.look(after_s=600)
+    assert fleet.alerts() == [opened]
+    fleet.seen("a")
+    fleet.look(after_s=60)
+    (closed,) = fleet.alerts(State.CLOSED)
+    assert (fleet.open, closed.key) == ([], opened.key)
+
+
+def test_nobody_is_silent_because_the_controller_was_away(database: Database) -> None:
+    enrolled(database, "a", "gone")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.look(after_s=HOUR + 120)
+    fleet.seen("a")
+    fleet.look(after_s=60)
+    assert fleet.open == [("silent", "gone", "")]
+    fleet.now_s += 10 * HOUR
+    fleet.restart()
+    fleet.look()
+    fleet.look(after_s=HOUR - 120)
+    assert fleet.open == [("silent", "gone", "")]
+    fleet.look(after_s=240)
+    assert fleet.open == [("silent", "a", ""), ("silent", "gone", "")]
+
+
+def test_a_clock_that_jumps_makes_nobody_silent(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.look(after_s=HOUR / 2)
+    fleet.now_s += 365 * 24 * HOUR
+    fleet.look(after_s=60)
+    assert fleet.open == []
+    fleet.says("a", "vitals", hot(99))
+    fleet.look(after_s=60)
+    fleet.now_s = HOUR
+    fleet.look(after_s=60)
+    fleet.says("a", "updates", update("rolled_back"))
+    fleet.look(after_s=60)
+    assert ("rollback", "a", "m") in fleet.open
+
+
+def test_a_device_that_leaves_closes_what_it_opened(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.look(after_s=HOUR + 120)
+    with database.write() as connection:
+        devices.revoke(connection, "a", "sold", fleet.now)
+    fleet.look(after_s=60)
+    (closed,) = fleet.alerts(State.CLOSED)
+    assert closed.evidence["closed_because"] == "the device is not enrolled any more"
+
+
+def test_heat_has_to_last_also_across_a_restart(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    for celsius in (90.0, 91.0):
+        fleet.says("a", "vitals", hot(celsius))
+        fleet.look(after_s=60)
+        assert fleet.open == []
+        fleet.restart()
+    fleet.says("a", "vitals", hot(92.0))
+    fleet.look(after_s=60)
+    assert fleet.open == [("temperature", "a", "")]
+    assert fleet.alerts()[0].evidence == {"zone": "cpu", "celsius": 92.0}
+    fleet.says("a", "vitals", hot(81.0))
+    fleet.look(after_s=60)
+    assert fleet.open != []
+    fleet.says("a", "vitals", hot(79.0))
+    fleet.look(after_s=60)
+    assert fleet.open == []
+
+
+def test_a_slot_whose_runs_fail(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    for requests, failed in ((100, 0), (105, 2), (110, 4)):
+        fleet.says("a", "statistics", counters(requests, failed))
+        fleet.look(after_s=60)
+    assert fleet.open == [("errors", "a", "m")]
+    fleet.says("a", "statistics", counters(200, 4))
+    fleet.look(after_s=60)
+    assert fleet.open == []
+
+
+def test_a_roll_back_is_told_until_a_release_is_committed(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.says("a", "updates", update("rolled_back"))
+    fleet.look(after_s=60)
+    fleet.restart()
+    fleet.look(after_s=600)
+    (opened,) = fleet.alerts()
+    assert (opened.rule, opened.summary) == ("rollback", "a gave up m 2: latency")
+    fleet.says("a", "updates", update("committed"))
+    fleet.look(after_s=60)
+    assert (fleet.open, len(fleet.alerts(None))) == ([], 1)
+
+
+def test_a_clock_ahead_and_a_signed_role_that_ends(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    ends = [NOW + timedelta(days=10)]
+    fleet.restart(sources=[lambda now: [repository("targets", ends[0], now, 14.0)]])
+    fleet.look()
+    fleet.says("a", "vitals", {}, ahead_s=900)
+    fleet.look(after_s=60)
+    assert fleet.open == [("clock", "a", ""), ("repository", "", "targets")]
+    fleet.says("a", "vitals", {}, ahead_s=0)
+    ends[0] += timedelta(days=180)
+    fleet.look(after_s=2 * HOUR)
+    assert ("repository", "", "targets") not in fleet.open
+    assert ("clock", "a", "") not in fleet.open
+
+
+def certified(fleet: WatchedFleet, serial: str, days: float) -> None:
+    expires = fleet.now + timedelta(days=days)
+    with fleet.database.write() as connection:
+        certificates.add(connection, Certificate(serial, "a", fleet.now, expires))
+
+
+def test_a_certificate_that_was_not_renewed(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database, silent_s=0)
+    certified(fleet, "01", 14.5)
+    fleet.look()
+    assert fleet.open == []
+    fleet.now_s += 24 * HOUR
+    fleet.look()
+    assert fleet.open == [("certificate", "a", "")]
+    certified(fleet, "02", 90)
+    fleet.look(after_s=2 * HOUR)
+    assert fleet.open == []
+
+
+PAUSE = {"kind": "decided", "decision": "pause", "reason": "3 of 9 failed", "halt": True, "evidence": {}}
+ABORT = {"kind": "decided", "decision": "abort", "reason": "3 of 9 failed", "evidence": {}}
+OFFER = {"kind": "decided", "decision": "offer", "device": "a"}
+BY_HAND = {"kind": "paused", "by": "bob", "reason": 'odd "decision":"pause" words'}
+
+
+def test_a_rollout_that_stops_by_itself(database: Database) -> None:
+    fleet = WatchedFleet(database)
+    fleet.rollout("one", "paused", OFFER, PAUSE, OFFER)
+    fleet.rollout("two", "paused", OFFER, BY_HAND)
+    fleet.rollout("three", "aborted", ABORT, OFFER)
+    fleet.rollout("four", "running", OFFER)
+    fleet.look()
+    assert fleet.open == [("halted", "", "one"), ("halted", "", "three")]
+    assert fleet.alerts()[0].summary.endswith("stopped: 3 of 9 failed")
+    fleet.rollout("one", "running", {"kind": "resumed", "by": "bob"})
+    fleet.look(after_s=60)
+    assert fleet.open == [("halted", "", "three")]
+    fleet.rollout("one", "paused", BY_HAND)
+    fleet.rollout("two", "paused", PAUSE)
+    fleet.look(after_s=60)
+    assert fleet.open == [("halted", "", "three"), ("halted", "", "two")]
+    fleet.look(after_s=25 * HOUR)
+    assert fleet.open == [("halted", "", "two")]
+    fleet.restart()
+    fleet.look(after_s=120)
+    assert fleet.open == [("halted", "", "two")]
+
+
+# ---- who looks
+def test_who_leads_no_more_changes_nothing(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database)
+    fleet.look()
+    fleet.look(after_s=HOUR + 60)
+    before = content(database)
+    with pytest.raises(FencedError):
+        fleet.watch.look(99, fleet.now + timedelta(minutes=1))
+    assert content(database) == before
+
+
+def test_listeners_hear_each_row_once_however_many_come_at_once(database: Database) -> None:
+    enrolled(database, "a", "b")
+    fleet = WatchedFleet(database, rows_limit=3, pages_limit=4)
+    heard: list[Sequence[Any]] = []
+    fleet.restart(listeners=[heard.append])
+    fleet.look()
+    for number in range(20):
+        fleet.says("ab"[number % 2], "vitals", {"n": number})
+    fleet.look(after_s=1)
+    fleet.restart(listeners=[heard.append])
+    fleet.look(after_s=60)
+    numbers = [row.row.document["n"] for rows in heard for row in rows]
+    assert numbers == list(range(20))
+
+
+def test_what_is_open_at_one_time_is_bounded_and_the_rest_counted(database: Database) -> None:
+    enrolled(database, *(f"d{number}" for number in range(8)))
+    fleet = WatchedFleet(database, open_limit=5)
+    fleet.look()
+    fleet.look(after_s=HOUR + 60)
+    assert len(fleet.open) == 5
+    assert fleet.counts["alerts_left_out"] >= 1

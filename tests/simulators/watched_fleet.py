@@ -1,0 +1,85 @@
+"""A fleet in a database, as alerts see it: devices that speak and fall silent, and a leader who looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from fleet.database import alerts, devices, rollouts, telemetry
+from fleet.database.alerts import Alert, State
+from fleet.database.engine import Database
+from fleet.database.intake import Batch, Row
+from fleet.database.leader import candidate
+from fleet.database.rollouts import NewFact, StoredRollout
+from fleet.database.settings import TelemetrySettings
+from fleet.watch.look import Watch
+from fleet.watch.settings import AlertSettings
+from tests.simulators.databases import NOW
+
+SETTINGS = AlertSettings(settle_s=0.0, look_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0)
+STEP_S = 300.0
+
+
+class WatchedFleet:
+    """`now_s`: seconds since the beginning. Devices that `says` speak are seen, too."""
+
+    def __init__(self, database: Database, settings: AlertSettings = SETTINGS, **changes: Any) -> None:
+        self.database, self.settings = database, replace(settings, **changes)
+        self.counts: Counter[str] = Counter()
+        self.now_s = 0.0
+        self._leader = candidate(database, "leader")
+        self._numbers: Counter[str] = Counter()
+        self.restart()
+
+    @property
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.now_s)
+
+    def restart(self, **parts: Any) -> Watch:
+        """Another process goes on."""
+        self.watch = Watch(self.database, self.settings, self.counts, **parts)
+        return self.watch
+
+    def look(self, *, after_s: float = 0.0) -> None:
+        """As the leader does, again and again until so much time has passed."""
+        until_s = self.now_s + after_s
+        while True:
+            self.now_s = min(self.now_s + STEP_S, until_s)
+            fence = self._leader.stand(self.now)
+            assert fence is not None
+            self.watch.look(fence, self.now)
+            if self.now_s >= until_s:
+                return
+
+    def seen(self, *names: str) -> None:
+        with self.database.write() as connection:
+            devices.touch(connection, dict.fromkeys(names, self.now))
+
+    def says(self, device: str, stream: str, document: Mapping[str, Any], *, ahead_s: float = 0.0) -> None:
+        self.now_s += 1
+        self._numbers[device + stream] += 1
+        row = Row(self._numbers[device + stream], self.now + timedelta(seconds=ahead_s), stream, document)
+        with self.database.write() as connection:
+            telemetry.receive(connection, device, Batch(stream, 1, [row]), self.now, TelemetrySettings())
+        self.seen(device)
+
+    def rollout(self, name: str, state: str, *happened: Mapping[str, Any]) -> None:
+        """Facts by their JSON form."""
+        with self.database.write() as connection:
+            known = {found.id for found in rollouts.page(connection, self.database.settings)}
+            if name not in known:
+                made = StoredRollout(name, f"the {name}", "m", "t", "draft", {}, self.now, "alice")
+                rollouts.create(connection, made)
+            facts = [NewFact(self.now, str(fact["kind"]), "", fact) for fact in happened]
+            rollouts.record(connection, name, facts, self.database.settings, state=state)
+
+    def alerts(self, state: State | None = State.OPEN) -> list[Alert]:
+        with self.database.read() as connection:
+            return list(alerts.page(connection, self.database.settings, state=state))
+
+    @property
+    def open(self) -> list[tuple[str, str, str]]:
+        return sorted((alert.rule, alert.device, alert.subject) for alert in self.alerts())
