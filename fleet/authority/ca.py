@@ -45,6 +45,11 @@ class Authority:
         return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.trusted)
 
     @property
+    def certificate_pem(self) -> bytes:
+        """Of the CA that signs now."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
     def key_pem(self) -> bytes:
         """PKCS #8, not encrypted: whoever has it can be any device."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

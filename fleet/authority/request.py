@@ -6,6 +6,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
 
 from fleet.authority.settings import AuthoritySettings
 from gateway.domain.errors import Fault, RequestError
@@ -32,6 +33,15 @@ def requested_key(request_pem: bytes, settings: AuthoritySettings) -> PublicKey:
     if not request.is_signature_valid:
         raise _refused("it is not signed by the key it is for")
     return key
+
+
+def requested_name(request_pem: bytes) -> str:
+    """The common name of a request whose key was read: what the device would like to be called; "" where none is."""
+    try:
+        names = x509.load_pem_x509_csr(request_pem.strip()).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except (ValueError, UnsupportedAlgorithm):
+        return ""
+    return str(names[0].value) if len(names) == 1 and isinstance(names[0].value, str) else ""
 
 
 def _parsed(request_pem: bytes, limit_bytes: int) -> x509.CertificateSigningRequest:

@@ -62,6 +62,26 @@ def revoke_all(connection: Connection, device: str, because: str, now: datetime)
     return connection.execute(held.values(revoked=now, revoked_because=because)).rowcount
 
 
+def revoke_other_keys(connection: Connection, device: str, key_digest: str, because: str, now: datetime) -> int:
+    """All of a device that hold and are for another key; how many."""
+    held = sa.update(certificates).where(certificates.c.device == device, certificates.c.revoked.is_(None))
+    others = held.where(certificates.c.key_digest != key_digest)
+    return connection.execute(others.values(revoked=now, revoked_because=because)).rowcount
+
+
+def issued_since(connection: Connection, device: str, since: datetime) -> int:
+    """How many a device was given after that time."""
+    mine = (certificates.c.device == device, certificates.c.issued > since)
+    return int(connection.execute(sa.select(sa.func.count()).where(*mine)).scalar_one())
+
+
+def has_key(connection: Connection, device: str, key_digest: str, since: datetime) -> bool:
+    """Whether the device was given one for this key after that time, and it is not revoked."""
+    mine = (certificates.c.device == device, certificates.c.key_digest == key_digest, certificates.c.issued > since)
+    held = sa.select(certificates.c.serial).where(*mine, certificates.c.revoked.is_(None))
+    return connection.execute(held.limit(1)).first() is not None
+
+
 def revoked(
     connection: Connection, now: datetime, settings: DatabaseSettings, *, after: str = "", limit_rows: int = 1000
 ) -> tuple[Certificate, ...]:

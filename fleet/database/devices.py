@@ -146,9 +146,34 @@ def report(
     slots = bounded(running, SLOTS_LIMIT, "slots")
     _change(connection, device, health=health, health_details=details or {})
     connection.execute(sa.delete(device_running).where(device_running.c.device == device))
-    rows = [{"device": device, **{name: getattr(entry, name) for name in Running.__slots__}} for entry in slots]
+    rows = [{"device": device, **_fields(entry)} for entry in slots]
     if rows:
         connection.execute(sa.insert(device_running), rows)
+
+
+def report_slots(connection: Connection, device: str, running: Iterable[Running], gone: Iterable[str]) -> None:
+    """What changed of what it runs: these slots are so now, those are no more. Raises ConflictError for an unknown
+    device, RefusedError."""
+    slots, over = bounded(running, SLOTS_LIMIT, "slots"), bounded(gone, SLOTS_LIMIT, "slots")
+    mine = device_running.c.device == device
+    if over:
+        connection.execute(sa.delete(device_running).where(mine, device_running.c.slot.in_(over)))
+    if slots:
+        add = adding(connection, device_running)
+        names = [name for name in Running.__slots__ if name != "slot"]
+        changed = add.on_conflict_do_update(
+            index_elements=[device_running.c.device, device_running.c.slot],
+            set_={name: add.excluded[name] for name in names},
+        )
+        connection.execute(changed, [{"device": device, **_fields(entry)} for entry in slots])
+    count = connection.execute(sa.select(sa.func.count()).select_from(device_running).where(mine)).scalar_one()
+    if count > SLOTS_LIMIT:
+        raise RefusedError(f"more than {SLOTS_LIMIT} slots of one device; a device has at most that many")
+
+
+def report_health(connection: Connection, device: str, health: str, details: Json, profile: str = "") -> None:
+    """How it is; `profile` "": it does not say. Raises AbsentError."""
+    _change(connection, device, health=health, health_details=details, **({"profile": profile} if profile else {}))
 
 
 def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
@@ -245,6 +270,10 @@ def _device(row: Row[Any], tags: set[str], running: list[Running], seen: datetim
     fields |= {"state": State(row.state), "serial": row.serial or "", "accelerators": tuple(row.accelerators)}
     slots = tuple(sorted(running, key=lambda entry: entry.slot))
     return Device(**fields, tags=frozenset(tags), running=slots, seen=seen)
+
+
+def _fields(entry: Running) -> dict[str, object]:
+    return {name: getattr(entry, name) for name in Running.__slots__}
 
 
 def _change(connection: Connection, device: str, **values: object) -> None:

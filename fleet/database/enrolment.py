@@ -68,6 +68,12 @@ def create(
     return int(connection.execute(add.returning(tokens.c.id)).scalar_one())
 
 
+def find(connection: Connection, text: str) -> EnrolmentToken | None:
+    """The token that somebody presents, used, expired or not."""
+    row = connection.execute(sa.select(tokens).where(tokens.c.digest == read_credential(text).digest)).one_or_none()
+    return _token(row) if row else None
+
+
 def redeem(connection: Connection, text: str, device: str, now: datetime) -> EnrolmentToken:
     """Use it up for this device: of all who try at the same time, one succeeds. Raises TokenRefusedError."""
     fits = sa.or_(tokens.c.device == "", tokens.c.device == device)

@@ -115,6 +115,17 @@ def facts_of(
     return tuple(StoredFact(*row) for row in connection.execute(statement))
 
 
+def of_device(
+    connection: Connection, device: str, slots: Iterable[str], states: Iterable[str]
+) -> tuple[StoredRollout, ...]:
+    """Rollouts of these slots, in these states, that know something of the device."""
+    named = sa.select(facts.c.rollout).where(facts.c.device == device).distinct()
+    wanted = (rollouts.c.id.in_(named), rollouts.c.slot.in_(list(slots)), rollouts.c.state.in_(list(states)))
+    return tuple(
+        StoredRollout(*row) for row in connection.execute(sa.select(rollouts).where(*wanted).order_by(rollouts.c.id))
+    )
+
+
 def page(
     connection: Connection,
     settings: DatabaseSettings,

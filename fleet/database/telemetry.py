@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -25,11 +25,13 @@ STALE = "of a boot that is forgotten"
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The device may forget all rows up to `contiguous`. `stored`: rows that are new; `left`: others, by reason."""
+    """The device may forget all rows up to `contiguous`. `stored`: how many are new; `left`: others, by reason;
+    `fresh`: those that are new, in their order."""
 
     contiguous: int
     stored: int
     left: Mapping[str, int]
+    fresh: Sequence[Row] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def receive(
         added = {"rows": len(taken.rows), "bytes": added_bytes, "lost": taken.lost}  # the sweep subtracts meanwhile
         more = {name: telemetry_sources.c[name] + number for name, number in added.items()}
         connection.execute(change.values(**after, **more))
-    return Acknowledged(taken.received.contiguous, len(taken.rows), taken.left)
+    return Acknowledged(taken.received.contiguous, len(taken.rows), taken.left, taken.rows)
 
 
 def sources(connection: Connection, device: str) -> tuple[Source, ...]:

@@ -1,0 +1,171 @@
+"""`/v1/self/…`: what a device asks and tells, known by its certificate; it sees nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, cast
+
+from litestar import Response, get, post, put
+from litestar.params import FromQuery, JSONBody, RawBody
+from msgspec import Meta, Struct
+
+from fleet.access import Action
+from fleet.api.enrol import chain
+from fleet.api.identity import ACTION, Call, allow_self, control_of
+from fleet.api.pages import moment
+from fleet.control.intake import Acknowledgement
+from fleet.serving.asgi import Scope, peer_of
+
+REQUEST_CHARACTERS = 16_384
+NO_STORE = {"cache-control": "no-store"}
+
+
+class RenewalAsked(Struct, forbid_unknown_fields=True, frozen=True):
+    """`csr`: PKCS #10 in PEM, for another key than the device has now."""
+
+    csr: Annotated[str, Meta(max_length=REQUEST_CHARACTERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The next certificate, and the CA's; the one before holds until it expires."""
+
+    certificate: str
+    chain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Of each stream and boot: nothing is missing up to this number."""
+
+    acknowledged: Sequence[Acknowledgement]
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticsRequest:
+    """`wanted`: of doctor, log, status, vitals. Nobody waits for the answer after `expires`."""
+
+    id: int
+    wanted: Sequence[str]
+    expires: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosticsRequests:
+    """What operators ask this device for, the oldest first."""
+
+    requests: Sequence[DiagnosticsRequest]
+
+
+@get(
+    "/v1/self/assignment",
+    opt={ACTION: Action.SELF_ASSIGNMENT},
+    sync_to_thread=True,
+    summary="What this device is to run, signed by the director",
+)
+def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]:
+    """TUF targets metadata. 304 where If-None-Match names what holds; with a `nonce` always a document that repeats
+    it."""
+    allow_self(request)
+    control = control_of(request)
+    named = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"')
+    found = control.director.assigned(serial_of(request), control.clock(), etag=named, nonce=nonce)
+    headers = {"etag": f'"{found.digest}"', **NO_STORE}
+    if found.content is None:
+        return Response(b"", status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return Response(found.content, media_type="application/json", headers=headers)
+
+
+@put(
+    "/v1/self/inventory",
+    opt={ACTION: Action.SELF_INVENTORY},
+    sync_to_thread=True,
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="What this device found in itself",
+)
+def put_inventory(request: Call, body: RawBody) -> None:
+    """As `edge-gateway probe --json` says it; gzip."""
+    allow_self(request)
+    control = control_of(request)
+    control.inventories.keep(serial_of(request), body, encoding_of(request), control.clock())
+
+
+@post(
+    "/v1/self/telemetry",
+    opt={ACTION: Action.SELF_TELEMETRY},
+    sync_to_thread=True,
+    status_code=HTTPStatus.OK,
+    summary="What this device tells of itself",
+)
+def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
+    """Lines of JSON (application/x-ndjson), gzip: records and gaps. All are on the disk when this answers."""
+    allow_self(request)
+    control = control_of(request)
+    return Acknowledged(control.intake.take(serial_of(request), body, encoding_of(request), control.clock()))
+
+
+@post(
+    "/v1/self/certificate",
+    opt={ACTION: Action.SELF_CERTIFICATE},
+    sync_to_thread=True,
+    status_code=HTTPStatus.OK,
+    summary="Another certificate for this device",
+)
+def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
+    """For another key; from two thirds of a certificate's life on devices ask."""
+    allow_self(request)
+    control = control_of(request)
+    made = control.enrolling.renew(serial_of(request), data.csr.encode(errors="replace"), control.clock())
+    return Renewed(made.pem.decode(), chain(control))
+
+
+@get(
+    "/v1/self/diagnostics",
+    opt={ACTION: Action.SELF_DIAGNOSTICS},
+    sync_to_thread=True,
+    summary="What operators ask this device for",
+)
+def get_diagnostics(request: Call) -> DiagnosticsRequests:
+    """Its assignment says whether there is something."""
+    allow_self(request)
+    control = control_of(request)
+    waiting = control.inventories.asked(serial_of(request), control.clock())
+    return DiagnosticsRequests([DiagnosticsRequest(one.id, one.wanted, moment(one.expires)) for one in waiting])
+
+
+@post(
+    "/v1/self/diagnostics",
+    opt={ACTION: Action.SELF_DIAGNOSTICS},
+    sync_to_thread=True,
+    status_code=HTTPStatus.NO_CONTENT,
+    summary="This device's answer to a request",
+)
+def post_diagnostics(request: Call, body: RawBody) -> None:
+    """`{"id", "answer": {…}}`, gzip. 404 for what was not asked, 409 for a second answer or one that is too late."""
+    allow_self(request)
+    control = control_of(request)
+    control.inventories.answered(serial_of(request), body, encoding_of(request), control.clock())
+
+
+def serial_of(request: Call) -> str:
+    """Of the certificate that `allow_self` let in."""
+    certificate = peer_of(cast("Scope", request.scope)).certificate
+    return certificate.serial if certificate else ""
+
+
+def encoding_of(request: Call) -> str:
+    """How the body is packed."""
+    said: Any = request.headers.get("content-encoding", "")
+    return str(said).strip().lower()
+
+
+HANDLERS = (
+    get_assignment,
+    put_inventory,
+    post_telemetry,
+    post_certificate,
+    get_diagnostics,
+    post_diagnostics,
+)

@@ -1,0 +1,257 @@
+"""Each device's assignment, signed when it is asked for and something of it changed, half of its life is over, or a
+nonce asks for one of its own. Most polls end with what the device has already.
+
+Two replicas never give one version twice: the database says which is next, and keeps the document before anybody gets
+it. A release that its owner withdrew, or that is below the floor, is not assigned whoever wants it: devices would
+refuse the whole assignment. In its place stands what the device runs, else the slot is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from securesystemslib.signer import Signer
+
+from fleet.assignments import next_assignment
+from fleet.control.callers import admitted
+from fleet.control.director_published import Publication, Publications
+from fleet.control.door import Door
+from fleet.control.settings import DirectorSettings
+from fleet.database import assignments, desired, devices, events
+from fleet.database.assignments import StoredAssignment
+from fleet.database.desired import Desired
+from fleet.database.engine import Connection, Database
+from fleet.database.events import Event
+from fleet.database.polling import Polled
+from fleet.database.seen import Seen
+from fleet.roles import add_signature
+from fleet.settings import FleetSettings
+from gateway.domain.assignment import Assignment, Target
+from gateway.domain.errors import Fault, RequestError
+from gateway.trust.assignment_form import NONCE, assignment_metadata
+from gateway.trust.settings import DEFAULTS
+
+BARRED = "release-barred"
+"""Kind of the event: what a device is to run may not be assigned."""
+ASKED = "+diagnostics"
+"""Of a basis, where the assignment says that a request for diagnostics waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`digest`: the ETag; `content` None: it is what the device has."""
+
+    digest: str
+    content: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why."""
+
+    targets: Mapping[str, Target]
+    attempts: Mapping[str, int]
+    barred: Sequence[tuple[Desired, str]]
+
+
+class Director:
+    """One per process; any thread may ask. `signers`: keys that lie here; those of the director sign."""
+
+    def __init__(
+        self,
+        database: Database,
+        publications: Publications,
+        signers: Sequence[Signer],
+        settings: tuple[DirectorSettings, FleetSettings],
+        *,
+        seen: Seen,
+        counts: Counter[str],
+    ) -> None:
+        self._database, self._publications, self._signers = database, publications, tuple(signers)
+        (self._settings, self._documents), self._seen, self._counts = settings, seen, counts
+        self._door = Door(self._settings.signings_at_once, self._settings.signing_wait_s)
+        self._signing = threading.Lock()
+
+    def assigned(self, serial: str, now: datetime, *, etag: str = "", nonce: str = "") -> Answered:
+        """What the device with this certificate is to run. `etag`: the digest that it has; `nonce`: it wants a document
+        that repeats it.
+
+        Raises RequestError: UNAUTHENTICATED, INVALID for a nonce that is none, UNAVAILABLE where nothing is published
+        or the director's keys are not here, OVERLOADED.
+        """
+        if not NONCE.fullmatch(nonce):
+            raise RequestError(Fault.INVALID, "a nonce has at most 128 letters, digits, '-' and '_'")
+        with self._database.glance() as connection:
+            polled = admitted(connection, serial, now)
+        self._seen.note(polled.device, now)
+        if nonce or not self._stands(polled, self._publications.current(), now):
+            return self._anew(polled, now, nonce, etag)
+        return self._as_it_was(polled, etag)
+
+    # ---- whether what was signed still stands ------------------------------------------------------------------------
+    def _stands(self, polled: Polled, publication: Publication, now: datetime) -> bool:
+        if not polled.version or polled.revision != polled.signed_revision:
+            return False
+        return polled.basis == _basis(publication, polled) and now < self._renewal(polled)
+
+    def _renewal(self, polled: Polled) -> datetime:
+        """Devices that were signed for together are not all signed for again together."""
+        if polled.issued is None or polled.expires is None:
+            return datetime.min.replace(tzinfo=polled.certificate_expires.tzinfo)
+        life, spread = polled.expires - polled.issued, _place(polled.device, polled.digest)
+        return polled.issued + life * self._settings.renew_share * (0.75 + 0.25 * spread)
+
+    def _as_it_was(self, polled: Polled, etag: str) -> Answered:
+        if etag == polled.digest:
+            return Answered(etag, None)
+        with self._database.glance() as connection:
+            stored = assignments.current(connection, polled.device)
+        if stored is None:
+            raise RequestError(Fault.UNAVAILABLE, "the assignment is being signed anew; ask again")
+        return Answered(stored.digest, stored.content)
+
+    def _anew(self, polled: Polled, now: datetime, nonce: str, etag: str) -> Answered:
+        with self._door.entered(polled.device) as free:
+            if free:
+                stored = self._signed(polled, now, nonce)
+                return Answered(stored.digest, None if stored.digest == etag else stored.content)
+        self._counts["signing_overloaded"] += 1
+        if nonce or polled.expires is None or polled.expires <= now:
+            wait_s = self._settings.poll_s * (0.5 + _place(polled.device, str(now)))
+            problem = "many devices are signed for just now; ask again later"
+            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
+        return self._as_it_was(polled, etag)
+
+    # ---- signing -----------------------------------------------------------------------------------------------------
+    def _signed(self, polled: Polled, now: datetime, nonce: str) -> StoredAssignment:
+        publication = self._publications.fresh()
+        signers = self._keys(publication)
+        with self._database.write() as connection:
+            version = assignments.next_version(connection, polled.device)
+            wanted = desired.of_device(connection, polled.device)
+            basis = _basis(publication, polled)
+            standing = assignments.current(connection, polled.device)
+            if standing and not nonce and self._as_wanted(standing, wanted.revision, basis, now):
+                return standing
+            slots = _chosen(connection, publication, polled.device, wanted.slots)
+            made = self._document(polled, publication, slots, version=version, now=now, nonce=nonce)
+            content = self._sign(made, signers)
+            signed = StoredAssignment(
+                polled.device,
+                version,
+                hashlib.sha256(content).hexdigest(),
+                content,
+                made.issued,
+                made.expires,
+                wanted.revision,
+                basis,
+            )
+            assignments.put(connection, signed)
+            events.record(connection, _events(polled.device, slots, now), now, self._database.settings)
+        self._counts["assignments_signed"] += 1
+        return signed
+
+    def _as_wanted(self, standing: StoredAssignment, revision: int, basis: str, now: datetime) -> bool:
+        """Another replica, or this device's own question a moment ago, has signed it meanwhile."""
+        age, life = now - standing.issued, standing.expires - standing.issued
+        young = age < life * self._settings.renew_share * 0.75
+        return standing.revision == revision and standing.basis == basis and young
+
+    def _document(
+        self, polled: Polled, publication: Publication, slots: Slots, *, version: int, now: datetime, nonce: str
+    ) -> Assignment:
+        if len(slots.targets) + len(publication.files) > DEFAULTS.slots_limit:
+            counted = f"{len(slots.targets)} releases, and {len(publication.files)} profiles and policies, are too many"
+            problem = f"{counted} for one assignment: devices read {DEFAULTS.slots_limit}; publish fewer profiles"
+            raise RequestError(Fault.UNAVAILABLE, problem)
+        made = next_assignment(
+            polled.device,
+            slots.targets,
+            publication.files,
+            version=version,
+            now=now,
+            settings=self._documents,
+            nonce=nonce,
+            poll_s=self.poll_s(polled.device),
+        )
+        extra: dict[str, object] = {"attempts": dict(slots.attempts)} if slots.attempts else {}
+        return replace(made, extra=extra | ({"diagnostics": True} if polled.asked else {}))
+
+    def poll_s(self, device: str) -> int:
+        """How long a device waits between two questions: not all of them the same, so that those that begin together
+        do not go on together."""
+        spread = self._settings.poll_spread * (2 * _place(device, "poll") - 1)
+        return min(max(round(self._settings.poll_s * (1 + spread)), DEFAULTS.poll_low_s), DEFAULTS.poll_high_s)
+
+    def _keys(self, publication: Publication) -> list[Signer]:
+        """Raises RequestError UNAVAILABLE where too few of the director's keys are here."""
+        wanted = {key.keyid for key in publication.director.keys}
+        found = {signer.public_key.keyid: signer for signer in self._signers if signer.public_key.keyid in wanted}
+        if len(found) < publication.director.threshold:
+            counted = f"{publication.director.threshold} key(s) of the director must sign and {len(found)} are here"
+            problem = f"{counted}; put them into the controller's folder keys, and start it again"
+            raise RequestError(Fault.UNAVAILABLE, problem)
+        return list(found.values())
+
+    def _sign(self, made: Assignment, signers: Sequence[Signer]) -> bytes:
+        """One at a time: a token's session is not for two threads."""
+        metadata = assignment_metadata(made)
+        with self._signing:
+            for signer in signers:
+                add_signature(metadata, signer)
+        return metadata.to_bytes()
+
+
+def _chosen(connection: Connection, publication: Publication, device: str, wanted: Sequence[Desired]) -> Slots:
+    """What may be assigned of what is wanted; in place of what may not be, what the device says it runs."""
+    targets: dict[str, Target] = {}
+    attempts: dict[str, int] = {}
+    barred: list[tuple[Desired, str]] = []
+    for one in wanted:
+        problem = publication.refusal(connection, one.target, one.digest)
+        if not problem and one.target in {target.path for target in targets.values()}:
+            problem = "it is to run in two slots; a release serves in one"
+        if not problem:
+            targets[one.slot] = Target(one.target, one.size_bytes, one.digest)
+            attempts |= {one.slot: one.attempt} if one.attempt else {}
+            continue
+        barred.append((one, problem))
+    taken = {target.path for target in targets.values()}
+    for one, _ in barred:
+        there = _running(connection, publication, device, one.slot)
+        if there and there.path not in taken:
+            targets[one.slot] = there
+            taken.add(there.path)
+    return Slots(targets, attempts, barred)
+
+
+def _running(connection: Connection, publication: Publication, device: str, slot: str) -> Target | None:
+    """What the device says that it committed there, where it may be assigned."""
+    for one in devices.get(connection, device).running:
+        if one.slot == slot and one.target and not publication.refusal(connection, one.target, one.digest):
+            found = publication.published.target(one.target)
+            return Target(one.target, found.length, one.digest) if found else None
+    return None
+
+
+def _events(device: str, slots: Slots, now: datetime) -> list[Event]:
+    """Once for each slot and release."""
+    return [
+        Event(device, f"barred {one.digest} {one.slot}", now, BARRED, one.slot, one.target, one.rollout, {"why": why})
+        for one, why in slots.barred
+    ]
+
+
+def _basis(publication: Publication, polled: Polled) -> str:
+    return publication.basis + (ASKED if polled.asked else "")
+
+
+def _place(*parts: str) -> float:
+    """From 0 up to 1: always the same for the same words."""
+    digest = hashlib.sha256("\0".join(parts).encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48

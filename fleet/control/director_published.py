@@ -1,0 +1,161 @@
+"""What is published, as the director needs it: read when it changed, and asked for by every poll."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.database import desired, releases
+from fleet.database.engine import Connection, Database
+from fleet.disk import read_bounded
+from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file, root_versions
+from fleet.roles import DIRECTOR, POLICY, PROFILES, ROOT, Quorum, owner_role, quorum
+from fleet.workspace import Workspace
+from gateway.domain.assignment import Target
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.trust.distrust import Distrust
+from gateway.trust.targets import check_floor, floor_of
+
+_log = logging.getLogger(__name__)
+NOTHING = "nothing is published yet; let the publisher run edge-fleet publish"
+FRESH_S = 0.5
+"""How old what is known may be where something is to be signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """`root`: the newest, as signed. `files`: profiles and policies, which every device is assigned. `director`: whose
+    keys sign assignments. `barred`: releases that devices are to run and may not, by path and digest. `basis`: names
+    what an assignment depends on beside the desired state."""
+
+    published: Published
+    root: bytes
+    files: tuple[Target, ...]
+    director: Quorum
+    barred: frozenset[tuple[str, str]]
+    basis: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Names it."""
+        files = [(file.path, file.size_bytes, file.sha256) for file in self.files]
+        keys = [self.director.threshold, *sorted(key.keyid for key in self.director.keys)]
+        text = json.dumps([files, keys, sorted(self.barred)])
+        object.__setattr__(self, "basis", hashlib.sha256(text.encode()).hexdigest()[:32])
+
+    def refusal(self, connection: Connection, path: str, digest: str) -> str:
+        """Why this release may not be assigned; "": it may."""
+        found = self.published.target(path)
+        if found is None:
+            return "it is not published any more"
+        if found.hashes.get("sha256") != digest:
+            return "another release is published in its place"
+        try:
+            check_floor(path, lambda owner, model: self._floor(connection, owner, model))
+        except Distrust as error:
+            return str(error)
+        return ""
+
+    def _floor(self, connection: Connection, owner: str, model: str) -> str:
+        """The greatest that is published, or that ever was."""
+        role = self.published.roles.get(owner_role(owner))
+        known = releases.floor(connection, owner, model)
+        return floor_of(role.signed, owner, model, known) if role else known
+
+
+class Publications:
+    """One per process; any thread may ask."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        database: Database,
+        every_s: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workspace, self._database = workspace, database
+        self._every_s, self._monotonic = every_s, monotonic
+        self._lock = threading.Lock()
+        self._known: Publication | None = None
+        self._mark: Any = None
+        self._looked_s = float("-inf")
+
+    def current(self) -> Publication:
+        """At most `published_every_s` old; while one thread reads it anew, others go by what was known. Raises
+        RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError."""
+        return self._known_since(self._every_s)
+
+    def fresh(self) -> Publication:
+        """As it is now. Raises as `current`."""
+        return self._known_since(FRESH_S, thorough=True)
+
+    def _known_since(self, age_s: float, *, thorough: bool = False) -> Publication:
+        known = self._known
+        if known and self._monotonic() - self._looked_s < age_s:
+            return known
+        if not self._lock.acquire(blocking=known is None or thorough):
+            assert known  # noqa: S101  else it would have waited
+            return known
+        try:
+            if self._known and self._monotonic() - self._looked_s < age_s:
+                return self._known
+            return self._looked(thorough=thorough)
+        finally:
+            self._lock.release()
+
+    def _looked(self, *, thorough: bool) -> Publication:
+        """What cannot be read leaves what was known for polls that need nothing signed."""
+        mark, self._looked_s = _mark(self._workspace.public), self._monotonic()
+        if self._known and not thorough and mark == self._mark:
+            return self._known
+        try:
+            self._known, self._mark = self._read(), mark
+        except RequestError:
+            if self._known is None or thorough:
+                self._looked_s = float("-inf")
+                raise
+            _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
+        return self._known
+
+    def _read(self) -> Publication:
+        workspace = self._workspace
+        try:
+            published = workspace.published()
+            if published.root is None or published.targets is None:
+                raise RequestError(Fault.UNAVAILABLE, NOTHING)
+            name = metadata_file(ROOT, published.root.signed.version)
+            root = read_bounded(workspace.public / name, workspace.settings.document_limit_bytes)
+            director = quorum(published.targets.signed, DIRECTOR)
+        except (ConfigurationError, OSError) as error:
+            problem = f"the published repository cannot be read: {error!s:.400}"
+            raise RequestError(Fault.UNAVAILABLE, problem) from None
+        with self._database.read() as connection:
+            found = Publication(published, root, _files(published), director, frozenset())
+            wanted = desired.targets(connection)
+            barred = frozenset(pair for pair in wanted if found.refusal(connection, *pair))
+        return Publication(published, root, found.files, director, barred)
+
+
+def _files(published: Published) -> tuple[Target, ...]:
+    roles = [published.roles[name].signed for name in (PROFILES, POLICY) if name in published.roles]
+    return tuple(
+        Target(path, file.length, file.hashes["sha256"])
+        for role in roles
+        for path, file in sorted(role.targets.items())
+    )
+
+
+def _mark(public: Path) -> object:
+    """Another one once something was published."""
+    try:
+        stat = (public / METADATA / TIMESTAMP_FILE).stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino, root_versions(public)[-1:]

@@ -1,0 +1,155 @@
+"""Telemetry taken in: rows stored once each, what they say of the device kept, what they mean to rollouts recorded; all
+of one request in one transaction, and acknowledged once that is on the disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from fleet.control.callers import admitted
+from fleet.control.door import Door
+from fleet.control.intake_lines import batches, plain_body
+from fleet.control.reports import (
+    DEVICE,
+    SLOT,
+    STATE,
+    UPDATES,
+    SlotReport,
+    health,
+    name,
+    reported,
+    slot_report,
+    update_event,
+)
+from fleet.control.rollouts_record import LIVE, States, new_fact
+from fleet.control.settings import IntakeSettings
+from fleet.database import devices, events, rollouts, telemetry
+from fleet.database.engine import Connection, Database
+from fleet.database.intake import Batch, Row
+from fleet.database.rollouts import StoredRollout
+from fleet.rollouts.facts import Fact, Reported
+from fleet.rollouts.fold import fold
+from fleet.rollouts.state import IN_FLIGHT, Member, Status
+from gateway.domain.errors import Fault, RequestError
+
+CONCERNED = (*LIVE, Status.ABORTED.value)
+"""Stored states of rollouts to which a report may mean something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Nothing is missing of this stream and boot up to number `seq`."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+
+
+class Intake:
+    """One per process; any thread may ask."""
+
+    def __init__(self, database: Database, settings: IntakeSettings, states: States, counts: Counter[str]) -> None:
+        self._database, self._settings, self._states, self._counts = database, settings, states, counts
+        self._door = Door(settings.at_once, settings.wait_s)
+
+    def take(self, serial: str, body: bytes, encoding: str, now: datetime) -> list[Acknowledgement]:
+        """From the device with this certificate. Raises RequestError: INVALID naming the line, TOO_LARGE,
+        UNAUTHENTICATED, OVERLOADED."""
+        with self._door.entered(serial) as free:
+            if not free:
+                self._counts["telemetry_overloaded"] += 1
+                problem = "telemetry of many devices, or of this one, is being stored; send it again later"
+                raise RequestError(Fault.OVERLOADED, problem)
+            content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
+            limits = {"lines_limit": self._settings.lines_limit, "sources_limit": self._settings.sources_limit}
+            found = batches(content, **limits)
+            self._check(found)
+            with self._database.write() as connection:
+                device = admitted(connection, serial, now).device
+                return self._stored(connection, device, found, now)
+
+    def _check(self, found: Sequence[Batch]) -> None:
+        """The bound of one batch is that of a request."""
+        limit = self._database.settings.telemetry.batch_limit_rows
+        if sum(len(batch.rows) for batch in found) > limit:
+            raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
+
+    def _stored(
+        self, connection: Connection, device: str, found: Sequence[Batch], now: datetime
+    ) -> list[Acknowledgement]:
+        said: list[Acknowledgement] = []
+        fresh: dict[str, list[Row]] = {}
+        for batch in found:
+            answer = telemetry.receive(connection, device, batch, now, self._database.settings.telemetry)
+            said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
+            fresh.setdefault(batch.stream, []).extend(answer.fresh)
+            self._counts["telemetry_rows"] += answer.stored
+            for reason, count in answer.left.items():
+                self._counts[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
+        self._heard(connection, device, fresh.get(STATE, ()), fresh.get(UPDATES, ()), now)
+        return said
+
+    def _heard(
+        self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
+    ) -> None:
+        """What new rows say: of the device, of its slots, of updates that ended."""
+        if not state and not updates:
+            return
+        slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
+        self._describe(connection, device, state, slots)
+        said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
+        said += [(one.slot, one.report) for one in slots]
+        reports = [(slot, report) for slot, report in said if slot and report]
+        concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
+        self._record_events(connection, device, updates, concerned, now)
+        for rollout in concerned:
+            self._record(connection, rollout, [report for slot, report in reports if slot == rollout.slot], now)
+
+    def _describe(self, connection: Connection, device: str, state: Sequence[Row], slots: Iterable[SlotReport]) -> None:
+        latest = {one.slot: one.running for one in slots}
+        if latest:
+            there = [running for running in latest.values() if running]
+            devices.report_slots(connection, device, there, [slot for slot, running in latest.items() if not running])
+        how = [found for row in state if row.kind == DEVICE and (found := health(row.document))]
+        if how:
+            devices.report_health(connection, device, how[-1].state, how[-1].details, how[-1].profile)
+
+    def _record_events(
+        self,
+        connection: Connection,
+        device: str,
+        updates: Sequence[Row],
+        concerned: Sequence[StoredRollout],
+        now: datetime,
+    ) -> None:
+        named = {(rollout.slot, rollout.target): rollout.id for rollout in concerned}
+        ended = (update_event(device, row) for row in updates)
+        found = [replace(one, rollout=named.get((one.slot, one.target), "")) for one in ended if one]
+        events.record(connection, found, now, self._database.settings)
+
+    # ---- facts -------------------------------------------------------------------------------------------------------
+    def _record(
+        self, connection: Connection, rollout: StoredRollout, reports: Sequence[Reported], now: datetime
+    ) -> None:
+        """Of these the ones that change something, in their order."""
+        known = self._states.read(connection, rollout.id, self._database.settings)
+        self._states.keep(known)
+        state, changed = known.state, []
+        for report in reports:
+            after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
+            if self._matters(state.members.get(report.device), after.members.get(report.device), now):
+                state = after
+                changed.append(report)
+        if changed:
+            facts = [new_fact(now, report) for report in changed]
+            rollouts.record(connection, rollout.id, facts, self._database.settings)
+            self._counts["reports_recorded"] += len(changed)
+        self._counts["reports_without_effect"] += len(reports) - len(changed)
+
+    def _matters(self, before: Member | None, after: Member | None, now: datetime) -> bool:
+        if before is None or after is None or before == after:
+            return False
+        goes_on = before.state is after.state and before.state in IN_FLIGHT
+        return not goes_on or now - before.heard_at >= timedelta(seconds=self._settings.heard_every_s)

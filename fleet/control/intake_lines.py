@@ -1,0 +1,153 @@
+"""What a device sends, as values: gzip against a bound, a JSON document, lines of telemetry. Pure.
+
+Whoever sends it may mean ill: sizes are known before anything is believed, and a line that is none is named.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fleet.database.columns import EPOCH
+from fleet.database.intake import Batch, Row
+from fleet.problems import ProblemError
+from gateway.domain.errors import Fault, RequestError
+
+GZIP = 31
+"""zlib's `wbits` for gzip with its header and checksum."""
+PIECE_BYTES = 65_536
+UNSUPPORTED_MEDIA = 415
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+NUMBER_LIMIT = 2**63
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A record, or a gap (`last`): numbers that the device dropped. What else it says is not asked for."""
+
+    stream: str
+    boot_epoch: int
+    seq: int
+    at: str = ""
+    kind: str = ""
+    document: dict[str, Any] | None = None
+    last: int | None = None
+
+
+@dataclass(slots=True)
+class _Source:
+    rows: list[Row] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+
+
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def plain_body(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    """A request's body, unpacked. Raises RequestError TOO_LARGE before there is more of it than `limit_bytes`, INVALID
+    for what is no gzip; ProblemError 415 for another encoding."""
+    if encoding in {"", "identity"}:
+        return _bounded(body, limit_bytes)
+    if encoding != "gzip":
+        raise ProblemError(UNSUPPORTED_MEDIA, f"the encoding {encoding!r:.40} is not understood; send gzip, or none")
+    try:
+        return _unpacked(body, limit_bytes)
+    except zlib.error as error:
+        raise RequestError(Fault.INVALID, f"the body is no gzip: {error!s:.200}") from None
+
+
+def document_of(content: bytes) -> dict[str, Any]:
+    """A JSON object. Raises RequestError INVALID."""
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise RequestError(Fault.INVALID, f"the body is no JSON object: {error!s:.200}") from None
+
+
+def batches(content: bytes, *, lines_limit: int, sources_limit: int) -> list[Batch]:
+    """Lines by stream and boot, in the order in which these first come. Raises RequestError INVALID that names the
+    line, TOO_LARGE."""
+    found: dict[tuple[str, int], _Source] = {}
+    for number, text in _lines(content, lines_limit):
+        line = _read(number, text)
+        source = found.setdefault((line.stream, line.boot_epoch), _Source())
+        if len(found) > sources_limit:
+            raise RequestError(
+                Fault.TOO_LARGE, f"more than {sources_limit} streams and boots at once; send fewer lines"
+            )
+        if line.last is not None:
+            source.lost.append((line.seq, line.last))
+        else:
+            source.rows.append(Row(line.seq, _time(number, line.at), line.kind, _document(number, line)))
+    return [Batch(stream, epoch, source.rows, source.lost) for (stream, epoch), source in found.items()]
+
+
+def _unpacked(body: bytes, limit_bytes: int) -> bytes:
+    """One or several members (RFC 1952, 2.2). A bomb is given up as soon as it is one."""
+    plain = bytearray()
+    while body:
+        inflating = zlib.decompressobj(GZIP)
+        while body and not inflating.eof:
+            plain += inflating.decompress(body, min(PIECE_BYTES, limit_bytes + 1 - len(plain)))
+            if len(plain) > limit_bytes:
+                raise _too_large(limit_bytes)
+            body = inflating.unconsumed_tail
+        plain += inflating.flush()  # what the last bytes stand for: some kilobytes
+        if not inflating.eof:
+            raise zlib.error("it ends before its end")
+        body = inflating.unused_data
+    return _bounded(bytes(plain), limit_bytes)
+
+
+def _bounded(content: bytes, limit_bytes: int) -> bytes:
+    if len(content) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return content
+
+
+def _too_large(limit_bytes: int) -> RequestError:
+    return RequestError(Fault.TOO_LARGE, f"the body has more than {limit_bytes} bytes unpacked; send less at once")
+
+
+def _lines(content: bytes, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Numbered from 1; empty ones are passed over, and count."""
+    if content.count(b"\n") > limit:
+        raise RequestError(Fault.TOO_LARGE, f"more than {limit} lines at once; send fewer")
+    for number, text in enumerate(content.split(b"\n"), 1):
+        if text.strip():
+            yield number, text
+
+
+def _read(number: int, text: bytes) -> Line:
+    try:
+        line = _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise _odd(number, f"{error!s:.200}") from None
+    numbers = (line.boot_epoch, line.seq, line.seq if line.last is None else line.last)
+    if not all(0 <= value < NUMBER_LIMIT for value in numbers) or line.seq < 1:
+        raise _odd(number, "its numbers are from 1, its boot epoch from 0, to 2**63 - 1")
+    return line
+
+
+def _time(number: int, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or not EPOCH <= found < LATEST:
+        raise _odd(number, f"its time {text!r:.80} is none with a time zone, from 1970 on")
+    return found
+
+
+def _document(number: int, line: Line) -> Mapping[str, Any]:
+    if line.document is None:
+        raise _odd(number, "it has neither a document nor the last number of a gap")
+    return line.document
+
+
+def _odd(number: int, problem: str) -> RequestError:
+    return RequestError(Fault.INVALID, f"line {number}: {problem}; see gateway/agent/README.md")

@@ -1,0 +1,77 @@
+"""What a device found in itself, and what it answers when an operator asks how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fleet.control.callers import admitted
+from fleet.control.intake_lines import document_of, plain_body
+from fleet.control.reports import name
+from fleet.control.settings import IntakeSettings
+from fleet.database import devices, diagnostics
+from fleet.database.devices import ACCELERATORS_LIMIT
+from fleet.database.engine import Database
+from gateway.domain.errors import Fault, RequestError
+
+WANTED = "wanted"
+"""Under this key the parts stand in what is kept of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for diagnostics that waits."""
+
+    id: int
+    wanted: Sequence[str]
+    expires: datetime
+
+
+class Inventories:
+    """One per process; any thread may ask. Each method raises RequestError UNAUTHENTICATED for a certificate (its
+    serial) that opens nothing, and AwayError."""
+
+    def __init__(self, database: Database, settings: IntakeSettings) -> None:
+        self._database, self._settings = database, settings
+
+    def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
+        """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE."""
+        document = document_of(plain_body(body, encoding, self._settings.inventory_limit_bytes))
+        with self._database.write() as connection:
+            device = admitted(connection, serial, now).device
+            kinds = accelerators(document.get("accelerators"))
+            devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
+
+    def asked(self, serial: str, now: datetime) -> list[Asked]:
+        """Requests that wait for this device, the oldest first."""
+        with self._database.read() as connection:
+            device = admitted(connection, serial, now).device
+            waiting = diagnostics.waiting(connection, device, now)
+        return [Asked(one.id, _parts(one.wanted.get(WANTED)), one.expires) for one in waiting]
+
+    def answered(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
+        """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND; ConflictError for a second one."""
+        document = document_of(plain_body(body, encoding, self._settings.answer_limit_bytes))
+        number, answer = document.get("id"), document.get("answer")
+        if type(number) is not int or not isinstance(answer, dict):
+            raise RequestError(Fault.INVALID, 'an answer is {"id": NUMBER, "answer": {…}}')
+        with self._database.write() as connection:
+            device = admitted(connection, serial, now).device
+            diagnostics.answer(connection, number, device, answer, now)
+
+
+def accelerators(found: object) -> tuple[str, ...]:
+    """Kinds of what an inventory lists, each once, in their order; what is no name is left out."""
+    entries: Iterable[Any] = found if isinstance(found, list) else []
+    kinds = (name(entry.get("kind")) for entry in entries if isinstance(entry, dict))
+    return tuple(dict.fromkeys(kind for kind in kinds if kind))[:ACCELERATORS_LIMIT]
+
+
+def _profile(document: dict[str, Any]) -> str:
+    return name(document.get("profile"))
+
+
+def _parts(wanted: object) -> list[str]:
+    return [str(part) for part in wanted] if isinstance(wanted, (list, tuple)) else []

@@ -1,0 +1,189 @@
+"""What devices say of their slots, read as values: what runs there, how it is, what it means to a rollout. Pure.
+
+Devices may say anything: whatever is not as it should be is left out, and a report that names no release is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fleet.database.devices import Running
+from fleet.database.events import Event
+from fleet.database.intake import Row
+from fleet.rollouts.facts import Reported
+from fleet.rollouts.facts_form import EVIDENCE_LIMIT, LARGEST, REPORTED_STATES, TEXT_LIMIT_CHARS
+from gateway.domain.assignment import ATTEMPT_LIMIT
+from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+
+STATE, UPDATES = "state", "updates"
+"""Streams (gateway/agent/README.md, "What it tells the fleet")."""
+SLOT, DEVICE = "slot", "device"
+"""Kinds of the stream `state`."""
+GONE, HELD, COMMITTED, ROLLED_BACK = "gone", "pending", "committed", "rolled_back"
+ROLLBACK, UPDATE = "rollback", "update"
+"""Kinds of events."""
+PATH_LIMIT_CHARS = 512
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """What a device says of a slot. `running` None: it is gone; `report` None: it answers no offer."""
+
+    slot: str
+    running: Running | None
+    report: Reported | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a device says that it is."""
+
+    state: str
+    details: Mapping[str, object]
+    profile: str
+
+
+def slot_report(device: str, document: Document, at: datetime) -> SlotReport | None:
+    """A row of stream `state`, kind `slot`; None where it names no slot."""
+    slot = name(document.get("slot"))
+    if not slot:
+        return None
+    if document.get("state") == GONE:
+        return SlotReport(slot, None, None)
+    return SlotReport(slot, _running(slot, document, at), reported(device, document))
+
+
+def reported(device: str, document: Document) -> Reported | None:
+    """What a slot's state, or the end of an update, means to a rollout; None: nothing.
+
+    What is held back by the signed policy was offered. Who says that it is done is taken at the digest that it says it
+    committed, whatever it was assigned.
+    """
+    state = document.get("state")
+    state = "offered" if state == HELD else state
+    committed = document.get("committed")
+    spoken = committed.get("release") if state == COMMITTED and isinstance(committed, Mapping) else None
+    release = spoken or document.get("release")
+    if state not in REPORTED_STATES or not (isinstance(release, str) and DIGEST_PATTERN.fullmatch(release)):
+        return None
+    return Reported(device, state, release, _attempt(document), _reason(document), _evidence(document))
+
+
+def health(document: Document) -> Health | None:
+    """A row of stream `state`, kind `device`; None where it says no state."""
+    state = word(document.get("state"))
+    if not state:
+        return None
+    versions = document.get("versions")
+    known = versions if isinstance(versions, Mapping) else {}
+    details = {
+        "why": text(document.get("why")),
+        "problem": text(document.get("problem")),
+        "versions": {key: text(known.get(key)) for key in ("agent", "gateway", "python", "kernel") if known.get(key)},
+    }
+    return Health(state, {key: value for key, value in details.items() if value}, name(document.get("profile")))
+
+
+def update_event(device: str, row: Row) -> Event | None:
+    """The end of an update as an operator should see it; None where it cannot be told from others."""
+    document, key = row.document, word(row.document.get("key"))
+    state = document.get("state")
+    if not key or state not in {COMMITTED, ROLLED_BACK}:
+        return None
+    kept = {
+        "version": name(document.get("version")),
+        "release": word(document.get("release")),
+        "state": state,
+        "attempt": _attempt(document),
+        "step": word(document.get("step")),
+        "began": word(document.get("began"), 40),
+        "changed": word(document.get("changed"), 40),
+        "reason": _reason(document),
+        "evidence": dict(_evidence(document)),
+    }
+    kind = ROLLBACK if state == ROLLED_BACK else UPDATE
+    target = text(document.get("target"), PATH_LIMIT_CHARS)
+    return Event(device, key, row.at, kind, name(document.get("slot")), target, document=kept)
+
+
+def name(value: object) -> str:
+    """A name, or ""."""
+    return value if isinstance(value, str) and NAME_PATTERN.fullmatch(value) else ""
+
+
+def word(value: object, limit_chars: int = 64) -> str:
+    """What devices write in their own words, but short and plain; or ""."""
+    return value if isinstance(value, str) and len(value) <= limit_chars and _PLAIN.fullmatch(value) else ""
+
+
+def text(value: object, limit_chars: int = TEXT_LIMIT_CHARS) -> str:
+    """Words of a device's on one line that steers no terminal; "" of what is no text."""
+    if not isinstance(value, str):
+        return ""
+    return "".join(c if c.isprintable() else " " for c in value[:limit_chars])
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._:+/-]+")
+
+
+def _running(slot: str, document: Document, at: datetime) -> Running:
+    """What is committed; "" where nothing is yet."""
+    committed = document.get("committed")
+    there: Document = committed if isinstance(committed, Mapping) else {}
+    digest = there.get("release")
+    known = isinstance(digest, str) and DIGEST_PATTERN.fullmatch(digest) is not None
+    variant, accelerator = _served(document, name(there.get("version")))
+    return Running(
+        slot,
+        text(there.get("target"), PATH_LIMIT_CHARS) if known else "",
+        str(digest) if known else "",
+        variant,
+        accelerator,
+        word(document.get("state")),
+        at,
+    )
+
+
+def _served(document: Document, version: str) -> tuple[str, str]:
+    """Variant and accelerator of the version that is committed."""
+    serving = document.get("serving")
+    for one in serving[:16] if isinstance(serving, list) else []:
+        if isinstance(one, Mapping) and version and one.get("version") == version:
+            return name(one.get("variant")), name(one.get("accelerator"))
+    return "", ""
+
+
+def _attempt(document: Document) -> int:
+    attempt = document.get("attempt")
+    return attempt if type(attempt) is int and 0 <= attempt <= ATTEMPT_LIMIT else 0
+
+
+def _reason(document: Document) -> str:
+    """The first that it gives, of why it is not done."""
+    failure, held = document.get("failure"), document.get("held")
+    said = [failure.get("reason") if isinstance(failure, Mapping) else None, document.get("rejected")]
+    said += [held.get("why") if isinstance(held, Mapping) else None, document.get("waits_for")]
+    return next((found for one in said if (found := text(one))), "")
+
+
+def _evidence(document: Document) -> dict[str, float | int | str]:
+    """Measurements with a failure, as facts keep them: flat, finite, bounded."""
+    failure = document.get("failure")
+    evidence = failure.get("evidence") if isinstance(failure, Mapping) else None
+    if not isinstance(evidence, Mapping):
+        return {}
+    found: dict[str, float | int | str] = {}
+    for key, value in list(evidence.items())[:EVIDENCE_LIMIT]:
+        named = text(key)
+        if isinstance(value, str):
+            found[named] = text(value)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST:
+            found[named] = value
+    found.pop("", None)
+    return found
