@@ -10,9 +10,13 @@ class DirectorSettings:
     """`[director]`: assignments, signed on demand."""
 
     poll_s: float = 60.0  # how long devices wait between two questions
+    poll_spread: float = 0.1  # share of it by which that differs from device to device
     renew_share: float = 0.5  # of an assignment's life, after which it is signed anew
     published_every_s: float = 5.0  # how old what is known of the published repository may be
+    signings_at_once: int = 8  # further devices are answered what they had, where that still holds, or told to wait
+    signing_wait_s: float = 1.0  # how long one of them waits for its turn before that
     enrolment_token_h: float = 24.0  # how long a new enrolment token may be used, where nothing else is said
+    certificates_per_day: int = 24  # that one device is given at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,11 @@ class IntakeSettings:
     inventory_limit_bytes: int = 262_144  # of one inventory, unpacked
     telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it travels
     telemetry_unpacked_bytes: int = 8_388_608  # 8 MiB: of one request, unpacked
+    lines_limit: int = 2_000  # of one request of telemetry: records and gaps
+    sources_limit: int = 64  # streams and boots that one request speaks of
+    at_once: int = 8  # requests of telemetry that are stored at one time; further ones are told to come again
+    wait_s: float = 2.0  # how long one of them waits for its turn before that
+    heard_every_s: float = 600.0  # reports that only say that an update still goes on are recorded that often
     answer_limit_bytes: int = 1_048_576  # 1 MiB: of one answer to diagnostics, unpacked
     diagnostics_validity_h: float = 24.0  # how long a device may take to answer
 
@@ -32,7 +41,8 @@ class SchedulerSettings:
 
     turn_s: float = 2.0  # how often rollouts are looked at
     revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
-    devices_per_turn: int = 10_000  # whose membership is asked for at a time
+    devices_per_turn: int = 1_000  # whose membership is asked for at a time; all come round
+    zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
 
 
 @dataclass(frozen=True, slots=True)
