@@ -13,14 +13,14 @@ from fleet.database.engine import Connection
 from fleet.database.rows import chunks
 from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.decisions import Decision, Offer, Retry, RollBack
+from fleet.rollouts.spec import Spec
 
 
-def claimed(connection: Connection, known: Known, live: Iterable[str]) -> frozenset[str]:
-    """Devices that this rollout cannot have: another live one has offered them something for the slot, or they have
-    the same release in another slot, and a release serves in one only."""
-    others = [rollout for rollout in live if rollout != known.stored.id]
-    elsewhere = desired.elsewhere(connection, known.spec.target.path, known.spec.slot)
-    return desired.held(connection, known.spec.slot, others) | elsewhere
+def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
+    """Devices that a rollout cannot have: one of the `others` that are live has offered them something for the slot, or
+    they have the same release in another slot, and a release serves in one only."""
+    elsewhere = desired.elsewhere(connection, spec.target.path, spec.slot)
+    return desired.held(connection, spec.slot, others) | elsewhere
 
 
 def carry_out(

@@ -90,6 +90,11 @@ def new_fact(at: datetime, event: Event) -> NewFact:
     return NewFact(at, kind_of(event), getattr(subject, "device", ""), event_document(event))
 
 
+def facts_after(state: State, events: Iterable[Event], now: datetime) -> Iterable[Fact]:
+    """Events as the facts that they become."""
+    return (Fact(seq, now, event) for seq, event in enumerate(events, state.seq + 1))
+
+
 def add(
     connection: Connection,
     known: Known,
@@ -101,8 +106,7 @@ def add(
 ) -> Known:
     """Record events as the next facts of a rollout that this transaction has locked; where they leave it. `settled`:
     all that follows from them is done in this transaction. Raises ConflictError where others came since it was read."""
-    first = known.state.seq + 1
-    state = fold(known.spec, (Fact(seq, now, event) for seq, event in enumerate(events, first)), known.state)
+    state = fold(known.spec, facts_after(known.state, events, now), known.state)
     stored, sequence = _stored_as(known.stored, state, events, settled=settled), known.state.seq
     for page in [*chunks(events, settings.facts_limit_rows)] or [[]]:
         facts = [new_fact(now, event) for event in page]

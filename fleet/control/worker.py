@@ -14,11 +14,21 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """`work(now)` every `every_s`, sooner when woken. What it raises is logged, and tried again in its turn."""
+    """`work(now)` every `every_s`, sooner when woken (by `due`, too). What it raises is logged, and tried again in its
+    turn. `end` is done last, in the same thread."""
 
-    def __init__(self, name: str, every_s: float, work: Callable[[datetime], object], clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        every_s: float,
+        work: Callable[[datetime], object],
+        clock: Clock,
+        *,
+        due: threading.Event | None = None,
+        end: Callable[[], object] = lambda: None,
+    ) -> None:
         self._name, self._every_s, self._work, self._clock = name, every_s, work, clock
-        self._due, self._ended = threading.Event(), False
+        self._due, self._end, self._ended = due or threading.Event(), end, False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -37,13 +47,14 @@ class Worker:
 
     def _run(self) -> None:
         while not self._ended:
-            self._attempt()
+            self._attempt(lambda: self._work(self._clock()))
             self._due.wait(self._every_s)
             self._due.clear()
+        self._attempt(self._end)
 
-    def _attempt(self) -> None:
+    def _attempt(self, work: Callable[[], object]) -> None:
         try:
-            self._work(self._clock())
+            work()
         except (RequestError, OSError) as error:
             _log.warning("%s: %s", self._name, error)
         except Exception:  # noqa: BLE001  a thread's boundary: a defect in one turn must not be the end of all

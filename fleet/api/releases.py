@@ -1,0 +1,85 @@
+"""`/v1/releases`: what was published and verified. They are published with `edge-fleet publish`, in the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import get
+from litestar.params import FromPath, FromQuery
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, allow, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.control.catalogue import usable
+from fleet.database import releases
+from fleet.database.errors import AbsentError
+from fleet.database.releases import Known
+from gateway.domain.signed_release import target_path
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEntry:
+    """`target`: its path in the repository; `digest`, `size_bytes`: of the signed document; `floor`: the oldest version
+    that its owner allowed with it; `withdrawn`: since when it is not published any more."""
+
+    target: str
+    owner: str
+    model: str
+    version: str
+    floor: str
+    digest: str
+    size_bytes: int
+    released: str | None
+    first_read: str | None
+    withdrawn: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """With the document that its owner signed. `refused`: why no rollout may be made of it, "" where one may."""
+
+    release: ReleaseEntry
+    document: Mapping[str, Any]
+    refused: str
+
+
+@get("/v1/releases", opt={ACTION: Action.RELEASES_READ}, sync_to_thread=True, summary="Releases, by their paths")
+def list_releases(
+    request: Call, model: FromQuery[str] = "", after: FromQuery[str] = "", limit: Limit = PAGE_ROWS
+) -> Page[ReleaseEntry]:
+    """`model`: only its releases."""
+    allow(request)
+    database = control_of(request).database
+    with database.read() as connection:
+        found = releases.page(connection, database.settings, model=model, after=after, limit_rows=limit)
+    return page([_entry(one) for one in found], limit, found[-1].release.target if found else "")
+
+
+@get(
+    "/v1/releases/{owner:str}/{model:str}/{version:str}",
+    opt={ACTION: Action.RELEASES_READ},
+    sync_to_thread=True,
+    summary="One release",
+)
+def show_release(request: Call, owner: FromPath[str], model: FromPath[str], version: FromPath[str]) -> ReleaseView:
+    """What it is made of, and whether it may be assigned."""
+    allow(request)
+    target = target_path(owner, model, version)
+    with control_of(request).database.read() as connection:
+        found = releases.find(connection, target)
+        if found is None:
+            raise AbsentError(f"no release {target!r:.300} is published")
+        return ReleaseView(_entry(found), found.release.document, usable(connection, target))
+
+
+def _entry(known: Known) -> ReleaseEntry:
+    release = known.release
+    plain = ("target", "owner", "model", "version", "floor", "digest", "size_bytes")
+    said: dict[str, Any] = {name: getattr(release, name) for name in plain}
+    said |= {"released": moment(release.released), "withdrawn": moment(known.withdrawn)}
+    return ReleaseEntry(**said, first_read=moment(known.first_read))
+
+
+HANDLERS = (list_releases, show_release)

@@ -1,0 +1,234 @@
+"""`/v1/rollouts`: drafts, and what operators say of rollouts. A token with a scope works with rollouts whose query
+demands one of its tags; it is put in front of the query of what such a token makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from litestar import get, post, put
+from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
+
+from fleet.access import Action, Identity
+from fleet.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Page
+from fleet.api.rollouts_form import WAVES, Approval, Because, SpecForm, document_of
+from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
+from fleet.api.scope import caller_of, scope_of
+from fleet.control import rollouts as words
+from fleet.control.rollouts_preview import preview as previewed
+from fleet.control.rollouts_record import RETURNING, Known
+from fleet.database import rollouts
+from fleet.rollouts.facts import (
+    Aborted,
+    Approved,
+    Event,
+    Paused,
+    Resumed,
+    RollbackRequested,
+    Started,
+    WaveApproved,
+)
+from fleet.rollouts.query_parser import parse
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.state import Status
+
+WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves count from 1")]
+
+
+@get("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="Rollouts, the oldest first")
+def list_rollouts(
+    request: Call,
+    in_state: Annotated[Status | None, QueryParameter(name="state")] = None,
+    after: FromQuery[str] = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[RolloutEntry]:
+    """With a scope only those for its devices; a page may then hold fewer than there are."""
+    identity, control = caller_of(request), control_of(request)
+    states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
+    with control.database.read() as connection:
+        found = rollouts.page(connection, control.database.settings, states=states, after=after, limit_rows=limit)
+    visible = [entry(one) for one in found if words.covers(scope_of(identity), parse(str(one.spec["query"])))]
+    return Page(visible, found[-1].id if len(found) >= limit else None)
+
+
+@get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="One rollout")
+def show_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+    """Where it and its waves stand, and what it is to do."""
+    return view(known_rollout(request, rollout), control_of(request).clock())
+
+
+@post(
+    "/v1/rollouts/preview",
+    opt={ACTION: Action.ROLLOUTS_DRAFT},
+    sync_to_thread=True,
+    status_code=200,
+    summary="What a specification would reach",
+)
+def preview_rollout(request: Call, data: JSONBody[SpecForm]) -> PreviewView:
+    """Nothing is created."""
+    spec = _drafted(request, caller_of(request), data)
+    return preview(previewed(control_of(request).rollouts, spec), spec)
+
+
+@post("/v1/rollouts", opt={ACTION: Action.ROLLOUTS_DRAFT}, sync_to_thread=True, summary="Draft a rollout")
+def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
+    """Nothing happens before it is approved and started. 409 where its release is not to be assigned."""
+    identity, control = caller_of(request), control_of(request)
+    spec, now = _drafted(request, identity, data), control.clock()
+    return view(words.create(control.rollouts, spec, actor(identity), now), now)
+
+
+@put(
+    "/v1/rollouts/{rollout:str}",
+    opt={ACTION: Action.ROLLOUTS_DRAFT},
+    sync_to_thread=True,
+    summary="Another specification for a draft",
+)
+def revise_rollout(request: Call, rollout: FromPath[str], data: JSONBody[SpecForm]) -> RolloutView:
+    """409 once it was approved: then it never changes."""
+    identity, control = caller_of(request), control_of(request)
+    spec, now = _drafted(request, identity, data), control.clock()
+    permit = permission(request, identity)
+    return view(words.revise(control.rollouts, rollout, spec, actor(identity), now, permit=permit), now)
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/approve",
+    opt={ACTION: Action.ROLLOUTS_APPROVE},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Approve a draft",
+)
+def approve_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Approval]) -> RolloutView:
+    """409 where the specification is not the one that was seen."""
+    return _say(request, rollout, lambda by: Approved(by, data.spec), "rollouts.approve", {"spec": data.spec})
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/start",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Start an approved rollout",
+)
+def start_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+    """Devices are offered the release as its waves and windows say."""
+    return _say(request, rollout, Started, "rollouts.start")
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/pause",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Offer nothing until it is resumed",
+)
+def pause_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Because | None] = None) -> RolloutView:
+    """Devices that have an offer go on."""
+    reason = data.reason if data else ""
+    return _say(request, rollout, lambda by: Paused(by, reason), "rollouts.pause", {"reason": reason})
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/resume",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Go on with a paused rollout",
+)
+def resume_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+    """What failed until now is not held against it any more."""
+    return _say(request, rollout, Resumed, "rollouts.resume")
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/abort",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="End a rollout for good",
+)
+def abort_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Because | None] = None) -> RolloutView:
+    """Offers are withdrawn; who committed goes back where its specification forces that, or /rollback asks for it."""
+    reason = data.reason if data else ""
+    return _say(request, rollout, lambda by: Aborted(by, reason), "rollouts.abort", {"reason": reason})
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/rollback",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Give all devices back what they had",
+)
+def rollback_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+    """After it was aborted."""
+    return _say(request, rollout, RollbackRequested, "rollouts.rollback")
+
+
+@post(
+    "/v1/rollouts/{rollout:str}/waves/{wave:int}/approve",
+    opt={ACTION: Action.ROLLOUTS_CONTROL},
+    sync_to_thread=True,
+    status_code=200,
+    summary="Let a wave begin that needs approval",
+)
+def approve_wave(request: Call, rollout: FromPath[str], wave: WaveInPath) -> RolloutView:
+    """It begins in its turn."""
+    return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})
+
+
+def known_rollout(request: Call, rollout: str) -> Known:
+    """The rollout, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
+    identity, control = caller_of(request), control_of(request)
+    with control.database.read() as connection:
+        known = control.rollouts.states.read(connection, rollout, control.database.settings)
+    permission(request, identity)(known)
+    control.rollouts.states.keep(known)
+    return known
+
+
+def permission(request: Call, identity: Identity) -> words.Permit:
+    """Refuses rollouts that are for devices beyond the caller's scope. Raises RequestError DENIED."""
+    scope = scope_of(identity)
+
+    def permit(known: Known) -> None:
+        within = words.covers(scope, parse(known.spec.query))
+        allow(request, scope if within else frozenset(), identity=identity)
+
+    return permit
+
+
+def _drafted(request: Call, identity: Identity, form: SpecForm) -> Spec:
+    with control_of(request).database.read() as connection:
+        return words.drafted(connection, document_of(form), scope_of(identity))
+
+
+def _say(
+    request: Call,
+    rollout: str,
+    event: Callable[[str], Event],
+    deed: str,
+    details: Mapping[str, object] | None = None,
+) -> RolloutView:
+    identity, control = caller_of(request), control_of(request)
+    by, now = actor(identity), control.clock()
+    word = words.Word(event(by), deed, by, details or {})
+    return view(words.say(control.rollouts, rollout, word, now, permit=permission(request, identity)), now)
+
+
+HANDLERS = (
+    list_rollouts,
+    preview_rollout,
+    create_rollout,
+    show_rollout,
+    revise_rollout,
+    approve_rollout,
+    start_rollout,
+    pause_rollout,
+    resume_rollout,
+    abort_rollout,
+    rollback_rollout,
+    approve_wave,
+)

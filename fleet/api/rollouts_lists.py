@@ -1,0 +1,65 @@
+"""`/v1/rollouts/{id}/devices` and `…/facts`: who is in a rollout, and all that happened in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated
+
+from litestar import get
+from litestar.params import FromPath, FromQuery, QueryParameter
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
+from fleet.api.rollouts import known_rollout
+from fleet.api.rollouts_form import WAVES
+from fleet.api.rollouts_views import RolloutDevice, device
+from fleet.control.rollouts_record import fact_of
+from fleet.database import rollouts
+from fleet.rollouts.facts_form import fact_document
+from fleet.rollouts.state import DeviceState
+
+
+@get(
+    "/v1/rollouts/{rollout:str}/devices",
+    opt={ACTION: Action.ROLLOUTS_READ},
+    sync_to_thread=True,
+    summary="Where the devices of a rollout stand",
+)
+def list_devices(
+    request: Call,
+    rollout: FromPath[str],
+    *,
+    in_state: Annotated[DeviceState | None, QueryParameter(name="state")] = None,
+    wave: Annotated[int | None, QueryParameter(ge=0, le=WAVES)] = None,
+    after: FromQuery[str] = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[RolloutDevice]:
+    """In the order of their ids. `state`, `wave`: only those in it."""
+    members = known_rollout(request, rollout).state.members
+    names = (name for name in sorted(members) if name > after)
+    wanted = (members[name] for name in names if in_state in {None, members[name].state})
+    found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
+    return page([device(member) for member in found], limit, found[-1].device if found else "")
+
+
+@get(
+    "/v1/rollouts/{rollout:str}/facts",
+    opt={ACTION: Action.ROLLOUTS_READ},
+    sync_to_thread=True,
+    summary="All that happened in a rollout, in its order",
+)
+def list_facts(
+    request: Call, rollout: FromPath[str], after: Number = 0, limit: Limit = PAGE_ROWS
+) -> Page[dict[str, object]]:
+    """As `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
+    known_rollout(request, rollout)
+    database = control_of(request).database
+    with database.read() as connection:
+        settings = replace(database.settings, facts_limit_rows=limit)
+        found = rollouts.facts_of(connection, rollout, settings, after=after)
+    return page([fact_document(fact_of(one)) for one in found], limit, str(found[-1].sequence) if found else "")
+
+
+HANDLERS = (list_devices, list_facts)

@@ -1,0 +1,192 @@
+"""How rollouts are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fleet.api.pages import moment
+from fleet.control.rollouts_preview import Preview
+from fleet.control.rollouts_record import Known, shown
+from fleet.database.rollouts import StoredRollout
+from fleet.rollouts.schedule import SITE, may_offer, next_opening
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec_form import spec_digest, spec_document
+from fleet.rollouts.state import ENDED, NO_WAVE, Member, State, device_counts
+
+ZONES_LIMIT = 50
+"""Time zones in which the next opening is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEntry:
+    """Of a list. `state`: draft, approved, running, paused, finished or aborted."""
+
+    id: str
+    name: str
+    slot: str
+    target: str
+    state: str
+    created: str | None
+    created_by: str
+    facts: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaveEntry:
+    """Wave 0 is the canary. `devices`: that have a place in it, `states`: how many are in which state. `approved`: it
+    needs no approval, or has it."""
+
+    wave: int
+    opened: bool
+    approved: bool
+    devices: int
+    states: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """`wave`: the last that was opened, null before the first. `waiting`: devices that are in no wave yet. `reason`,
+    `evidence`: of the last pause or abort; `halted`: too many failed. `next_opening`: when a device that waits may be
+    offered something. `ignored`: facts without effect, by reason. `spec_digest`: what an approval names."""
+
+    id: str
+    name: str
+    slot: str
+    target: str
+    state: str
+    created: str | None
+    created_by: str
+    facts: int
+    wave: int | None
+    waiting: int
+    waves: Sequence[WaveEntry]
+    halted: bool
+    reason: str
+    evidence: Mapping[str, float | int | str]
+    rollback_requested: bool
+    next_opening: str | None
+    ignored: Mapping[str, int]
+    spec: Mapping[str, Any]
+    spec_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDevice:
+    """A device in a rollout. `wave` null: it waits. `attempt` counts its offers, `failures` those that it gave up.
+    `present` false: it left. `accelerators`: the set of them by which canaries are chosen."""
+
+    device: str
+    state: str
+    wave: int | None
+    attempt: int
+    failures: int
+    present: bool
+    reason: str
+    accelerators: str
+    zone: str
+    offered: str | None
+    heard: str | None
+    decided: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewWave:
+    """How many devices it would take."""
+
+    wave: int
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewView:
+    """What the fleet, as it is now, makes of a specification. `devices`: that match, by set of accelerators; `held` of
+    them another rollout has in this slot; `unknown_zones`: sites whose windows would never open."""
+
+    devices: int
+    accelerators: Mapping[str, int]
+    waves: Sequence[PreviewWave]
+    held: int
+    unknown_zones: Sequence[str]
+    spec: Mapping[str, Any]
+    spec_digest: str
+
+
+def entry(stored: StoredRollout) -> RolloutEntry:
+    """For a list."""
+    return RolloutEntry(**_summary(stored))
+
+
+def view(known: Known, now: datetime) -> RolloutView:
+    """All there is to say of one."""
+    spec, state = known.spec, known.state
+    counts = device_counts(state)
+    return RolloutView(
+        **_summary(known.stored),
+        wave=None if state.wave == NO_WAVE else state.wave,
+        waiting=sum(counts.get(NO_WAVE, {}).values()),
+        waves=[_wave(spec, state, wave, counts.get(wave, {})) for wave in range(spec.first_wave, spec.last_wave + 1)],
+        halted=state.halted,
+        reason=state.reason,
+        evidence=state.evidence,
+        rollback_requested=state.rollback_requested,
+        next_opening=moment(opening(spec, state, now)),
+        ignored=state.ignored,
+        spec=spec_document(spec),
+        spec_digest=spec_digest(spec),
+    )
+
+
+def device(member: Member) -> RolloutDevice:
+    """One of its devices."""
+    return RolloutDevice(
+        member.device,
+        member.state.value,
+        None if member.wave == NO_WAVE else member.wave,
+        member.attempt,
+        member.failures,
+        member.present,
+        member.reason,
+        member.stratum,
+        member.zone,
+        _moment(member.offered_at),
+        _moment(member.heard_at),
+        _moment(member.verdict_at),
+    )
+
+
+def preview(found: Preview, spec: Spec) -> PreviewView:
+    """Before anything is created."""
+    waves = [PreviewWave(wave, devices) for wave, devices in found.waves.items()]
+    said = (found.devices, found.strata, waves, found.held, found.unknown_zones)
+    return PreviewView(*said, spec_document(spec), spec_digest(spec))
+
+
+def opening(spec: Spec, state: State, now: datetime) -> datetime | None:
+    """When the first of the devices that wait may be offered something; None where nobody waits."""
+    if state.status in ENDED:
+        return None
+    zones = sorted({member.zone for member in state.members.values() if member.waiting})
+    if not any(window.zone == SITE for window in spec.windows):
+        zones = zones[:1]
+    if any(may_offer(spec, zone, now) for zone in zones):
+        return now
+    found = (next_opening(spec, zone, now) for zone in zones[:ZONES_LIMIT])
+    return min((at for at in found if at is not None), default=None)
+
+
+def _summary(stored: StoredRollout) -> dict[str, Any]:
+    plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by")}
+    return {**plain, "state": shown(stored.state), "created": moment(stored.created), "facts": stored.sequence}
+
+
+def _wave(spec: Spec, state: State, wave: int, states: Mapping[str, int]) -> WaveEntry:
+    approved = wave in state.approved_waves or not spec.needs_approval(wave)
+    return WaveEntry(wave, wave <= state.wave, approved, sum(states.values()), dict(states))
+
+
+def _moment(at: datetime) -> str | None:
+    """A member's times begin with the year 1."""
+    return moment(at) if at.year > 1 else None

@@ -1,0 +1,146 @@
+"""What operators say of rollouts: each word is a recorded fact, refused where it would have no effect."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from fleet.audit import Deed
+from fleet.control.catalogue import resolve, usable
+from fleet.control.rollouts_record import Known, States, add
+from fleet.control.settings import SchedulerSettings
+from fleet.database import audit, rollouts
+from fleet.database.engine import Connection, Database
+from fleet.database.errors import ConflictError, RefusedError
+from fleet.database.rollouts import DRAFT, StoredRollout
+from fleet.rollouts.facts import Approved, Created, Event, Resumed, Started
+from fleet.rollouts.fold import refusal
+from fleet.rollouts.query import And, Match, Operator, Query
+from fleet.rollouts.query_parser import parse, query_text
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec_form import read_spec, spec_digest, spec_document
+from fleet.workspace import Workspace
+from gateway.domain.errors import ConfigurationError
+
+GLOB = frozenset("*?")
+Permit = Callable[[Known], None]
+"""Raises where the caller may not do this to the rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """What rollouts are worked on with. `workspace`: the publisher's folder; `due`: set where the scheduler should look
+    at once."""
+
+    database: Database
+    workspace: Workspace
+    settings: SchedulerSettings
+    states: States
+    due: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What an operator says. `deed` names it in the audit log; `details` stand there beside it."""
+
+    event: Event
+    deed: str
+    by: str
+    details: Mapping[str, object]
+
+
+def drafted(connection: Connection, document: Mapping[str, Any], scope: Collection[str] = ()) -> Spec:
+    """A specification, its release looked up and its query narrowed to `scope` (tags; empty: all devices). Its target
+    may be a name (`acme/meter-reader/2`). Raises RefusedError that names what is wrong, ConflictError for a release
+    that is not to be assigned."""
+    named = document.get("target")
+    target = resolve(connection, str(named.get("path", "") if isinstance(named, Mapping) else named))
+    found = {"path": target.path, "size_bytes": target.size_bytes, "sha256": target.sha256}
+    if isinstance(named, Mapping) and dict(named) != {key: found.get(key) for key in named}:
+        raise RefusedError(f"target: {target.path} has {found}; name its path only")
+    try:
+        spec = read_spec({**document, "target": found})
+        query = within(parse(spec.query), scope)
+        return read_spec(spec_document(replace(spec, query=query)))
+    except ConfigurationError as error:
+        raise RefusedError(str(error)) from None
+
+
+def create(rolling: Rollouts, spec: Spec, by: str, now: datetime) -> Known:
+    """A draft. Raises AwayError."""
+    rollout = f"r{now:%y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    said = (rollout, spec.name, spec.slot, spec.target.path, DRAFT, spec_document(spec), now, by)
+    stored, settings = StoredRollout(*said), rolling.database.settings
+    with rolling.database.write() as connection:
+        rollouts.create(connection, stored)
+        known = rolling.states.read(connection, rollout, settings, lock=True)
+        known = add(connection, known, [Created(rollout, by)], now, settings)
+        audit.append(connection, Deed(by, "rollouts.create", rollout, {"spec": spec_digest(spec)}), now)
+    return known
+
+
+def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, *, permit: Permit) -> Known:
+    """Another specification for a draft. Raises ConflictError once it is more than a draft, AbsentError, AwayError."""
+    settings = rolling.database.settings
+    with rolling.database.write() as connection:
+        permit(rolling.states.read(connection, rollout, settings, lock=True))
+        target, document = spec.target.path, spec_document(spec)
+        rollouts.revise(connection, rollout, name=spec.name, slot=spec.slot, target=target, spec=document)
+        audit.append(connection, Deed(by, "rollouts.revise", rollout, {"spec": spec_digest(spec)}), now)
+        return rolling.states.read(connection, rollout, settings)
+
+
+def say(rolling: Rollouts, rollout: str, word: Word, now: datetime, *, permit: Permit) -> Known:
+    """Record what an operator says; the scheduler then looks at once. Raises ConflictError where it would have no
+    effect, or its release is not to be assigned any more; AbsentError, AwayError, and what `permit` raises."""
+    settings = rolling.database.settings
+    with rolling.database.read() as connection:  # most of its facts, while nobody waits
+        rolling.states.keep(rolling.states.read(connection, rollout, settings))
+    with rolling.database.write() as connection:
+        known = rolling.states.read(connection, rollout, settings, lock=True)
+        permit(known)
+        _check(connection, known, word.event)
+        known = add(connection, known, [word.event], now, settings)
+        audit.append(connection, Deed(word.by, word.deed, rollout, word.details), now)
+    rolling.states.keep(known)
+    rolling.due.set()
+    return known
+
+
+def _check(connection: Connection, known: Known, event: Event) -> None:
+    if why := refusal(known.spec, known.state, event):
+        raise ConflictError(f"the rollout {known.stored.id}: {why}")
+    if isinstance(event, (Approved, Started, Resumed)) and (why := usable(connection, known.spec.target.path)):
+        raise ConflictError(f"the rollout {known.stored.id} cannot go on: {why}")
+
+
+# ---- scopes by tag
+
+
+def within(query: Query, scope: Collection[str]) -> str:
+    """The query as text, for devices of the scope only: visible to whoever approves it. Raises RefusedError for a scope
+    that no query can say."""
+    if not scope or covers(scope, query):
+        return query_text(query)
+    plain = sorted(tag for tag in scope if not GLOB & set(tag))
+    if not plain:
+        raise RefusedError("no tag of this token's scope can stand in a query: each holds '*' or '?'")
+    tags = Match("tag", Operator.EQUAL, tuple(plain))
+    return query_text(And((tags, *(query.parts if isinstance(query, And) else (query,)))))
+
+
+def covers(scope: Collection[str], query: Query) -> bool:
+    """Whether a caller with this scope (empty: all) has every device that the query can match: it demands one of the
+    scope's tags."""
+    parts = query.parts if isinstance(query, And) else (query,)
+    return not scope or any(_demands(part, scope) for part in parts)
+
+
+def _demands(part: Query, scope: Collection[str]) -> bool:
+    if not isinstance(part, Match) or (part.field, part.operator) != ("tag", Operator.EQUAL):
+        return False
+    return all(value in scope and not GLOB & set(value) for value in part.values)

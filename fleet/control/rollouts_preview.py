@@ -1,0 +1,77 @@
+"""What the fleet, as it is now, makes of a specification, before anything is created."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.control.claims import claimed
+from fleet.control.membership import device_of, pages
+from fleet.control.rollouts import Rollouts
+from fleet.control.rollouts_record import LIVE
+from fleet.control.scheduler import zones_of
+from fleet.database import rollouts
+from fleet.database.devices import State as Standing
+from fleet.rollouts.query import Device, matches
+from fleet.rollouts.query_parser import parse
+from fleet.rollouts.schedule import SITE, known_zone
+from fleet.rollouts.spec import CANARY, Spec
+from fleet.rollouts.state import stratum_of
+from fleet.rollouts.waves import places
+
+ZONES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`strata`: devices by set of accelerators; `waves`: how many each takes; `held`: by other rollouts."""
+
+    devices: int
+    strata: Mapping[str, int]
+    waves: Mapping[int, int]
+    held: int
+    unknown_zones: Sequence[str]
+
+
+def preview(rolling: Rollouts, spec: Spec) -> Preview:
+    """Every device of the fleet is held against the query. Raises AwayError."""
+    held, strata, zones, counted = _held(rolling, spec), Counter[str](), set[str](), 0
+    for device in _matching(rolling, spec):
+        strata[stratum_of(device.accelerators)] += 1
+        zones.add(device.zone)
+        counted += device.id in held
+    devices = sum(strata.values())
+    unknown = sorted(zone for zone in zones if not known_zone(zone)) if _by_site(spec) else []
+    return Preview(devices, dict(sorted(strata.items())), wave_sizes(spec, strata), counted, unknown[:ZONES_SHOWN])
+
+
+def wave_sizes(spec: Spec, strata: Mapping[str, int]) -> dict[int, int]:
+    """How many devices each wave takes, where none comes or goes."""
+    devices, taken, sizes = sum(strata.values()), 0, dict[int, int]()
+    for wave in range(spec.first_wave, spec.last_wave + 1):
+        if wave == CANARY and spec.canary:
+            size = sum(min(count, spec.canary.per_accelerator) for count in strata.values())
+        else:
+            size = min(devices - taken, places(spec.waves[wave - 1], devices, taken, 0))
+        sizes[wave] = size
+        taken += size
+    return sizes
+
+
+def _matching(rolling: Rollouts, spec: Spec) -> Iterable[Device]:
+    query, zones = parse(spec.query), zones_of(rolling.settings)
+    for page in pages(rolling.database, rolling.settings.devices_per_turn):
+        enrolled = (device_of(known, zones) for known in page if known.state is Standing.ENROLLED)
+        yield from (device for device in enrolled if matches(query, device))
+
+
+def _held(rolling: Rollouts, spec: Spec) -> frozenset[str]:
+    settings = rolling.database.settings
+    with rolling.database.read() as connection:
+        live = rollouts.page(connection, settings, states=LIVE, limit_rows=settings.page_limit_rows)
+        return claimed(connection, spec, [one.id for one in live if one.slot == spec.slot])
+
+
+def _by_site(spec: Spec) -> bool:
+    return any(window.zone == SITE for window in spec.windows)

@@ -1,0 +1,142 @@
+"""The one replica that decides: it looks at every rollout that is not over, again and again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from fleet.control.catalogue import Catalogue
+from fleet.control.membership import pages, read_page
+from fleet.control.rollouts import Rollouts
+from fleet.control.rollouts_record import LIVE, RETURNING
+from fleet.control.settings import SchedulerSettings
+from fleet.control.turn import Turn
+from fleet.database import leader, rollouts
+from fleet.database.devices import Device
+from fleet.database.errors import AwayError, FencedError
+from fleet.database.rollouts import StoredRollout
+from fleet.rollouts.schedule import known_zone
+from gateway.domain.errors import ConfigurationError
+
+LEASE_SHARE = 3
+"""How many times within a lease the office is asked for again."""
+_log = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """One per replica, used by one thread. What it remembers ends with its office."""
+
+    def __init__(self, rolling: Rollouts, holder: str, clock: Callable[[], datetime]) -> None:
+        """`holder`: what this replica is called. Raises ConfigurationError for time zones that nobody knows."""
+        self._rolling, self._holder, self._clock = rolling, holder, clock
+        self._candidate = leader.candidate(rolling.database, holder)
+        self._catalogue = Catalogue(rolling.database, rolling.workspace)
+        self._zones = zones_of(rolling.settings)
+        self._fence: int | None = None
+        self._stood_s = float("-inf")
+        self._swept: set[str] = set()
+        self._after = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica was in office when it looked last."""
+        return self._fence is not None
+
+    def turn(self, now: datetime) -> None:
+        """Look at everything once, where this replica leads. Raises AwayError, FencedError; the next turn goes on."""
+        try:
+            self._stand(now)
+            if self._fence is not None:
+                self._catalogue.refresh(now)
+                self._look(now)
+        except (AwayError, FencedError):
+            self._forget(None)
+            raise
+
+    def resign(self) -> None:
+        """Leave the office to another replica. Twice is harmless."""
+        self._forget(None)
+        self._candidate.resign()
+
+    def _stand(self, now: datetime) -> None:
+        every_s = self._rolling.database.settings.lease_s / LEASE_SHARE
+        if time.monotonic() - self._stood_s < every_s:
+            return
+        fence = self._candidate.stand(now)
+        self._stood_s = time.monotonic()
+        if fence != self._fence:
+            self._forget(fence)
+
+    def _forget(self, fence: int | None) -> None:
+        """A new reign begins with what the database says."""
+        if fence is not None:
+            _log.info("%s leads now (fence %d)", self._holder, fence)
+        self._fence, self._after = fence, ""
+        self._stood_s = self._stood_s if fence is not None else float("-inf")
+        self._swept.clear()
+        self._rolling.states.forget()
+
+    def _look(self, now: datetime) -> None:
+        live = self._live()
+        self._swept &= {rollout.id for rollout in live}
+        if not live:
+            return
+        devices = self._next_devices()
+        for rollout in live:
+            try:
+                self._look_at(rollout, live, devices, now)
+            except (AwayError, FencedError):
+                raise
+            except Exception:  # noqa: BLE001  one rollout's boundary: a defect in it must not stop the others
+                _log.exception("the rollout %s is passed over in this turn", rollout.id)
+
+    def _look_at(
+        self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
+    ) -> None:
+        new = rollout.id not in self._swept and rollout.state != RETURNING
+        if new:
+            for page in pages(self._rolling.database, self._rolling.settings.devices_per_turn):
+                self._turn(rollout, live, now).look(rollout.id, page, complete=False)
+            self._swept.add(rollout.id)
+        self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
+
+    def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> Turn:
+        """As long as it takes, the office is kept. Raises FencedError where another replica has it now."""
+        before = self._fence
+        self._stand(self._clock())
+        if self._fence is None or self._fence != before:
+            raise FencedError("another replica leads by now; this one begins anew")
+        others = [other.id for other in live if other.slot == rollout.slot]
+        return Turn(self._rolling.database, self._rolling.states, self._fence, others, self._zones, now)
+
+    def _live(self) -> Sequence[StoredRollout]:
+        """Those that end come first: what they give back is free for the others. Then the oldest."""
+        settings, found, after = self._rolling.database.settings, list[StoredRollout](), ""
+        with self._rolling.database.read() as connection:
+            while page := rollouts.page(
+                connection, settings, states=LIVE, after=after, limit_rows=settings.page_limit_rows
+            ):
+                found += page
+                after = page[-1].id
+        return sorted(found, key=lambda rollout: rollout.state != RETURNING)
+
+    def _next_devices(self) -> Sequence[Device]:
+        """Some of the fleet in each turn, so that all come round: whatever changed about a device is seen."""
+        limit_rows = self._rolling.settings.devices_per_turn
+        found = read_page(self._rolling.database, self._after, limit_rows)
+        self._after = found[-1].id if len(found) == limit_rows else ""
+        return found
+
+
+def zones_of(settings: SchedulerSettings) -> Mapping[str, str]:
+    """Time zone by site. Raises ConfigurationError."""
+    zones = {}
+    for entry in settings.zones:
+        site, _, zone = entry.rpartition("=")
+        if not site or not zone or not known_zone(zone):
+            problem = f"must be SITE=ZONE with a zone as Europe/Berlin, not {entry!r:.200}"
+            raise ConfigurationError(problem, table="scheduler", key="zones")
+        zones[site] = zone
+    return zones

@@ -1,0 +1,189 @@
+"""Rollouts on a real database and a signed repository, without HTTP: a scheduler that is asked turn by turn, a clock
+that is set by hand, devices that say what a test lets them say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.access import Role
+from fleet.control import rollouts as words
+from fleet.control.catalogue import synchronise
+from fleet.control.rollouts import Rollouts, Word
+from fleet.control.rollouts_record import Known, States, add, fact_of
+from fleet.control.scheduler import Scheduler
+from fleet.control.settings import SchedulerSettings
+from fleet.database import audit, desired, devices, rollouts
+from fleet.database.desired import Desired
+from fleet.database.devices import Running
+from fleet.database.engine import Database
+from fleet.database.rows import chunks
+from fleet.database.settings import DatabaseSettings
+from fleet.rollouts.facts import Approved, Event, Fact, Reported, Started
+from fleet.rollouts.replay import replay
+from fleet.rollouts.spec_form import spec_digest
+from fleet.rollouts.state import Member, Status
+from tests.simulators.databases import KINDS, made
+from tests.simulators.fleet_repository import FleetRepository
+
+BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
+OPERATOR, SLOT = Role.OPERATOR.value, "meter-reader"
+V1, V2, V3 = (f"models/acme/meter-reader/{version}/release" for version in (1, 2, 3))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A specification: 10 %, then all, nothing soaks."""
+    return {
+        "name": "readers-2",
+        "slot": SLOT,
+        "target": "acme/meter-reader/2",
+        "query": "all",
+        "waves": [{"percent": 10}, {"percent": 100}],
+        "soak_s": 0,
+        "success": {"min_sample": 1, "min_percent": 90},
+        "abort": {"min_sample": 3, "max_failed_percent": 10},
+        "silence_s": 3600,
+        "deadline_s": 86_400,
+        **changes,
+    }
+
+
+class RolledFleet:
+    """`now` is everybody's clock; `scheduler` this replica's."""
+
+    def __init__(self, database: Database, repository: FleetRepository, settings: SchedulerSettings) -> None:
+        self.database, self.repository, self.now = database, repository, BEGIN
+        self.rolling = Rollouts(database, repository.workspace, settings, States())
+        self.scheduler = self.replica("one")
+
+    def replica(self, holder: str) -> Scheduler:
+        """Another scheduler on the same database, with a memory of its own."""
+        rolling = Rollouts(self.database, self.repository.workspace, self.rolling.settings, States())
+        return Scheduler(rolling, holder, lambda: self.now)
+
+    def enrol(self, names: Iterable[str], *, tags: Sequence[str] = (), running: str = "", **changes: Any) -> list[str]:
+        """Devices, as their inventory and first report describe them."""
+        enrolled = list(names)
+        with self.database.write() as connection:
+            for name in enrolled:
+                devices.enrol(connection, name, self.now)
+                devices.label(connection, name, tags, changes.get("site", ""))
+                accelerators = changes.get("accelerators", ("cpu",))
+                devices.describe(connection, name, profile="p", accelerators=accelerators, inventory={})
+                slots = [Running(SLOT, running, "a" * 64, "v", "cpu", "committed", self.now)] if running else []
+                devices.report(connection, name, slots, "in-step")
+        return enrolled
+
+    def publish(self, *versions: str, floor: str | None = None) -> None:
+        """Releases of the model, known to the controller."""
+        for version in versions:
+            self.repository.add_release(SLOT, version, floor=floor)
+        synchronise(self.database, self.repository.workspace, self.now)
+
+    def draft(self, **changes: Any) -> str:
+        """A rollout; its id."""
+        with self.database.read() as connection:
+            spec = words.drafted(connection, document(**changes))
+        return words.create(self.rolling, spec, "ann", self.now).stored.id
+
+    def start(self, **changes: Any) -> str:
+        """A rollout that is approved and started; its id."""
+        rollout = self.draft(**changes)
+        self.say(rollout, Approved("ann", spec_digest(self.known(rollout).spec)))
+        self.say(rollout, Started("ann"))
+        return rollout
+
+    def say(self, rollout: str, event: Event) -> Known:
+        """An operator's word."""
+        return words.say(
+            self.rolling, rollout, Word(event, "rollouts.test", "ann", {}), self.now, permit=lambda _: None
+        )
+
+    def turn(self, seconds: float = 0, scheduler: Scheduler | None = None) -> None:
+        """The scheduler looks at everything, so much later."""
+        self.now += timedelta(seconds=seconds)
+        (scheduler or self.scheduler).turn(self.now)
+
+    def report(self, rollout: str, names: Iterable[str], state: str, **changes: Any) -> None:
+        """What devices say of their present attempt."""
+        settings = self.database.settings
+        with self.database.write() as connection:
+            known = self.rolling.states.read(connection, rollout, settings, lock=True)
+            members = [known.state.members[name] for name in names]
+            release = known.spec.target.sha256
+            said = [replace(Reported(m.device, state, release, m.attempt), **changes) for m in members]
+            for some in chunks(said, settings.facts_limit_rows):
+                known = add(connection, known, some, self.now, settings)
+
+    def known(self, rollout: str) -> Known:
+        """Where it stands, by its facts alone."""
+        with self.database.read() as connection:
+            return States().read(connection, rollout, self.database.settings)
+
+    def status(self, rollout: str) -> Status:
+        """Of the rollout."""
+        return self.known(rollout).state.status
+
+    def members(self, rollout: str, state: str) -> list[str]:
+        """The devices in a state."""
+        return sorted(m.device for m in self.known(rollout).state.members.values() if _in(m, state))
+
+    def facts(self, rollout: str) -> list[Fact]:
+        """All of them."""
+        found: list[Fact] = []
+        with self.database.read() as connection:
+            while page := rollouts.facts_of(
+                connection, rollout, self.database.settings, after=found[-1].seq if found else 0
+            ):
+                found += map(fact_of, page)
+        return found
+
+    def desired(self, names: Sequence[str]) -> dict[str, Desired]:
+        """What devices are to run in the slot."""
+        with self.database.read() as connection:
+            return desired.of_devices(connection, names, SLOT)
+
+    def targets(self, names: Sequence[str]) -> dict[str, str]:
+        """The paths of that."""
+        return {name: wanted.target for name, wanted in self.desired(names).items()}
+
+    def deeds(self, subject: str) -> list[str]:
+        """What the audit log says, in order."""
+        with self.database.read() as connection:
+            found = audit.page(connection, self.database.settings, subject=subject, limit_rows=1000)
+        return [entry.deed.action for entry in found][::-1]
+
+    def replayed(self, rollout: str) -> int:
+        """Every recorded decision follows from the facts before it; how many there are."""
+        result = replay(self.known(rollout).spec, self.facts(rollout))
+        assert result.difference is None, result.difference
+        return result.decisions
+
+
+def _in(member: Member, state: str) -> bool:
+    return member.state.value == state and member.present
+
+
+@contextmanager
+def rolling(
+    kind: str, folder: Path, settings: SchedulerSettings | None = None, **changes: Any
+) -> Iterator[RolledFleet]:
+    """A fleet without devices, versions 1 and 2 published. `changes`: of the database's settings."""
+    repository = FleetRepository(folder / "publisher")
+    with made(kind, folder, DatabaseSettings(**changes)) as database:
+        fleet = RolledFleet(database, repository, settings or SchedulerSettings())
+        fleet.publish("1", "2")
+        yield fleet
+
+
+@pytest.fixture(params=KINDS)
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
+    """On each kind of database in turn."""
+    with rolling(request.param, tmp_path) as made_fleet:
+        yield made_fleet
