@@ -47,7 +47,7 @@ def serving(publisher: Publisher) -> Iterator[str]:
             yield f"https://localhost:{port}"
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(20) == 0, (publisher.folder / "log").read_text()[-4000:]
 
 
 def test_secrets_stay_secret(tmp_path: Path) -> None:
