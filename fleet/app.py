@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,15 @@ from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
 from fleet.config import FleetConfig
 from fleet.control.control import Clock, Control, utc_now
+from fleet.control.director import Director
+from fleet.control.director_published import Publications
+from fleet.control.enrolling import Enrolling
+from fleet.control.intake import Intake
+from fleet.control.inventory import Inventories
 from fleet.control.revocations import Revocations
+from fleet.control.rollouts import Rollouts
+from fleet.control.rollouts_record import States
+from fleet.control.scheduler import Scheduler
 from fleet.control.worker import Worker
 from fleet.database import migrate
 from fleet.database.engine import Database, open_database
@@ -130,17 +139,28 @@ def _shown(origin: Origin, authority: Authority) -> Shown:
 def _control(origin: Origin, authority: Authority, database: Database) -> Control:
     config = origin.config
     url = _url(config)
+    workspace, seen, counts = Workspace(origin.folder, config.publisher), Seen(config.database), Counter[str]()
+    states = States()
+    publications = Publications(workspace, database, config.director.published_every_s)
+    settings = (config.director, config.publisher)
     return Control(
         database=database,
         authority=authority,
-        workspace=Workspace(origin.folder, config.publisher),
+        workspace=workspace,
         signers=tuple(origin.signers),
         url=url,
         repository_url=config.publisher.url or f"{url}{REPOSITORY}",
         holder=f"{socket.gethostname()}-{secrets.token_hex(4)}",
         settings=config.control,
-        seen=Seen(config.database),
+        seen=seen,
         revocations=Revocations(database),
+        rollouts=Rollouts(database, workspace, config.scheduler, states),
+        publications=publications,
+        director=Director(database, publications, origin.signers, settings, seen=seen, counts=counts),
+        enrolling=Enrolling(database, authority, config.director, counts),
+        intake=Intake(database, config.intake, states, counts),
+        inventories=Inventories(database, config.intake),
+        counts=counts,
         clock=origin.clock,
     )
 
@@ -169,8 +189,13 @@ def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
 
 
 def _workers(control: Control) -> tuple[Worker, ...]:
-    scheduler = control.settings.scheduler
-    return (Worker("revocations", scheduler.revocations_every_s, control.revocations.refresh, control.clock),)
+    settings, scheduler = control.settings.scheduler, Scheduler(control.rollouts, control.holder, control.clock)
+    return (
+        Worker("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
+        Worker(
+            "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
+        ),
+    )
 
 
 def addresses_of(config: FleetConfig) -> list[Address]:

@@ -18,7 +18,21 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
-from fleet.api import audit, devices, diagnostics, enrolments, events, health, telemetry, tokens
+from fleet.api import (
+    audit,
+    devices,
+    diagnostics,
+    enrol,
+    enrolments,
+    events,
+    health,
+    releases,
+    rollouts,
+    rollouts_lists,
+    selves,
+    telemetry,
+    tokens,
+)
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.database.errors import ConflictError
@@ -33,8 +47,13 @@ HANDLERS = (
     *audit.HANDLERS,
     *devices.HANDLERS,
     *diagnostics.HANDLERS,
+    *enrol.HANDLERS,
     *enrolments.HANDLERS,
     *events.HANDLERS,
+    *releases.HANDLERS,
+    *rollouts.HANDLERS,
+    *rollouts_lists.HANDLERS,
+    *selves.HANDLERS,
     *telemetry.HANDLERS,
     *tokens.HANDLERS,
 )

@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from securesystemslib.signer import Signer
 
 from fleet.authority.ca import Authority
+from fleet.control.director import Director
+from fleet.control.director_published import Publications
+from fleet.control.enrolling import Enrolling
+from fleet.control.intake import Intake
+from fleet.control.inventory import Inventories
 from fleet.control.revocations import Revocations
+from fleet.control.rollouts import Rollouts
 from fleet.control.settings import ControlSettings
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
@@ -40,5 +46,11 @@ class Control:
     settings: ControlSettings
     seen: Seen
     revocations: Revocations
+    rollouts: Rollouts
+    publications: Publications
+    director: Director
+    enrolling: Enrolling
+    intake: Intake
+    inventories: Inventories
     counts: Counter[str] = field(default_factory=Counter)
     clock: Clock = utc_now
