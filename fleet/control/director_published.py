@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.database import desired, releases
 from fleet.database.engine import Connection, Database
 from fleet.disk import read_bounded
-from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file, root_versions
+from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
 from fleet.roles import DIRECTOR, POLICY, PROFILES, ROOT, Quorum, owner_role, quorum
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
@@ -25,8 +25,8 @@ from gateway.trust.targets import check_floor, floor_of
 
 _log = logging.getLogger(__name__)
 NOTHING = "nothing is published yet; let the publisher run edge-fleet publish"
-FRESH_S = 0.5
-"""How old what is known may be where something is to be signed."""
+JUDGED_S = 0.5
+"""How old may be, where something is to be signed, what is known of releases that are barred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Publication:
     root: bytes
     files: tuple[Target, ...]
     director: Quorum
-    barred: frozenset[tuple[str, str]]
+    barred: frozenset[tuple[str, str]] = frozenset()
     basis: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,62 +85,60 @@ class Publications:
         self._lock = threading.Lock()
         self._known: Publication | None = None
         self._mark: Any = None
-        self._looked_s = float("-inf")
+        self._looked_s = self._judged_s = float("-inf")
 
     def current(self) -> Publication:
         """At most `published_every_s` old; while one thread reads it anew, others go by what was known. Raises
         RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError."""
-        return self._known_since(self._every_s)
-
-    def fresh(self) -> Publication:
-        """As it is now. Raises as `current`."""
-        return self._known_since(FRESH_S, thorough=True)
-
-    def _known_since(self, age_s: float, *, thorough: bool = False) -> Publication:
         known = self._known
-        if known and self._monotonic() - self._looked_s < age_s:
+        if known and self._monotonic() - self._looked_s < self._every_s:
             return known
-        if not self._lock.acquire(blocking=known is None or thorough):
-            assert known  # noqa: S101  else it would have waited
-            return known
+        if not self._lock.acquire(blocking=known is None):
+            return known or self.fresh()
         try:
-            if self._known and self._monotonic() - self._looked_s < age_s:
-                return self._known
-            return self._looked(thorough=thorough)
+            return self._looked()
+        except RequestError:
+            if known is None:
+                raise
+            self._looked_s = self._monotonic()
+            _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
+            return known
         finally:
             self._lock.release()
 
-    def _looked(self, *, thorough: bool) -> Publication:
-        """What cannot be read leaves what was known for polls that need nothing signed."""
-        mark, self._looked_s = _mark(self._workspace.public), self._monotonic()
-        if self._known and not thorough and mark == self._mark:
-            return self._known
-        try:
-            self._known, self._mark = self._read(), mark
-        except RequestError:
-            if self._known is None or thorough:
-                self._looked_s = float("-inf")
-                raise
-            _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
+    def fresh(self) -> Publication:
+        """As it is now, for what is to be signed. Raises as `current`."""
+        with self._lock:
+            return self._looked()
+
+    def _looked(self) -> Publication:
+        mark = _mark(self._workspace.public)
+        if self._known is None or mark != self._mark or _has_newer_root(self._workspace.public, self._known):
+            self._known, self._mark = self._with_barred(_read(self._workspace)), mark
+        elif self._monotonic() - self._judged_s >= JUDGED_S:
+            self._known = self._with_barred(self._known)
+        self._looked_s = self._monotonic()
         return self._known
 
-    def _read(self) -> Publication:
-        workspace = self._workspace
-        try:
-            published = workspace.published()
-            if published.root is None or published.targets is None:
-                raise RequestError(Fault.UNAVAILABLE, NOTHING)
-            name = metadata_file(ROOT, published.root.signed.version)
-            root = read_bounded(workspace.public / name, workspace.settings.document_limit_bytes)
-            director = quorum(published.targets.signed, DIRECTOR)
-        except (ConfigurationError, OSError) as error:
-            problem = f"the published repository cannot be read: {error!s:.400}"
-            raise RequestError(Fault.UNAVAILABLE, problem) from None
+    def _with_barred(self, found: Publication) -> Publication:
         with self._database.read() as connection:
-            found = Publication(published, root, _files(published), director, frozenset())
             wanted = desired.targets(connection)
             barred = frozenset(pair for pair in wanted if found.refusal(connection, *pair))
-        return Publication(published, root, found.files, director, barred)
+        self._judged_s = self._monotonic()
+        return replace(found, barred=barred)
+
+
+def _read(workspace: Workspace) -> Publication:
+    try:
+        published = workspace.published()
+        if published.root is None or published.targets is None:
+            raise RequestError(Fault.UNAVAILABLE, NOTHING)
+        name = metadata_file(ROOT, published.root.signed.version)
+        root = read_bounded(workspace.public / name, workspace.settings.document_limit_bytes)
+        return Publication(published, root, _files(published), quorum(published.targets.signed, DIRECTOR))
+    except (ConfigurationError, OSError) as error:
+        problem = f"the published repository cannot be read: {error!s:.400}"
+        raise RequestError(Fault.UNAVAILABLE, problem) from None
 
 
 def _files(published: Published) -> tuple[Target, ...]:
@@ -153,9 +151,15 @@ def _files(published: Published) -> tuple[Target, ...]:
 
 
 def _mark(public: Path) -> object:
-    """Another one once something was published."""
+    """Another one once something but a root was published."""
     try:
         stat = (public / METADATA / TIMESTAMP_FILE).stat()
     except FileNotFoundError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino, root_versions(public)[-1:]
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _has_newer_root(public: Path, known: Publication) -> bool:
+    return (
+        known.published.root is None or (public / metadata_file(ROOT, known.published.root.signed.version + 1)).exists()
+    )
