@@ -1,0 +1,195 @@
+"""`edge-fleet serve` as operators run it: processes over a signed repository and one database, with replicas."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fleet.access import Role
+from fleet.config import FleetConfig
+from fleet.database import enrolment, migrate, tokens
+from fleet.database.credentials import new_credential
+from fleet.database.engine import Database, open_database
+from fleet.database.place import read_place
+from tests.simulators.controller import free_port
+from tests.simulators.fleet_repository import FleetRepository
+
+ROOT = Path(__file__).parents[2]
+START_S, STOP_S = 60.0, 30.0
+SHARED = ("public", "keys", "authority")
+"""What replicas have in common beside the database."""
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass
+class Replica:
+    """One process. `url` without a slash at its end."""
+
+    folder: Path
+    url: str
+    words: Sequence[str]
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process
+        return self.process.pid
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.words, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "TZ": "UTC"}
+            )
+        assert self.process.stdout
+        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+        if not ready or "serving" not in self.process.stdout.readline():
+            raise RuntimeError(f"the controller does not serve: {self.said()}")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code."""
+        if self.process is None:
+            return 0
+        self.process.send_signal(number)
+        code = self.process.wait(STOP_S)
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.process = None
+        return code
+
+    def said(self) -> str:
+        """The end of its log."""
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+
+@dataclass
+class ServedFleet:
+    """`replicas[0]` serves from the publisher's folder; they are started one by one."""
+
+    repository: FleetRepository
+    replicas: list[Replica]
+    database: Database
+    token: str
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def ca_file(self) -> Path:
+        """Whom devices and operators trust; there once a replica was started."""
+        return self.repository.workspace.folder / "authority" / "ca.pem"
+
+    def tokens(self, count: int) -> list[str]:
+        """Enrolment tokens, made in one transaction."""
+        made, now = [new_credential("efe_") for _ in range(count)], datetime.now(UTC)
+        settings, expires = self.database.settings, now + timedelta(days=1)
+        with self.database.write() as connection:
+            for credential in made:
+                enrolment.create(connection, credential, settings, expires=expires, now=now, by="the test")
+        return [credential.text for credential in made]
+
+    def operator(self, replica: int = 0) -> httpx.Client:
+        """Who may do all that an API token can; ends with the fleet."""
+        context = ssl.create_default_context(cafile=str(self.ca_file))
+        headers = {"authorization": f"Bearer {self.token}"}
+        url = self.replicas[replica].url
+        client = httpx.Client(base_url=url, verify=context, headers=headers, trust_env=False, timeout=60)
+        self.clients.append(client)
+        return client
+
+    def roll_out(self, operator: httpx.Client, spec: Mapping[str, Any]) -> str:
+        """Create, approve and start; the rollout's id."""
+        made = answered(operator.post("/v1/rollouts", json=spec))
+        rollout = str(made["id"])
+        answered(operator.post(f"/v1/rollouts/{rollout}/approve", json={"spec": made["spec_digest"]}))
+        answered(operator.post(f"/v1/rollouts/{rollout}/start"))
+        return rollout
+
+
+def answered(response: httpx.Response) -> Any:
+    """Its JSON; what was refused is told in full."""
+    assert response.is_success, f"{response.status_code} {response.text}"
+    return response.json() if response.content else None
+
+
+@contextmanager
+def served_fleet(
+    folder: Path, *, database: str = "", replicas: int = 1, tables: Tables | None = None, core: int | None = None
+) -> Iterator[ServedFleet]:
+    """`database`: a URL, "" for SQLite in the folder; `tables` of `fleet.toml`; `core`: processes are kept to it."""
+    repository = FleetRepository(folder)
+    repository.keep_keys()
+    repository.add_owner("acme")
+    place, settings = read_place(database, folder), FleetConfig().database
+    place.make_file()
+    with closing(open_database(place, settings)) as opened:
+        migrate.upgrade(opened)
+        made = [_replica(folder, number, database, tables or {}, core) for number in range(replicas)]
+        fleet = ServedFleet(repository, made, opened, _admin(opened))
+        try:
+            yield fleet
+        finally:
+            for client in fleet.clients:
+                client.close()
+            for replica in made:
+                replica.end()
+
+
+def wait_until(happened: Any, limit_s: float, every_s: float = 0.2) -> None:
+    """Ask again and again. Raises TimeoutError."""
+    end = time.monotonic() + limit_s
+    while not happened():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(every_s)
+
+
+def _replica(folder: Path, number: int, database: str, tables: Tables, core: int | None) -> Replica:
+    own = folder if number == 0 else folder.with_name(f"{folder.name}-{number}")
+    own.mkdir(exist_ok=True)
+    for name in SHARED if number else ():
+        (own / name).symlink_to(folder / name)
+    port = free_port()
+    given: dict[str, dict[str, Any]] = {"listen": {"addresses": [f"127.0.0.1:{port}"]}, "database": {"url": database}}
+    for name, table in tables.items():
+        given[name] = {**given.get(name, {}), **table}
+    (own / "fleet.toml").write_text("\n".join(_toml(given)))
+    pinned = () if core is None else ("taskset", "--cpu-list", str(core))
+    words = [*pinned, sys.executable, "-m", "fleet", "serve", "--log-level", "warning", "--dir", str(own)]
+    return Replica(own, f"https://localhost:{port}", words)
+
+
+def _toml(tables: Tables, above: str = "") -> Iterator[str]:
+    for name, table in tables.items():
+        yield f"[{above}{name}]"
+        inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+        yield from (f"{key} = {json.dumps(value)}" for key, value in table.items() if key not in inner)
+        yield from _toml(inner, f"{above}{name}.")
+
+
+def _admin(database: Database) -> str:
+    credential, now = new_credential("eft_"), datetime.now(UTC)
+    with database.write() as connection:
+        tokens.create(
+            connection,
+            credential,
+            database.settings,
+            name="the operator",
+            role=Role.ADMIN,
+            expires=now + timedelta(days=1),
+            now=now,
+            by="the test",
+        )
+    return credential.text
