@@ -6,6 +6,7 @@ import argparse
 
 from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, tags_option
 from fleet.cli.records_parser import RECORD_VERBS
+from fleet.cli.rollouts_parser import ROLLOUT_VERBS
 from gateway.terminal.program import Verb, named
 
 ROLES = ("viewer", "operator", "publisher", "admin")
@@ -214,4 +215,4 @@ TOKENS = Verb(
     ),
 )
 
-OPERATOR_VERBS = (DEVICES, TOKENS, *RECORD_VERBS)
+OPERATOR_VERBS = (DEVICES, *ROLLOUT_VERBS, TOKENS, *RECORD_VERBS)

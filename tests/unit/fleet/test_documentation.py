@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_every_command_of_the_guide_can_be_parsed() -> None:
     lines = re.findall(r"^edge-fleet (.+?)(?: +#.*)?$", GUIDE.replace("\\\n", " "), re.MULTILINE)
     assert len(lines) >= 12
     for line in lines:
-        assert PROGRAM.parser().parse_args(line.split())
+        assert PROGRAM.parser().parse_args(shlex.split(line))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
@@ -44,4 +45,4 @@ def test_every_example_of_the_help_can_be_parsed(verb) -> None:
     lines = re.findall(r"edge-fleet (.+?)(?: +#.*)?$", verb.examples.replace("\\\n", " "), re.MULTILINE)
     assert lines
     for line in lines:
-        assert PROGRAM.parser().parse_args(line.partition(" | ")[0].split())
+        assert PROGRAM.parser().parse_args(shlex.split(line.partition(" | ")[0]))

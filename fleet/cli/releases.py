@@ -1,0 +1,59 @@
+"""`edge-fleet releases`: what was published, as the controller verified it."""
+
+from __future__ import annotations
+
+import argparse
+
+from fleet.cli.remote import bounded, client, facts, local, short
+from fleet.client.client import Json, path_of
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return {"list": _list, "show": _show}[arguments.action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = bounded(client(arguments).pages(path_of("releases"), {"model": arguments.model}), arguments.limit)
+    if arguments.json:
+        print_json({"releases": found})
+        return 0
+    rows = [
+        (*(one[name] for name in ("owner", "model", "version", "floor")), local(one["released"]), _state(one))
+        for one in found
+    ]
+    print_table(("owner", "model", "version", "floor", "released", "state"), rows)
+    return 0
+
+
+def _state(one: Json) -> str:
+    return f"withdrawn {local(one['withdrawn'])}" if one["withdrawn"] else "published"
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    parts = short(arguments.release).split("/")
+    if len(parts) != 3 or not all(parts):
+        raise ConfigurationError(f"{arguments.release!r:.200} is no release; write OWNER/MODEL/VERSION")
+    found = client(arguments).ask("GET", path_of("releases", *parts))
+    if arguments.json:
+        print_json(found)
+        return 0
+    facts(_facts(found))
+    return 0
+
+
+def _facts(found: Json) -> list[tuple[str, str]]:
+    release = found["release"]
+    variants = found["document"].get("variants", [])
+    return [
+        ("release", short(release["target"])),
+        ("path", release["target"]),
+        ("digest", release["digest"]),
+        ("floor", release["floor"] or "-"),
+        ("released", local(release["released"])),
+        ("known here since", local(release["first_read"])),
+        ("variants", ", ".join(str(one.get("name", "?")) for one in variants if isinstance(one, dict)) or "-"),
+        ("may be rolled out", f"no: {found['refused']}" if found["refused"] else "yes"),
+    ]

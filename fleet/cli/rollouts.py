@@ -1,0 +1,176 @@
+"""`edge-fleet rollouts`: make them, approve them, steer them, look at them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from fleet.cli.remote import ago, bounded, client, facts, local, short
+from fleet.cli.replay import replay
+from fleet.cli.rollouts_spec import specification, words
+from fleet.cli.rollouts_view import headline, notes, wave_rows
+from fleet.cli.watch import watch
+from fleet.client.client import Json, path_of
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import print_json, print_table
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Carry out one action; its exit code."""
+    return ACTIONS[arguments.action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = bounded(client(arguments).pages(path_of("rollouts"), {"state": arguments.state}), arguments.limit)
+    if arguments.json:
+        print_json({"rollouts": found})
+        return 0
+    rows = [
+        (
+            one["id"],
+            one["name"],
+            short(one["target"]),
+            one["slot"],
+            one["state"],
+            local(one["created"]),
+            one["created_by"],
+        )
+        for one in found
+    ]
+    print_table(("rollout", "name", "release", "slot", "state", "created", "by"), rows)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    view = client(arguments).ask("GET", path_of("rollouts", arguments.rollout))
+    return _print(arguments, view)
+
+
+def _print(arguments: argparse.Namespace, view: Json) -> int:
+    if arguments.json:
+        print_json(view)
+        return 0
+    facts([("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), *words(view["spec"])])
+    facts([("spec digest", view["spec_digest"]), ("created", f"{local(view['created'])} by {view['created_by']}")])
+    rows = [
+        (row.label, "open" if row.opened else "-", str(row.expected), str(row.committed), row.states)
+        for row in wave_rows(view)
+    ]
+    print()
+    print_table(("wave", "opened", "devices", "committed", "states"), rows)
+    for note in notes(view):
+        print(note)
+    return 0
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    asked, document = client(arguments), specification(arguments)
+    view = asked.ask("POST", path_of("rollouts"), body=document)
+    if arguments.start:
+        path = path_of("rollouts", view["id"])
+        asked.ask("POST", f"{path}/approve", body={"spec": view["spec_digest"]})
+        view = asked.ask("POST", f"{path}/start")
+    return _print(arguments, view)
+
+
+def _preview(arguments: argparse.Namespace) -> int:
+    found = client(arguments).ask("POST", path_of("rollouts", "preview"), body=specification(arguments))
+    if arguments.json:
+        print_json(found)
+        return 0
+    kinds = ", ".join(f"{count} {kind}" for kind, count in found["accelerators"].items())
+    facts([*words(found["spec"]), ("matches", f"{found['devices']} devices{f': {kinds}' if kinds else ''}")])
+    print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
+    if found["held"]:
+        print(f"{found['held']} of them are in another rollout of this slot, and join when that is over")
+    if found["unknown_zones"]:
+        print(f"sites whose time zone is not known, and whose windows never open: {', '.join(found['unknown_zones'])}")
+    return 0
+
+
+def _wave(wave: int) -> str:
+    return str(wave) if wave else "canary"
+
+
+def _approve(arguments: argparse.Namespace) -> int:
+    """Whoever approves says which specification: the one that is shown, or the one that --spec names."""
+    asked, path = client(arguments), path_of("rollouts", arguments.rollout)
+    view = asked.ask("GET", path)
+    digest = arguments.spec or view["spec_digest"]
+    if not (arguments.spec or arguments.yes):
+        if arguments.json or not sys.stdin.isatty():
+            problem = f"nobody is here to say yes; --spec {digest} approves what you saw, --yes whatever it is"
+            raise ConfigurationError(problem)
+        facts([("rollout", f"{view['id']} {view['name']}"), *words(view["spec"])])
+        if input("approve this? [y/N] ").strip().lower() not in {"y", "yes"}:
+            print("nothing was approved")
+            return 1
+    return _said(arguments, asked.ask("POST", f"{path}/approve", body={"spec": digest}))
+
+
+def _word(verb: str) -> Callable[[argparse.Namespace], int]:
+    """Pause, abort and the like: one word to the controller."""
+
+    def say(arguments: argparse.Namespace) -> int:
+        body = {"reason": arguments.because} if getattr(arguments, "because", None) else None
+        path = path_of("rollouts", arguments.rollout, verb)
+        return _said(arguments, client(arguments).ask("POST", path, body=body))
+
+    return say
+
+
+def _approve_wave(arguments: argparse.Namespace) -> int:
+    path = path_of("rollouts", arguments.rollout, "waves", arguments.wave, "approve")
+    return _said(arguments, client(arguments).ask("POST", path))
+
+
+def _said(arguments: argparse.Namespace, view: Json) -> int:
+    if arguments.json:
+        print_json(view)
+        return 0
+    print(f"{view['id']}: {headline(view)}")
+    for note in notes(view):
+        print(note)
+    return 0
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    path = path_of("rollouts", arguments.rollout, "devices")
+    query = {"state": arguments.state, "wave": arguments.wave}
+    found = bounded(client(arguments).pages(path, query), arguments.limit)
+    if arguments.json:
+        print_json({"devices": found})
+        return 0
+    rows = [
+        (
+            one["device"],
+            one["state"].replace("_", " "),
+            "-" if one["wave"] is None else _wave(one["wave"]),
+            str(one["attempt"]),
+            one["accelerators"],
+            ago(one["heard"]),
+            one["reason"],
+        )
+        for one in found
+    ]
+    print_table(("device", "state", "wave", "attempt", "accelerators", "heard", "why"), rows)
+    return 0
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "create": _create,
+    "list": _list,
+    "show": _show,
+    "preview": _preview,
+    "approve": _approve,
+    "start": _word("start"),
+    "pause": _word("pause"),
+    "resume": _word("resume"),
+    "abort": _word("abort"),
+    "rollback": _word("rollback"),
+    "approve-wave": _approve_wave,
+    "devices": _devices,
+    "watch": watch,
+    "replay": replay,
+}

@@ -1,0 +1,171 @@
+"""`edge-fleet releases` and `rollouts`: options and examples."""
+
+from __future__ import annotations
+
+import argparse
+
+from fleet.cli.options import Action, actions, limit_option, positive, remote_options
+from fleet.cli.rollouts_spec import WAVES, duration, waves
+from gateway.terminal.program import Verb, named
+
+STATES = ("draft", "approved", "running", "paused", "finished", "aborted")
+DEVICE_STATES = ("pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed", "silent")
+
+
+def _releases_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=named, metavar="MODEL", help="those of this model only")
+    limit_option(parser)
+    remote_options(parser)
+
+
+def _releases_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("release", metavar="OWNER/MODEL/VERSION", type=named, help="such as acme/meter-reader/2")
+    remote_options(parser)
+
+
+def _spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--spec", type=named, metavar="FILE", help="a specification, .json or .toml; options change it")
+    what = parser.add_argument_group("what, and for whom")
+    what.add_argument("--target", type=named, metavar="OWNER/MODEL/VERSION", help="the release")
+    what.add_argument("--slot", type=named, metavar="SLOT", help="the model's name on the device (default: MODEL)")
+    what.add_argument("--name", type=named, metavar="NAME", help="of the rollout (default: SLOT-VERSION)")
+    what.add_argument("--query", type=named, metavar="QUERY", help="which devices, as 'tag = pilot' (default: all)")
+    what.add_argument("--static", action="store_true", help="devices that match later do not join")
+    how = parser.add_argument_group("how fast")
+    how.add_argument(
+        "--waves", type=waves, metavar="W,W,…", help=f"N%% reached, or N more; '!' needs approval (default {_shown()})"
+    )
+    how.add_argument("--canary", type=positive, metavar="N", help="devices of each kind of accelerators go first")
+    for option, what_for in (
+        ("--canary-soak", "that canaries are watched (default 1h)"),
+        ("--soak", "that a wave is watched (default 1h)"),
+        ("--silence", "without a word from a device, and it failed (default 1d)"),
+        ("--deadline", "after an offer, and a device that is not done failed (default 7d)"),
+        ("--backoff", "before a device that failed tries again (default 1h)"),
+    ):
+        how.add_argument(option, type=duration, metavar="TIME", dest=f"{option[2:].replace('-', '_')}_s", help=what_for)
+    how.add_argument("--retries", type=positive, metavar="N", help="of a device that failed (default none)")
+    judged = parser.add_argument_group("when a wave is through, when all halts")
+    judged.add_argument("--success-percent", type=float, metavar="P", help="of a wave committed (default 95)")
+    judged.add_argument("--success-sample", type=positive, metavar="N", help="devices at least (default 1)")
+    judged.add_argument("--failed-percent", type=float, metavar="P", help="halt above it for sure (default 5)")
+    judged.add_argument("--failed-sample", type=positive, metavar="N", help="judged from so many on (default 5)")
+    judged.add_argument("--rollback", choices=("offered", "forced"), help="forced: after a halt all go back")
+
+
+def _shown() -> str:
+    return WAVES.replace("%", "%%")
+
+
+def _create(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    parser.add_argument("--start", action="store_true", help="approve and start it at once")
+    remote_options(parser)
+
+
+def _preview(parser: argparse.ArgumentParser) -> None:
+    _spec(parser)
+    remote_options(parser)
+
+
+def _list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", choices=STATES, help="those in this state only")
+    limit_option(parser)
+    remote_options(parser)
+
+
+def _one(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rollout", metavar="ROLLOUT", type=named, help="its id, as the list shows it")
+    remote_options(parser)
+
+
+def _why(parser: argparse.ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads it later")
+
+
+def _approve(parser: argparse.ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--spec", type=named, metavar="DIGEST", help="approve this specification only: no question")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _approve_wave(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rollout", metavar="ROLLOUT", type=named, help="its id, as the list shows it")
+    parser.add_argument("wave", metavar="WAVE", type=positive, help="its number: the first after the canary is 1")
+    remote_options(parser)
+
+
+def _devices(parser: argparse.ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--state", choices=DEVICE_STATES, help="those in this state only")
+    parser.add_argument("--wave", type=int, metavar="N", help="those of this wave only; 0 is the canary")
+    limit_option(parser)
+
+
+def _watch(parser: argparse.ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--timeout", type=duration, metavar="TIME", help="give up after that: 3 (default: never)")
+
+
+RELEASES = Verb(
+    "releases",
+    "releases",
+    "releases as published and verified: what rollouts may be made of",
+    "  edge-fleet releases list --model meter-reader\n  edge-fleet releases show acme/meter-reader/2",
+    actions(
+        Action("list", "releases by their paths", "  edge-fleet releases list --json", _releases_list),
+        Action(
+            "show",
+            "one release, and whether it may be rolled out",
+            "  edge-fleet releases show acme/meter-reader/2",
+            _releases_show,
+        ),
+    ),
+)
+
+
+def _simple(name: str, what: str, options=_one, example: str = "") -> Action:  # type: ignore[no-untyped-def]
+    return Action(name, what, f"  edge-fleet rollouts {name} r261121-114500-a1b2c3{example}", options)
+
+
+ROLLOUTS = Verb(
+    "rollouts",
+    "rollouts",
+    "bring a release to devices in waves: draft, approve, start, watch, pause, abort",
+    "  edge-fleet rollouts preview --target acme/meter-reader/2 --query 'tag=pilot'\n"
+    "  edge-fleet rollouts create --target acme/meter-reader/2 --query 'tag=pilot' --canary 1 --waves 5%,25%,100%\n"
+    "  edge-fleet rollouts approve r261121-114500-a1b2c3\n"
+    "  edge-fleet rollouts start r261121-114500-a1b2c3\n"
+    "  edge-fleet rollouts watch r261121-114500-a1b2c3",
+    actions(
+        Action(
+            "create",
+            "draft a rollout; nothing happens before it is approved and started",
+            "  edge-fleet rollouts create --spec meter-reader-2.toml\n"
+            "  edge-fleet rollouts create --target acme/meter-reader/2 --query 'site=berlin' \\\n"
+            "      --canary 2 --waves 5%,25%!,100% --soak 2h --rollback forced",
+            _create,
+        ),
+        Action(
+            "preview",
+            "what a specification would reach; nothing is created",
+            "  edge-fleet rollouts preview --target acme/meter-reader/2 --canary 1",
+            _preview,
+        ),
+        Action("list", "rollouts, the oldest first", "  edge-fleet rollouts list --state running", _list),
+        _simple("show", "one rollout: what it is to do, and where its waves stand"),
+        _simple("approve", "approve a draft: what is shown, or what --spec names", _approve, " --yes"),
+        _simple("start", "offer the release, as waves and windows say"),
+        _simple("pause", "offer nothing until it is resumed", _why, " --because holidays"),
+        _simple("resume", "go on; what failed until now is forgiven"),
+        _simple("abort", "end it for good, and withdraw its offers", _why, " --because superseded"),
+        _simple("rollback", "after an abort: all devices get back what they had"),
+        _simple("approve-wave", "let a wave begin that needs approval", _approve_wave, " 2"),
+        _simple("devices", "where its devices stand", _devices, " --state failed"),
+        _simple("watch", "bars that fill as waves do, until it is over: 0 finished, 1 aborted or halted", _watch),
+        _simple("replay", "whether each recorded decision follows from the facts before it: 1 where not"),
+    ),
+)
+
+ROLLOUT_VERBS = (RELEASES, ROLLOUTS)

@@ -1,0 +1,164 @@
+"""A rollout's specification: from a file, from options, and in words (`fleet/rollouts/README.md` has the form)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fleet.cli.remote import short, target_of
+from fleet.client.client import Json
+from fleet.disk import read_bounded
+from gateway.domain.errors import ConfigurationError
+
+SPEC_LIMIT_BYTES = 262_144
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+WAVES = "5%,25%,100%"
+"""Where neither file nor option says."""
+SUCCESS: Json = {"min_sample": 1, "min_percent": 95.0}
+ABORT: Json = {"min_sample": 5, "max_failed_percent": 5.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_WAVE = re.compile(r"(\d+(?:\.\d+)?)(%?)(!?)")
+
+
+def specification(arguments: argparse.Namespace) -> Json:
+    """What is sent to the controller, which judges it. Raises ConfigurationError."""
+    document = _from_file(Path(arguments.spec)) if arguments.spec else {}
+    if arguments.target:
+        document["target"] = target_of(arguments.target)
+    if "target" not in document:
+        raise ConfigurationError("which release? --target OWNER/MODEL/VERSION, or a file with --spec")
+    document |= _plain(arguments)
+    _sections(document, arguments)
+    named = document["target"]["path"] if isinstance(document["target"], dict) else document["target"]
+    _, model, version, *_ = [*short(str(named)).split("/"), "", ""]
+    document.setdefault("slot", model)
+    document.setdefault("name", f"{document['slot']}-{version}")
+    document.setdefault("query", "all")
+    document.setdefault("waves", waves(WAVES))
+    return document
+
+
+def _plain(arguments: argparse.Namespace) -> Json:
+    names = ("name", "slot", "query", "waves", "soak_s", "silence_s", "deadline_s", "rollback")
+    said = {name: getattr(arguments, name) for name in names}
+    said["dynamic"] = False if arguments.static else None
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _sections(document: Json, arguments: argparse.Namespace) -> None:
+    """Options change single values of a file's tables."""
+    sections: tuple[tuple[str, Json, Json], ...] = (
+        ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": arguments.canary_soak_s}),
+        ("success", SUCCESS, {"min_percent": arguments.success_percent, "min_sample": arguments.success_sample}),
+        ("abort", ABORT, {"max_failed_percent": arguments.failed_percent, "min_sample": arguments.failed_sample}),
+        ("retries", {}, {"limit": arguments.retries, "backoff_s": arguments.backoff_s}),
+    )
+    for name, default, said in sections:
+        given = {key: value for key, value in said.items() if value is not None}
+        section = {**(document.get(name) or default), **given}
+        if section:
+            document[name] = section
+
+
+def _from_file(file: Path) -> Json:
+    """JSON, or TOML by the file's name."""
+    content = read_bounded(file, SPEC_LIMIT_BYTES)
+    try:
+        text = content.decode()
+        document = json.loads(text) if file.suffix != ".toml" else _toml(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"is neither JSON nor, as NAME.toml, TOML: {error}", file=str(file)) from None
+    if not isinstance(document, dict):
+        raise ConfigurationError("holds no object; fleet/rollouts/README.md shows a specification", file=str(file))
+    return document
+
+
+def _toml(text: str) -> Json:
+    """Times as the API writes them: TOML has a type of its own for these."""
+    document: Json = json.loads(
+        json.dumps(tomllib.loads(text), default=lambda at: at.isoformat().replace("+00:00", "Z"))
+    )
+    return document
+
+
+def waves(text: str) -> list[Json]:
+    """`5%,25%!,100%`: percent of all devices reached, or so many more devices; `!`: an operator lets it begin."""
+    found = [_WAVE.fullmatch(part.strip()) for part in text.split(",")]
+    made = [_wave(*match.groups()) for match in found if match]
+    if len(made) != len(found):
+        raise argparse.ArgumentTypeError(f"write waves as 5%,25%!,100% or 10,200,100%, not {text!r:.100}")
+    return made
+
+
+def _wave(number: str, percent: str, approval: str) -> Json:
+    size: Json = {"percent": float(number)} if percent else {"count": int(float(number))}
+    return size | ({"needs_approval": True} if approval else {})
+
+
+def duration(text: str) -> float:
+    """Seconds of 90, 90s, 15m, 2h or 1d."""
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"write a time as 90s, 15m, 2h or 1d, not {text!r:.40}")
+    return float(match[1]) * UNITS[match[2] or "s"]
+
+
+# ---- in words
+
+
+def words(spec: Json) -> list[tuple[str, str]]:
+    """What is to happen, for whoever approves it."""
+    success, abort = spec["success"], spec["abort"]
+    return [
+        ("release", f"{short(spec['target']['path'])} into the slot {spec['slot']}"),
+        ("digest", spec["target"]["sha256"]),
+        ("devices", spec["query"] + ("" if spec["dynamic"] else "; who matches later does not join")),
+        *([("canary", _canary(spec["canary"]))] if spec["canary"] else []),
+        ("waves", f"{', '.join(map(wave_words, spec['waves']))}; {time_words(spec['soak_s'])} between"),
+        ("through", f"{success['min_percent']:g} % of a wave committed, {success['min_sample']} devices at least"),
+        ("halts", _halts(abort)),
+        ("failed", f"also silent for {time_words(spec['silence_s'])}, or not done in {time_words(spec['deadline_s'])}"),
+        ("retries", _retries(spec["retries"])),
+        *(("window", _window(one)) for one in spec["windows"]),
+        *(("blackout", f"{one['start']} to {one['end']} {one.get('reason', '')}".strip()) for one in spec["blackouts"]),
+        ("after a halt", "all go back by themselves" if spec["rollback"] == "forced" else "an operator decides"),
+    ]
+
+
+def wave_words(wave: Json) -> str:
+    """Such as "25 % (needs approval)" or "200 more"."""
+    size = f"{wave['percent']:g} %" if wave.get("percent") is not None else f"{wave['count']} more"
+    return f"{size} (needs approval)" if wave.get("needs_approval") else size
+
+
+def time_words(seconds: float) -> str:
+    """In the largest unit that says it exactly."""
+    for unit in ("d", "h", "m"):
+        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
+            return f"{seconds / UNITS[unit]:g} {'min' if unit == 'm' else unit}"
+    return f"{seconds:g} s"
+
+
+def _halts(abort: Json) -> str:
+    sample, sure = abort["min_sample"], 100 * abort["confidence"]
+    return f"above {abort['max_failed_percent']:g} % failed, {sure:g} % sure, judged from {sample} devices on"
+
+
+def _canary(canary: Json) -> str:
+    return f"{canary['per_accelerator']} of each kind of accelerators first, watched for {time_words(canary['soak_s'])}"
+
+
+def _retries(retries: Json) -> str:
+    if not retries["limit"]:
+        return "none"
+    return f"{retries['limit']} for a device that failed, after {time_words(retries['backoff_s'])} and then longer"
+
+
+def _window(window: Json) -> str:
+    days: Iterable[Any] = window["days"]
+    return f"{', '.join(map(str, days))} {window['start']}-{window['end']} ({window['zone']})"

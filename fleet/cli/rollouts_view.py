@@ -1,0 +1,142 @@
+"""A rollout as `watch` shows it: how far each wave is, in one line or one bar. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet.cli.remote import local
+from fleet.client.client import Json
+from fleet.rollouts.spec import CANARY, Wave
+from fleet.rollouts.waves import places
+
+UNDER_WAY = ("offered", "downloading", "probation")
+GAVE_UP = ("failed", "rolled_back", "silent")
+DONE, COMING, LOST, FREE = "█", "▒", "x", "·"
+"""Told apart without colours, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaveRow:
+    """`expected`: devices of the wave once it is full, as far as can be said now; `states` in words."""
+
+    label: str
+    opened: bool
+    expected: int
+    committed: int
+    under_way: int
+    failed: int
+    states: str
+
+
+def wave_rows(view: Json) -> list[WaveRow]:
+    """All waves in their order."""
+    devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
+    rows: list[WaveRow] = []
+    for one in view["waves"]:
+        expected = _expected(view["spec"], one, devices, sum(row.expected for row in rows))
+        rows.append(_row(view, one, expected))
+    return rows
+
+
+def _row(view: Json, one: Json, expected: int) -> WaveRow:
+    states: Mapping[str, int] = one["states"]
+    committed = states.get("committed", 0)
+    under_way, failed = (sum(states.get(state, 0) for state in kinds) for kinds in (UNDER_WAY, GAVE_UP))
+    return WaveRow(
+        label_of(view["spec"], one["wave"]),
+        one["opened"],
+        max(expected, one["devices"]),
+        committed,
+        under_way,
+        failed,
+        _said(view, one),
+    )
+
+
+def _expected(spec: Json, one: Json, devices: int, taken: int) -> int:
+    """Places that are taken, and those that are left. Of canaries nobody here knows how many kinds there are."""
+    here = int(one["devices"])
+    if one["wave"] == CANARY:
+        return here
+    wave = spec["waves"][one["wave"] - 1]
+    free = places(Wave(wave.get("percent"), wave.get("count")), devices, taken + here, here)
+    return min(here + free, max(0, devices - taken))
+
+
+def _said(view: Json, one: Json) -> str:
+    if not one["opened"]:
+        return "" if one["approved"] else "needs approval"
+    order = ("committed", *UNDER_WAY, *GAVE_UP, "pending")
+    return ", ".join(f"{one['states'][state]} {state.replace('_', ' ')}" for state in order if one["states"].get(state))
+
+
+def label_of(spec: Json, wave: int) -> str:
+    """Such as "canary", "25 %", "+200"."""
+    if wave == CANARY:
+        return "canary"
+    said = spec["waves"][wave - 1]
+    return f"{said['percent']:g} %" if said.get("percent") is not None else f"+{said['count']}"
+
+
+def bar(row: WaveRow, width: int) -> str:
+    """`width` characters: committed, gave up, under way, free. What is there is seen, however little; full is full."""
+    if row.expected <= 0:
+        return FREE * width
+    parts = [(DONE, row.committed), (LOST, row.failed), (COMING, row.under_way)]
+    total = max(row.expected, sum(count for _, count in parts))
+    cells = {sign: max(1, count * width // total) if count else 0 for sign, count in parts}
+    over = sum(cells.values()) - width
+    if over > 0:
+        cells[max(cells, key=lambda sign: cells[sign])] -= over
+    if sum(count for _, count in parts) == total and sum(cells.values()) < width:
+        cells[max(cells, key=lambda sign: cells[sign])] += width - sum(cells.values())
+    filled = "".join(sign * cells[sign] for sign, _ in parts)
+    return filled.ljust(width, FREE)
+
+
+def headline(view: Json) -> str:
+    """State, waves, devices."""
+    rows = wave_rows(view)
+    opened = sum(row.opened for row in rows)
+    committed, failed = (sum(getattr(row, name) for row in rows) for name in ("committed", "failed"))
+    devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
+    failures = f", {failed} gave up" if failed else ""
+    return f"{view['state']} · wave {opened} of {len(rows)} · {committed} of {devices} devices committed{failures}"
+
+
+def notes(view: Json) -> list[str]:
+    """What an operator should know beside the bars."""
+    found = []
+    if view["reason"] and view["state"] in {"paused", "aborted"}:
+        found.append(f"{'halted' if view['halted'] else view['state']}: {view['reason']}")
+    if view["state"] == "running" and view["waiting"] and view["next_opening"] is None:
+        found.append("no window opens any more")
+    if view["state"] == "draft":
+        found.append(f"a draft: edge-fleet rollouts approve {view['id']}")
+    if view["state"] == "approved":
+        found.append(f"approved: edge-fleet rollouts start {view['id']}")
+    waits = next((one for one in view["waves"] if not one["opened"]), None)
+    if view["state"] == "running" and waits and not waits["approved"]:
+        found.append(f"the next wave needs approval: edge-fleet rollouts approve-wave {view['id']} {waits['wave']}")
+    return found
+
+
+def line(view: Json) -> str:
+    """All of it in one line, for logs."""
+    rows = [row for row in wave_rows(view) if row.opened]
+    waves = "; ".join(f"{row.label}: {row.states or 'nobody yet'}" for row in rows)
+    return " | ".join(part for part in (headline(view), waves, *notes(view)) if part)
+
+
+def outcome(view: Json) -> int | None:
+    """The exit code of a rollout that is over or halted: 0 finished, 1 aborted or halted; None: it goes on."""
+    if view["state"] == "finished":
+        return 0
+    halted = view["state"] == "paused" and view["halted"]
+    return 1 if halted or view["state"] == "aborted" else None
+
+
+def opening(view: Json) -> str:
+    """When devices that wait may be offered something, where that is not now."""
+    return local(view["next_opening"]) if view["next_opening"] else "-"

@@ -1,0 +1,108 @@
+"""`edge-fleet rollouts watch`: bars that fill as waves do, lines where nobody looks at a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from fleet.cli.remote import client
+from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, bar, headline, line, notes, outcome, wave_rows
+from fleet.client.client import Client, Json, path_of
+from gateway.domain.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+LOOK_S = 1.0
+"""Between two looks."""
+AWAY_LIMIT_S = 600.0
+"""So long a controller may be away: its replicas are updated, its machine starts again."""
+COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
+LABEL, COUNT, BAR_LOW, BAR_HIGH = 7, 11, 10, 40
+"""Columns."""
+Show = Callable[[Json], None]
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Until it is over: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout comes first."""
+    asked, path = client(arguments), path_of("rollouts", arguments.rollout)
+    with _shown(arguments) as show:
+        for view in _views(asked, path, arguments.timeout):
+            show(view)
+            code = outcome(view)
+            if code is not None:
+                return code
+    raise UnreachableError(f"{arguments.rollout} is not over after {arguments.timeout:g} s")
+
+
+def _views(asked: Client, path: str, timeout_s: float | None) -> Iterator[Json]:
+    begun_s = answered_s = time.monotonic()
+    while True:
+        try:
+            yield asked.ask("GET", path)
+            answered_s = time.monotonic()
+        except UnreachableError as error:
+            if time.monotonic() - answered_s > AWAY_LIMIT_S:
+                raise
+            print(f"waiting: {error}", file=sys.stderr)
+        if timeout_s is not None and time.monotonic() - begun_s >= timeout_s:
+            return
+        time.sleep(LOOK_S)
+
+
+@contextmanager
+def _shown(arguments: argparse.Namespace) -> Iterator[Show]:
+    if arguments.json or not sys.stdout.isatty():
+        yield _lines(as_json=arguments.json)
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+
+        def show(view: Json) -> None:
+            live.update(picture(view, live.console.width), refresh=True)
+
+        yield show
+
+
+def _lines(*, as_json: bool) -> Show:
+    """One for each change."""
+    last = ""
+
+    def show(view: Json) -> None:
+        nonlocal last
+        said = json.dumps(view) if as_json else line(view)
+        if said != last:
+            last = said
+            print(said if as_json else f"{datetime.now(UTC).astimezone():%H:%M:%S} {said}", flush=True)
+
+    return show
+
+
+def picture(view: Json, width: int) -> Group:
+    """A headline, a bar for each wave, notes; no wider than the terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1), expand=False)
+    table.add_column(width=LABEL, justify="right", no_wrap=True)
+    bar_width = max(BAR_LOW, min(BAR_HIGH, width // 3))
+    table.add_column(width=bar_width, no_wrap=True)
+    table.add_column(width=COUNT, justify="right", no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for row in wave_rows(view):
+        filled = Text()
+        for sign in bar(row, bar_width):
+            filled.append(sign, COLOURS[sign])
+        count = f"{row.committed}/{row.expected}" if row.expected else "-"
+        table.add_row(Text(row.label, "bold" if row.opened else "dim"), filled, count, Text(row.states))
+    title = Text(f"{view['name']} {view['id']}", "bold")
+    said = [Text(note, "bold yellow") for note in notes(view)]
+    return Group(title, Text(headline(view)), table, *said)
