@@ -7,11 +7,18 @@ from pathlib import Path
 
 from fleet.authority.settings import AuthoritySettings
 from fleet.blobs.settings import BlobSettings
-from fleet.control.settings import ControlSettings, DirectorSettings, IntakeSettings, SchedulerSettings
+from fleet.control.settings import (
+    ChoresSettings,
+    ControlSettings,
+    DirectorSettings,
+    IntakeSettings,
+    SchedulerSettings,
+)
 from fleet.database.settings import DatabaseSettings
 from fleet.disk import read_bounded
 from fleet.serving.settings import ListenSettings, ServingSettings
 from fleet.settings import FleetSettings
+from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import read_settings, sections
@@ -32,11 +39,15 @@ class FleetConfig:
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    chores: ChoresSettings = field(default_factory=ChoresSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    otlp: OtlpSettings = field(default_factory=OtlpSettings)
 
     @property
     def control(self) -> ControlSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(self.director, self.intake, self.scheduler)
+        return ControlSettings(self.director, self.intake, self.scheduler, self.chores)
 
 
 SECTIONS = sections(FleetConfig)

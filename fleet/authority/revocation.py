@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -10,6 +11,31 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fleet.authority.ca import Authority
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a list says: its number, the serials (hex) on it, from when to when it holds, and whether it is of this CA
+    and as that signed it."""
+
+    number: int
+    serials: frozenset[str]
+    made: datetime
+    next_update: datetime
+    genuine: bool
+
+
+def read_list(authority: Authority, pem: bytes) -> Listed | None:
+    """A list that was made before; None for what is none."""
+    try:
+        found = x509.load_pem_x509_crl(pem)
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        serials = frozenset(f"{entry.serial_number:x}" for entry in found)
+    except (ValueError, x509.ExtensionNotFound):
+        return None
+    genuine = found.issuer == authority.certificate.subject and found.is_signature_valid(authority.key.public_key())
+    until = found.next_update_utc or found.last_update_utc
+    return Listed(number, serials, found.last_update_utc, until, genuine)
 
 
 def revocation_list(

@@ -44,6 +44,11 @@ class Scheduler:
         """Whether this replica was in office when it looked last."""
         return self._fence is not None
 
+    @property
+    def fence(self) -> int | None:
+        """Of its office, as it looked last; whoever decides by it guards what it writes. Any thread may ask."""
+        return self._fence
+
     def turn(self, now: datetime) -> None:
         """Look at everything once, where this replica leads. Raises AwayError, FencedError; the next turn goes on."""
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.domain.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True)
 class DirectorSettings:
@@ -46,9 +48,32 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoresSettings:
+    """`[chores]`: what is tidied up beside the work, and how often."""
+
+    sweep_every_s: float = 60.0  # telemetry and events beyond their bounds
+    sweep_limit_s: float = 5.0  # of one sweep; what is left is swept in the next turn
+    forget_every_s: float = 3_600.0  # tokens and certificates that expired
+    forget_after_d: float = 30.0  # so long ago
+    seen_every_s: float = 5.0  # how often is asked which devices' last questions are to be written
+    revocation_list_every_s: float = 30.0  # how often is looked whether proxies need another
+    revocation_list_h: float = 24.0  # how long one holds; the next is written at half of that
+    publish_every_s: float = 60.0  # how often is looked whether timestamp and snapshot are to be signed anew
+    publish_share: float = 0.5  # of their life that may be left then
+    retry_s: float = 30.0  # after a chore failed
+    turn_s: float = 5.0  # how often is looked what is due
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if not 0 < self.publish_share < 1:
+            raise ConfigurationError("must be between 0 and 1", table="chores", key="publish_share")
+
+
+@dataclass(frozen=True, slots=True)
 class ControlSettings:
     """The tables of this room."""
 
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    chores: ChoresSettings = field(default_factory=ChoresSettings)

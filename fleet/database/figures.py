@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -37,7 +39,7 @@ def figures(connection: Connection) -> Figures:
     rows, size_bytes, lost = connection.execute(sa.select(*kept)).one()
     return Figures(
         devices={str(state): count for state, count in devices.counts(connection, devices.Wanted()).items()},
-        rollouts={state: int(count) for state, count in connection.execute(by_state)},
+        rollouts=_merged(connection.execute(by_state)),
         open_alerts=alerts.counts(connection),
         untold_alerts=alerts.waiting(connection),
         telemetry_rows=int(rows),
@@ -58,6 +60,14 @@ def size_of(connection: Connection) -> int:
         connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("page_count", "page_size")
     )
     return int(pages) * int(page_bytes)
+
+
+def _merged(found: Iterable[Any]) -> dict[str, int]:
+    """A rollout whose devices are still told to go back is aborted, for people."""
+    counts: Counter[str] = Counter()
+    for state, count in found:
+        counts["aborted" if state == "returning" else state] += int(count)
+    return dict(counts)
 
 
 def _count(connection: Connection, table: sa.Table) -> int:

@@ -26,13 +26,13 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The last fact by which a rollout stopped. `decided`: by itself, not by an operator."""
+    """The last fact by which a rollout stopped. `by`: who said so, "" where it was decided."""
 
     rollout: str
     name: str
     sequence: int
     at: datetime
-    decided: bool
+    by: str
     reason: str
 
 
@@ -75,10 +75,11 @@ def expiries(connection: Connection, named: Iterable[str]) -> dict[str, datetime
 
 
 def stopped(connection: Connection, since: datetime) -> tuple[Stopped, ...]:
-    """Rollouts that are paused, and those that were aborted and of which something happened since."""
+    """Rollouts that are paused, and those that were aborted (`returning`: and whose devices are still told) and of
+    which something happened since."""
     last = (facts.c.rollout == rollouts.c.id) & (facts.c.sequence == rollouts.c.sequence)
     statement = sa.select(rollouts.c.id, rollouts.c.sequence, rollouts.c.state).join_from(rollouts, facts, last)
-    recent = (rollouts.c.state == "aborted") & (facts.c.at > since)
+    recent = rollouts.c.state.in_(["aborted", "returning"]) & (facts.c.at > since)
     found = connection.execute(statement.where((rollouts.c.state == "paused") | recent))
     return tuple(Stopped(*row) for row in found)
 
@@ -93,7 +94,9 @@ def last_stop(connection: Connection, rollout: str, after: int) -> Stop | None:
     statement = sa.select(*columns).join_from(facts, rollouts).where(*mine)
     wanted = statement.where(sa.or_(facts.c.kind.in_(["paused", "aborted"]), by_itself))
     row = connection.execute(wanted.order_by(facts.c.sequence.desc()).limit(1)).one_or_none()
-    return None if row is None else Stop(*row[:4], row.kind == "decided", str(row.document.get("reason", "")))
+    if row is None:
+        return None
+    return Stop(*row[:4], str(row.document.get("by", "")), str(row.document.get("reason", "")))
 
 
 _seen_at = sa.type_coerce(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
+from fleet.control.turn import ACTOR
 from fleet.database import watching
 from fleet.database.alerts import Alert
+from fleet.database.engine import Connection
 from fleet.database.watching import Stop
 from fleet.watch import readings
 from fleet.watch.judge import Reading
 from fleet.watch.settings import AlertSettings
 
 PAUSED = "paused"
+BY_ITSELF = frozenset({"", ACTOR})
+"""Who stopped it, where that was nobody."""
 
 
 def of_silence(
@@ -56,7 +58,7 @@ class Stops:
         for found in watching.stopped(connection, since):
             stop = self._stop(connection, found.rollout, found.sequence)
             known[found.rollout] = (found.sequence, stop)
-            if stop is not None and stop.decided and (found.state == PAUSED or stop.at > since):
+            if stop is not None and stop.by in BY_ITSELF and (found.state == PAUSED or stop.at > since):
                 at = now if found.state == PAUSED else stop.at
                 yield readings.halted(stop.rollout, stop.name, stop.reason, at, still=True)
         self._known = known

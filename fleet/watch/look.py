@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from fleet.database import alerts, watching
 from fleet.database.alerts import Alert
-from fleet.database.engine import Database
+from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
 from fleet.database.tail import Heard, Tail, keep_position, position, tail
 from fleet.watch import readings

@@ -122,7 +122,7 @@ class Exporter:
         if answer.delivered:
             rejected = min(_rejected(export.signal, answer.content), export.count)
             self._done(export, "sent")
-            self._counts[f"{ITEMS}:sent"] -= rejected
+            self._counts[f"{ITEMS}_sent"] -= rejected
             self._count("rejected", rejected)
             return True
         self._attempts += 1
@@ -144,7 +144,7 @@ class Exporter:
 
     def _count(self, outcome: str, number: int) -> None:
         if number:
-            self._counts[f"{ITEMS}:{outcome}"] += number
+            self._counts[f"{ITEMS}_{outcome}"] += number
 
 
 def batches(found: Iterable[Piece], limit_bytes: int) -> Iterable[list[Piece]]:

@@ -16,7 +16,7 @@ from fleet.watch.message import body, headers, message_id
 from fleet.watch.post import RETRYABLE, Answer, Post, pause_s
 from fleet.watch.settings import AlertSettings
 
-SENT, FAILED, DROPPED = "webhook:sent", "webhook:failed", "webhook:dropped"
+SENT, FAILED, DROPPED = "webhook_sent", "webhook_failed", "webhook_dropped"
 GONE = 410
 CLIENT_ERRORS = range(400, 500)
 ANY_MESSAGE = frozenset({401, 403, 404, 405, 407, 408, GONE, *RETRYABLE})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet.control.turn import ACTOR
 from fleet.database import alerts, certificates, devices, tail, telemetry
 from fleet.database.alerts import Alert, State
 from fleet.database.certificates import Certificate
@@ -266,26 +267,31 @@ def test_a_certificate_that_was_not_renewed(database: Database) -> None:
 PAUSE = {"kind": "decided", "decision": "pause", "reason": "3 of 9 failed", "halt": True, "evidence": {}}
 ABORT = {"kind": "decided", "decision": "abort", "reason": "3 of 9 failed", "evidence": {}}
 OFFER = {"kind": "decided", "decision": "offer", "device": "a"}
+WITHDRAWN = {"kind": "paused", "by": ACTOR, "reason": "t is not published any more"}
 BY_HAND = {"kind": "paused", "by": "bob", "reason": 'odd "decision":"pause" words'}
 
 
 def test_a_rollout_that_stops_by_itself(database: Database) -> None:
-    fleet = WatchedFleet(database)
+    fleet = WatchedFleet(database, lasts_s=2 * HOUR)
     fleet.rollout("one", "paused", OFFER, PAUSE, OFFER)
     fleet.rollout("two", "paused", OFFER, BY_HAND)
     fleet.rollout("three", "aborted", ABORT, OFFER)
     fleet.rollout("four", "running", OFFER)
+    fleet.rollout("five", "returning", ABORT, OFFER)
     fleet.look()
-    assert fleet.open == [("halted", "", "one"), ("halted", "", "three")]
-    assert fleet.alerts()[0].summary.endswith("stopped: 3 of 9 failed")
+    assert fleet.open == [("halted", "", "five"), ("halted", "", "one"), ("halted", "", "three")]
+    fleet.rollout("five", "aborted")
+    assert {alert.summary.partition(" stopped: ")[2] for alert in fleet.alerts()} == {"3 of 9 failed"}
     fleet.rollout("one", "running", {"kind": "resumed", "by": "bob"})
     fleet.look(after_s=60)
-    assert fleet.open == [("halted", "", "three")]
+    assert fleet.open == [("halted", "", "five"), ("halted", "", "three")]
     fleet.rollout("one", "paused", BY_HAND)
     fleet.rollout("two", "paused", PAUSE)
+    fleet.rollout("four", "paused", WITHDRAWN)
     fleet.look(after_s=60)
-    assert fleet.open == [("halted", "", "three"), ("halted", "", "two")]
-    fleet.look(after_s=25 * HOUR)
+    assert fleet.open == [("halted", "", name) for name in ("five", "four", "three", "two")]
+    fleet.rollout("four", "running", {"kind": "resumed", "by": "bob"})
+    fleet.look(after_s=3 * HOUR)
     assert fleet.open == [("halted", "", "two")]
     fleet.restart()
     fleet.look(after_s=120)

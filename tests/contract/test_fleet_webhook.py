@@ -78,7 +78,7 @@ def test_an_alert_arrives_signed_and_its_end_too(database: Database) -> None:
         sender.turn(now_s + 20)
         assert ids(receiver) == ["0001-opened", "0001-closed"]
         assert json.loads(receiver.posted[1].content)["type"] == "alert.closed"
-        assert (sender.waiting(), sender.counts["webhook:sent"]) == (0, 2)
+        assert (sender.waiting(), sender.counts["webhook_sent"]) == (0, 2)
 
 
 def test_many_go_in_their_order_over_one_connection(database: Database) -> None:
@@ -103,7 +103,7 @@ def test_a_receiver_that_is_away_is_tried_again_ever_more_seldom(database: Datab
         assert ids(receiver) == ["0001-opened"] * 5 + ["0002-opened"]
         assert len({posted.content for posted in receiver.posted[:5]}) == 1
         assert len({posted.headers["webhook-timestamp"] for posted in receiver.posted[:5]}) == 5
-        assert sender.counts == {"webhook:sent": 2, "webhook:failed": 4}
+        assert sender.counts == {"webhook_sent": 2, "webhook_failed": 4}
 
 
 def test_it_is_waited_as_long_as_the_receiver_asks_within_reason(database: Database) -> None:
@@ -121,7 +121,7 @@ def test_nobody_there_and_a_cut_connection_and_a_restart_lose_nothing(database: 
         url = receiver.url
     sender = Sender(database, url)
     sender.turn()
-    assert (sender.waiting(), sender.counts) == (1, {"webhook:failed": 1})
+    assert (sender.waiting(), sender.counts) == (1, {"webhook_failed": 1})
     with receiving(Said(0)) as receiver:
         sender = Sender(database, receiver.url)
         sender.turn()
@@ -138,7 +138,7 @@ def test_a_message_that_is_refused_again_and_again_does_not_stop_the_others(data
         for at_s in range(5):
             sender.turn(at_s)
         assert ids(receiver) == ["0001-opened"] * 3 + ["0002-opened"]
-        assert sender.counts == {"webhook:sent": 1, "webhook:failed": 3, "webhook:dropped": 1}
+        assert sender.counts == {"webhook_sent": 1, "webhook_failed": 3, "webhook_dropped": 1}
         assert sender.waiting() == 0
 
 
@@ -169,4 +169,4 @@ def test_what_nobody_took_for_days_is_dropped_and_counted(database: Database) ->
         sender.turn(0)
         sender.turn(3_601)
         assert (len(receiver.posted), sender.waiting()) == (1, 0)
-        assert sender.counts["webhook:dropped"] == 1
+        assert sender.counts["webhook_dropped"] == 1

@@ -184,7 +184,7 @@ def test_it_arrives_compressed_on_one_connection() -> None:
         assert {posted.headers["authorization"] for posted in receiver.posted} == {"Bearer x"}
         json_format.Parse(receiver.posted[0].content, ExportMetricsServiceRequest(), ignore_unknown_fields=False)
         assert receiver.connections == 1
-        assert counts["otlp_items:sent"] == 10
+        assert counts["otlp_items_sent"] == 10
         assert sender.waiting() == (0, 0)
         sender.close()
 
@@ -198,7 +198,7 @@ def test_an_endpoint_that_took_nothing_is_asked_again_after_a_pause() -> None:
             clock.now = NOW + timedelta(seconds=seconds)
             sender.turn(clock)
             assert len(receiver.posted) == posted, seconds
-        assert counts == {"otlp_items:sent": 9}
+        assert counts == {"otlp_items_sent": 9}
         sender.close()
 
 
@@ -210,7 +210,7 @@ def test_what_may_have_been_taken_or_never_will_be_is_not_sent_again(said: Said,
         sender.turn(Clock())
         sender.turn(Clock())
         assert len(receiver.posted) == 1
-        assert counts == {f"otlp_items:{outcome}": 9}
+        assert counts == {f"otlp_items_{outcome}": 9}
         sender.close()
 
 
@@ -224,7 +224,7 @@ def test_nobody_there_is_given_up_after_some_attempts() -> None:
     assert sender.waiting()[0] == 1
     clock.now += timedelta(seconds=60)
     sender.turn(clock)
-    assert (sender.waiting(), counts) == ((0, 0), {"otlp_items:unreachable": 9})
+    assert (sender.waiting(), counts) == ((0, 0), {"otlp_items_unreachable": 9})
 
 
 def test_what_an_endpoint_rejects_of_a_request_is_counted() -> None:
@@ -233,7 +233,7 @@ def test_what_an_endpoint_rejects_of_a_request_is_counted() -> None:
         sender, counts = exporter(receiver.url)
         sender.offer_rows([heard("vitals", VITALS)])
         sender.turn(Clock())
-        assert counts == {"otlp_items:sent": 7, "otlp_items:rejected": 2}
+        assert counts == {"otlp_items_sent": 7, "otlp_items_rejected": 2}
         sender.close()
 
 
@@ -244,9 +244,9 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
     requests, size_bytes = sender.waiting()
     assert 0 < requests < 10
     assert size_bytes <= 6_000
-    assert counts["otlp_items:queue_full"] == 9 * (10 - requests)
+    assert counts["otlp_items_queue_full"] == 9 * (10 - requests)
     sender.close()
-    assert counts["otlp_items:stopped"] == 9 * requests
+    assert counts["otlp_items_stopped"] == 9 * requests
 
 
 def test_requests_are_bounded() -> None:
@@ -256,11 +256,11 @@ def test_requests_are_bounded() -> None:
         sender.turn(Clock())
         assert max(len(posted.content) for posted in receiver.posted) <= 4_000
         assert len(receiver.posted) > 4
-        assert counts["otlp_items:sent"] == 180
+        assert counts["otlp_items_sent"] == 180
         sender.close()
     small, counts = exporter("http://127.0.0.1:9", request_limit_bytes=100)
     small.offer_rows([heard("vitals", VITALS)])
-    assert counts == {"otlp_items:too_large": 9}
+    assert counts == {"otlp_items_too_large": 9}
 
 
 def test_headers_are_read_and_never_shown() -> None:

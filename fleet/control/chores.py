@@ -1,0 +1,144 @@
+"""What is tidied up beside the work, each in its own time: a chore that fails is tried again, and stops no other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fleet.control.control import Control
+from fleet.control.publishing import renew_published
+from fleet.control.revocation_file import write_revocations
+from fleet.database import certificates, devices, enrolment, events, sweep, tokens
+from fleet.database.engine import Connection
+from fleet.database.leader import guard
+from fleet.database.rows import chunks
+from gateway.domain.errors import ConfigurationError, RequestError
+
+AUTHORITY_FOLDER = "authority"
+TOUCHED_AT_ONCE = 5_000
+"""Devices whose last questions are written in one transaction: others want to write, too."""
+FAILED = "chore_failed_"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Chore:
+    """`work(fence, now)` says whether it is done; if not, it is due again in the next turn. `everywhere`: every replica
+    does it, with 0 for a fence; else the leader."""
+
+    name: str
+    every_s: float
+    work: Callable[[int, datetime], bool]
+    everywhere: bool = False
+
+
+@dataclass(slots=True)
+class Chores:
+    """One per process, used by one thread. `fence`: of this replica's office, None where it does not lead."""
+
+    control: Control
+    fence: Callable[[], int | None]
+    chores: Sequence[Chore] = ()
+    done: dict[str, datetime] = field(default_factory=dict)
+    _due: dict[str, datetime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """With all chores of the house, unless others are named."""
+        self.chores = self.chores or all_chores(self.control)
+
+    def turn(self, now: datetime) -> None:
+        """Do what is due."""
+        for chore in self.chores:
+            fence = 0 if chore.everywhere else self.fence()
+            if fence is not None and self._is_due(chore, now):
+                self._attempt(chore, fence, now)
+
+    def end(self) -> None:
+        """Before the process ends: what is gathered in memory is written."""
+        flush_seen(self.control, self.control.clock())
+
+    def _is_due(self, chore: Chore, now: datetime) -> bool:
+        """A clock that went back makes it due."""
+        due = self._due.get(chore.name)
+        return due is None or not due - timedelta(seconds=chore.every_s) <= now < due
+
+    def _attempt(self, chore: Chore, fence: int, now: datetime) -> None:
+        retry = timedelta(seconds=min(chore.every_s, self.control.settings.chores.retry_s))
+        self._due[chore.name] = now + retry
+        try:
+            if chore.work(fence, now):
+                self._due[chore.name] = now + timedelta(seconds=chore.every_s)
+                self.done[chore.name] = now
+            else:
+                del self._due[chore.name]
+        except (RequestError, ConfigurationError, OSError) as error:
+            self._failed(chore)
+            _log.warning("%s: %s", chore.name, error)
+        except Exception:  # noqa: BLE001  a chore's boundary: a defect in one must not stop the others
+            self._failed(chore)
+            _log.exception("%s failed", chore.name)
+
+    def _failed(self, chore: Chore) -> None:
+        self.control.counts[f"{FAILED}{chore.name}"] += 1
+
+
+def all_chores(control: Control) -> tuple[Chore, ...]:
+    """What has to be done in a fleet."""
+    settings = control.settings.chores
+    folder = control.workspace.folder / AUTHORITY_FOLDER
+    validity = timedelta(hours=settings.revocation_list_h)
+    return (
+        Chore("seen", settings.seen_every_s, lambda _, now: flush_seen(control, now), everywhere=True),
+        Chore(
+            "revocations",
+            settings.revocation_list_every_s,
+            lambda _, now: write_revocations(control.database, control.authority, folder, now, validity),
+            everywhere=True,
+        ),
+        Chore("sweep", settings.sweep_every_s, lambda fence, now: sweep_records(control, fence, now)),
+        Chore("forget", settings.forget_every_s, lambda fence, now: forget_expired(control, fence, now)),
+        Chore(
+            "publish",
+            settings.publish_every_s,
+            lambda _, now: renew_published(control.workspace, control.signers, now, settings.publish_share),
+        ),
+    )
+
+
+def flush_seen(control: Control, now: datetime) -> bool:
+    """Write when devices were last seen. Raises AwayError; those are then written when they ask again."""
+    due = control.seen.due(now)
+    for names in chunks(sorted(due), TOUCHED_AT_ONCE):
+        with control.database.write() as connection:
+            devices.touch(connection, {name: due[name] for name in names})
+    return True
+
+
+def sweep_records(control: Control, fence: int, now: datetime) -> bool:
+    """Telemetry and events beyond their bounds go, a little at a time; whether none are left. Raises AwayError,
+    FencedError."""
+    settings, began_s = control.database.settings, time.monotonic()
+    while time.monotonic() - began_s < control.settings.chores.sweep_limit_s:
+        with control.database.write() as connection:
+            guard(connection, fence)
+            if sweep.sweep(connection, now, settings.telemetry):
+                continue
+            events.sweep(connection, now, settings)
+            return True
+    return False
+
+
+def forget_expired(control: Control, fence: int, now: datetime) -> bool:
+    """Tokens and certificates that expired some time ago; the audit log remembers them. Raises AwayError,
+    FencedError."""
+    before = now - timedelta(days=control.settings.chores.forget_after_d)
+    forgetting: tuple[Callable[[Connection, datetime], int], ...]
+    forgetting = (enrolment.forget, tokens.forget, certificates.forget)
+    for forget in forgetting:
+        with control.database.write() as connection:
+            guard(connection, fence)
+            forget(connection, before)
+    return True

@@ -1,0 +1,45 @@
+"""Timestamp and snapshot signed anew in time, as `edge-fleet publish` does, with the online keys that lie here. Drafts
+are left alone: what is released is for people to say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+
+from securesystemslib.signer import Signer
+
+from fleet.publish import plan_publication
+from fleet.repository import Published
+from fleet.workspace import Workspace
+from gateway.domain.errors import UnreachableError
+
+_log = logging.getLogger(__name__)
+
+
+def renew_published(workspace: Workspace, signers: Sequence[Signer], now: datetime, share: float) -> bool:
+    """Where less than `share` of the life of either is left; whether there is nothing more to do. An operator who works
+    in the folder goes first. Raises ConfigurationError where keys lack or the folder is damaged, OSError."""
+    if not is_due(workspace, workspace.published(), now, share):
+        return True
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(workspace.locked())
+        except UnreachableError as error:
+            _log.info("timestamp is signed anew later: %s", error)
+            return False
+        published = workspace.published()
+        if is_due(workspace, published, now, share):
+            workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
+            _log.info("timestamp and snapshot are signed anew")
+    return True
+
+
+def is_due(workspace: Workspace, published: Published, now: datetime, share: float) -> bool:
+    """False also where nothing is published yet."""
+    timestamp, snapshot = published.timestamp, published.snapshot
+    if published.root is None or timestamp is None or snapshot is None:
+        return False
+    lives = ((timestamp, workspace.settings.timestamp_expiry_d), (snapshot, workspace.settings.snapshot_expiry_d))
+    return any(document.signed.expires - now < timedelta(days=life_d) * share for document, life_d in lives)

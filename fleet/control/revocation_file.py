@@ -1,0 +1,63 @@
+"""The revocation list as proxies read it: a file, written anew where it is not what the database says, or half of its
+life is over."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from fleet.authority.ca import Authority
+from fleet.authority.revocation import Listed, read_list, revocation_list
+from fleet.database import certificates
+from fleet.database.engine import Database
+from fleet.disk import read_bounded, write_durably
+
+FILE, LOCK_FILE = "crl.pem", ".crl.lock"
+LIMIT_BYTES = 268_435_456
+
+
+def write_revocations(
+    database: Database, authority: Authority, folder: Path, now: datetime, validity: timedelta
+) -> bool:
+    """Where it is needed; True: the file is as it should be. Raises AwayError, ConfigurationError, OSError."""
+    revoked = _revoked(database, now)
+    with _locked(folder) as alone:
+        if not alone:
+            return True  # another replica writes it at this moment
+        file = folder / FILE
+        known = read_list(authority, read_bounded(file, LIMIT_BYTES)) if file.exists() else None
+        if known is None or not _holds(known, revoked, now, validity):
+            number = max(known.number + 1 if known else 1, int(now.timestamp()))
+            write_durably(file, revocation_list(authority, revoked, now, number=number, next_after=validity))
+    return True
+
+
+def _holds(known: Listed, revoked: dict[str, datetime], now: datetime, validity: timedelta) -> bool:
+    young = known.made <= now < known.made + min(validity, known.next_update - known.made) / 2
+    return known.genuine and young and known.serials == {f"{int(serial, 16):x}" for serial in revoked}
+
+
+def _revoked(database: Database, now: datetime) -> dict[str, datetime]:
+    """All of them, of one moment, with the times since when."""
+    found, after, settings = dict[str, datetime](), "", database.settings
+    with database.read() as connection:
+        limit_rows = settings.page_limit_rows
+        while page := certificates.revoked(connection, now, settings, after=after, limit_rows=limit_rows):
+            found |= {certificate.serial: certificate.revoked or now for certificate in page}
+            after = page[-1].serial
+    return found
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether no other process writes it; replicas may share the folder."""
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
