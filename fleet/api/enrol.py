@@ -47,7 +47,7 @@ class Enrolled:
 def enrol(request: Call, data: JSONBody[EnrolmentAsked]) -> Enrolled:
     """The same token with the same key once more is the device whose answer was lost."""
     control = control_of(request)
-    root = json.decode(control.publications.current().root)
+    root = json.decode(control.publications.fresh().root)  # before a token is used up: nothing may be published yet
     asked = Application(data.csr.encode(errors="replace"), data.token, data.serial, data.agent)
     made = control.enrolling.enrol(asked, control.clock())
     name_caller(cast("Scope", request.scope), made.device)
