@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet.audit import Break
 from fleet.cli.beside import beside
-from fleet.cli.remote import bounded, client, local
+from fleet.cli.remote import bounded, client, local, said
 from fleet.client.client import Client, Json, path_of
 from fleet.database import audit
 from fleet.database.engine import Database
@@ -39,17 +38,11 @@ def _list(arguments: argparse.Namespace) -> int:
         print_json({"entries": found})
         return 0
     rows = [
-        (str(one["sequence"]), local(one["at"]), one["actor"], one["action"], one["subject"], _said(one["details"]))
+        (str(one["sequence"]), local(one["at"]), one["actor"], one["action"], one["subject"], said(one["details"]))
         for one in found
     ]
     print_table(("no.", "at", "who", "did", "to", "details"), rows)
     return 0
-
-
-def _said(details: Json) -> str:
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in details.items()
-    )
 
 
 def _verify(arguments: argparse.Namespace) -> int:

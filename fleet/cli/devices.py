@@ -30,7 +30,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _row(device: Json) -> tuple[str, ...]:
-    runs = ", ".join(f"{short(one['target'])} {one['state']}" for one in device["running"])
+    runs = ", ".join(f"{short(one['target']) or one['slot']} {one['state']}" for one in device["running"])
     labels = device["site"], ", ".join(device["tags"])
     return device["id"], device["state"], device["profile"], *labels, runs, device["health"], ago(device["seen"])
 
@@ -78,10 +78,7 @@ def _print_slots(device: Json) -> None:
         (
             slot,
             short(wanted[slot]["target"]) if slot in wanted else "-",
-            short(runs[slot]["target"]) if slot in runs else "-",
-            runs[slot]["state"] if slot in runs else "-",
-            runs[slot]["variant"] if slot in runs else "-",
-            runs[slot]["accelerator"] if slot in runs else "-",
+            *(short(runs.get(slot, {}).get(name, "")) or "-" for name in ("target", "state", "variant", "accelerator")),
         )
         for slot in sorted(wanted | runs)
     ]

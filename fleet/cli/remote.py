@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ URL_VARIABLE = "EDGE_FLEET_URL"
 CA_VARIABLE = "EDGE_FLEET_CA"
 TOKEN_VARIABLE = "EDGE_FLEET_TOKEN"  # noqa: S105  # its name, not one
 TOKEN_LIMIT_BYTES = 4_096
+SAID_CHARACTERS = 160
 PREFIX, SUFFIX = "models/", "/release"
 
 
@@ -75,6 +77,13 @@ def short(target: str) -> str:
 def target_of(text: str) -> str:
     """The inverse of `short`; a whole path stays."""
     return text if text.startswith(PREFIX) or not text else f"{PREFIX}{text}{SUFFIX}"
+
+
+def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
+    """A document in one line, name=value; what is empty is left out."""
+    plain = {name: value for name, value in document.items() if value not in (None, "", [], {})}
+    text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in plain.items())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:

@@ -51,10 +51,11 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     if arguments.json:
         print_json(view)
         return 0
-    facts([("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), *words(view["spec"])])
-    facts([("spec digest", view["spec_digest"]), ("created", f"{local(view['created'])} by {view['created_by']}")])
+    made = f"{local(view['created'])} by {view['created_by']}"
+    begin = [("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), ("created", made)]
+    facts([*begin, *words(view["spec"]), ("spec digest", view["spec_digest"])])
     rows = [
-        (row.label, "open" if row.opened else "-", str(row.expected), str(row.committed), row.states)
+        (row.label, "yes" if row.opened else "-", str(row.expected), str(row.committed), row.states)
         for row in wave_rows(view)
     ]
     print()

@@ -72,11 +72,11 @@ def _said(view: Json, one: Json) -> str:
 
 
 def label_of(spec: Json, wave: int) -> str:
-    """Such as "canary", "25 %", "+200"."""
+    """Such as "canary", "1. 25 %", "2. +200": waves are numbered as approve-wave numbers them."""
     if wave == CANARY:
         return "canary"
     said = spec["waves"][wave - 1]
-    return f"{said['percent']:g} %" if said.get("percent") is not None else f"+{said['count']}"
+    return f"{wave}. {said['percent']:g} %" if said.get("percent") is not None else f"{wave}. +{said['count']}"
 
 
 def bar(row: WaveRow, width: int) -> str:
@@ -98,11 +98,18 @@ def bar(row: WaveRow, width: int) -> str:
 def headline(view: Json) -> str:
     """State, waves, devices."""
     rows = wave_rows(view)
-    opened = sum(row.opened for row in rows)
+    if view["state"] in {"draft", "approved"}:
+        return str(view["state"])
     committed, failed = (sum(getattr(row, name) for row in rows) for name in ("committed", "failed"))
     devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
     failures = f", {failed} gave up" if failed else ""
-    return f"{view['state']} · wave {opened} of {len(rows)} · {committed} of {devices} devices committed{failures}"
+    return f"{view['state']} · {_wave_of(view)} · {committed} of {devices} devices committed{failures}"
+
+
+def _wave_of(view: Json) -> str:
+    if view["wave"] is None:
+        return "no wave yet"
+    return "canary" if view["wave"] == CANARY else f"wave {view['wave']} of {len(view['spec']['waves'])}"
 
 
 def notes(view: Json) -> list[str]:
@@ -110,6 +117,8 @@ def notes(view: Json) -> list[str]:
     found = []
     if view["reason"] and view["state"] in {"paused", "aborted"}:
         found.append(f"{'halted' if view['halted'] else view['state']}: {view['reason']}")
+    if view["state"] == "paused":
+        found.append(f"go on, or end it: edge-fleet rollouts resume {view['id']}, … abort {view['id']}")
     if view["state"] == "running" and view["waiting"] and view["next_opening"] is None:
         found.append("no window opens any more")
     if view["state"] == "draft":
@@ -130,11 +139,12 @@ def line(view: Json) -> str:
 
 
 def outcome(view: Json) -> int | None:
-    """The exit code of a rollout that is over or halted: 0 finished, 1 aborted or halted; None: it goes on."""
+    """The exit code of a rollout that is over or stopped by itself: 0 finished, 1 aborted or halted; None: it goes
+    on. What an operator paused has no evidence, and goes on when that one says so."""
     if view["state"] == "finished":
         return 0
-    halted = view["state"] == "paused" and view["halted"]
-    return 1 if halted or view["state"] == "aborted" else None
+    stopped = view["state"] == "paused" and bool(view["halted"] or view["evidence"])
+    return 1 if stopped or view["state"] == "aborted" else None
 
 
 def opening(view: Json) -> str:

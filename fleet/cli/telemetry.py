@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from fleet.cli.remote import bounded, client, local, short
+from fleet.cli.remote import bounded, client, local, said, short
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
 from gateway.terminal.tables import print_json, print_table
@@ -18,8 +18,6 @@ LOOK_S = 2.0
 """Between two looks for new rows."""
 AWAY_LIMIT_S = 600.0
 """So long a controller may be away while its rows are followed."""
-SHOWN_CHARACTERS = 160
-"""Of a document in a table."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -71,7 +69,7 @@ def _show(arguments: argparse.Namespace, found: list[Json]) -> int:
 
 
 def _row(one: Json) -> tuple[str, str, str, str]:
-    return _place(one), local(one["at"]), one["kind"], _said(one["document"])
+    return _place(one), local(one["at"]), one["kind"], said(one["document"])
 
 
 def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
@@ -115,7 +113,7 @@ def _events(arguments: argparse.Namespace) -> int:
         print_json({"events": found})
         return 0
     rows = [
-        (local(one["at"]), one["device"], one["kind"], one["slot"], short(one["target"]), _said(one["document"]))
+        (local(one["at"]), one["device"], one["kind"], one["slot"], short(one["target"]), said(one["document"]))
         for one in islice(found, arguments.limit)
     ]
     print_table(("at", "device", "event", "slot", "release", "says"), rows)
@@ -125,10 +123,3 @@ def _events(arguments: argparse.Namespace) -> int:
 def _place(one: Json) -> str:
     """What `--after` takes."""
     return f"{one['boot_epoch']}.{one['seq']}"
-
-
-def _said(document: Json) -> str:
-    """A document in one line: name=value, values within as JSON."""
-    parts = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in document.items())
-    text = " ".join(parts)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"

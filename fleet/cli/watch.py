@@ -24,13 +24,14 @@ LOOK_S = 1.0
 AWAY_LIMIT_S = 600.0
 """So long a controller may be away: its replicas are updated, its machine starts again."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
-LABEL, COUNT, BAR_LOW, BAR_HIGH = 7, 11, 10, 40
+LABEL, COUNT, BAR_LOW, BAR_HIGH = 9, 11, 10, 40
 """Columns."""
 Show = Callable[[Json], None]
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Until it is over: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout comes first."""
+    """Until it is over or stopped by itself: 0 finished, 1 aborted or halted. Raises UnreachableError where --timeout
+    comes first."""
     asked, path = client(arguments), path_of("rollouts", arguments.rollout)
     with _shown(arguments) as show:
         for view in _views(asked, path, arguments.timeout):
