@@ -20,6 +20,10 @@ from fleet.rollouts.survey import Survey
 STEPS_LIMIT = 10
 """Most answers at one time, beside one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
 
+OFFERS_LIMIT = 10_000
+"""Most devices that are offered the release at one time, so that one answer is recorded in a moment, whatever the size
+of a wave; the next time goes on."""
+
 
 def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
     """All that is to be done at `now`, in order. Once recorded, the same question at the same time answers ().
@@ -133,13 +137,19 @@ def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
 
 
 def _offers(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Offer]:
-    chosen = _allowed(spec, survey.next_devices(), now)
+    chosen = _allowed(spec, survey.next_devices(), now)[: _room(survey, now)]
     return tuple(Offer(member.device, state.wave, member.attempt + 1) for member in chosen)
 
 
 def _retries(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Retry]:
     due = [m for m in survey.taken if survey.may_retry(m) and now - m.verdict_at >= _back_off(spec, m)]
-    return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in _allowed(spec, due, now))
+    chosen = _allowed(spec, due, now)[: _room(survey, now)]
+    return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in chosen)
+
+
+def _room(survey: Survey, now: datetime) -> int:
+    """How many more offers this time takes."""
+    return max(0, OFFERS_LIMIT - sum(member.offered_at == now for member in survey.taken))
 
 
 def _back_off(spec: Spec, member: Member) -> timedelta:

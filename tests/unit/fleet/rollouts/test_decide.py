@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fleet.rollouts.decide import OFFERS_LIMIT
 from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import Aborted, Joined, Left, Paused, Resumed, RollbackRequested, WaveApproved
+from fleet.rollouts.facts import Aborted, Joined, Left, Paused, Reported, Resumed, RollbackRequested, WaveApproved
 from fleet.rollouts.state import Status, device_counts
-from tests.simulators.rollouts import OTHER, Record, offered, spec_of
+from tests.simulators.rollouts import DIGEST, OTHER, Record, offered, spec_of
 
 KINDS = ("hailo-8", "coral-usb", "cpu")
 ALL_AT_ONCE = [{"percent": 100}]
@@ -313,3 +314,19 @@ def test_who_is_not_in_its_window_keeps_its_place_in_the_wave():
     record = Record(spec_of(windows=[window])).start(devices)
     line = sorted(record.state.members.values(), key=lambda member: member.rank)[:4]
     assert offered(record.tick()) == [member.device for member in line if member.zone == "UTC"]
+
+
+def test_a_wave_larger_than_one_answer_takes_several():
+    spec = spec_of(
+        waves=[{"percent": 100}],
+        retries={"limit": 1, "backoff_s": 1},
+        abort={"min_sample": 10**6, "max_failed_percent": 100},
+    )
+    record = Record(spec).start(OFFERS_LIMIT + 3)
+    first = offered(record.tick())
+    assert (len(first), record.tick()) == (OFFERS_LIMIT, ())
+    others = offered(record.tick(1))
+    assert len(others) == 3
+    assert set(first).isdisjoint(others)
+    record.add(*(Reported(device, "failed", DIGEST) for device in (*first, *others)))
+    assert [len(offered(record.tick(1))) for _ in range(3)] == [OFFERS_LIMIT, 3, 0]
