@@ -74,7 +74,7 @@ def findings(found: Mapping[str, Document], keep_free_bytes: int) -> Iterator[di
         yield _finding(
             "fleet", agent["why"], "see slots and last_poll" if agent["state"] == BEHIND else "see last_poll"
         )
-    if "problem" in gateway:
+    if gateway.get("problem"):
         yield _finding("gateway", gateway["problem"], "systemctl status edge-gateway; journalctl -u edge-gateway")
     for model in gateway.get("models", ()):
         if model.get("reason"):

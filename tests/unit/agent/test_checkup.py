@@ -15,7 +15,7 @@ from gateway.store.active import Active
 from gateway.store.spool_rows import Usage
 
 STANDING = Standing(Identity("door-1", "", "", b""), Active(), None, (), ())
-STATUS = {"version": "1.2", "rss_bytes": 7, "models": []}
+STATUS = {"version": "1.2", "rss_bytes": 7, "problem": "", "models": [{"state": "READY", "reason": ""}]}
 HEALTHY: dict[str, Any] = {
     "agent": {"state": "in-step", "why": "all is committed"},
     "gateway": STATUS,
