@@ -11,6 +11,8 @@ from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json, print_table
 
+COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Carry out one action; its exit code."""
@@ -24,15 +26,27 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"devices": found})
         return 0
-    columns = ("device", "state", "profile", "site", "tags", "runs", "health", "seen")
-    print_table(columns, [_row(device) for device in found], title=f"{len(found)} devices")
+    rows = [_row(device) for device in found]
+    kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
+    if kept:
+        print_table([COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    print(f"{len(found)} devices" if found else "no devices")
     return 0
 
 
 def _row(device: Json) -> tuple[str, ...]:
-    runs = ", ".join(f"{short(one['target']) or one['slot']} {one['state']}" for one in device["running"])
-    labels = device["site"], ", ".join(device["tags"])
-    return device["id"], device["state"], device["profile"], *labels, runs, device["health"], ago(device["seen"])
+    """In 80 columns: what is as it should be says little."""
+    state = device["health"] if device["state"] == "enrolled" and device["health"] else device["state"]
+    runs = ", ".join(_runs(one) for one in device["running"])
+    tags, seen = ", ".join(device["tags"]), ago(device["seen"]).removesuffix(" ago")
+    return device["id"], state, device["profile"], device["site"], tags, runs, seen
+
+
+def _runs(one: Json) -> str:
+    """Such as "meter-reader 2", "meter-reader: rolled back"."""
+    version = short(one["target"]).rpartition("/")[2]
+    words = f"{one['slot']} {version}" if version else f"{one['slot']}:"
+    return words if one["state"] == "committed" else f"{words} {one['state'].replace('_', ' ')}"
 
 
 def _show(arguments: argparse.Namespace) -> int:
