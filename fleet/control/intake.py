@@ -62,12 +62,13 @@ class Intake:
                 self._counts["telemetry_overloaded"] += 1
                 problem = "telemetry of many devices, or of this one, is being stored; send it again later"
                 raise RequestError(Fault.OVERLOADED, problem)
+            with self._database.glance() as connection:
+                device = admitted(connection, serial, now).device
             content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
             limits = {"lines_limit": self._settings.lines_limit, "sources_limit": self._settings.sources_limit}
             found = batches(content, **limits)
             self._check(found)
             with self._database.write() as connection:
-                device = admitted(connection, serial, now).device
                 return self._stored(connection, device, found, now)
 
     def _check(self, found: Sequence[Batch]) -> None:

@@ -38,9 +38,9 @@ class Inventories:
 
     def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
         """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE."""
+        device = self._device(serial, now)
         document = document_of(plain_body(body, encoding, self._settings.inventory_limit_bytes))
         with self._database.write() as connection:
-            device = admitted(connection, serial, now).device
             kinds = accelerators(document.get("accelerators"))
             devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
 
@@ -53,13 +53,17 @@ class Inventories:
 
     def answered(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
         """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND; ConflictError for a second one."""
+        device = self._device(serial, now)
         document = document_of(plain_body(body, encoding, self._settings.answer_limit_bytes))
         number, answer = document.get("id"), document.get("answer")
         if type(number) is not int or not isinstance(answer, dict):
             raise RequestError(Fault.INVALID, 'an answer is {"id": NUMBER, "answer": {…}}')
         with self._database.write() as connection:
-            device = admitted(connection, serial, now).device
             diagnostics.answer(connection, number, device, answer, now)
+
+    def _device(self, serial: str, now: datetime) -> str:
+        with self._database.glance() as connection:
+            return admitted(connection, serial, now).device
 
 
 def accelerators(found: object) -> tuple[str, ...]:
