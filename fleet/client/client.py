@@ -83,16 +83,27 @@ class Client:
             response = self._pool.request(
                 method, f"{self._url}{target}", body=sent, headers=headers, redirect=False, preload_content=False
             )
-            content = response.read(self._settings.answer_limit_bytes + 1, decode_content=True)
-            response.release_conn()
+            content = self._content(response)
         except SSLError as error:
             problem = f"its certificate is not believed ({error!s:.200}); name who signed it with --ca FILE"
             raise UnreachableError(f"{self._url}: {problem}") from None
         except (HTTPError, OSError) as error:
             raise UnreachableError(f"{self._url} does not answer: {_words(error)}") from None
-        if len(content) > self._settings.answer_limit_bytes:
-            raise UnreachableError(f"{self._url}: the answer is larger than {self._settings.answer_limit_bytes} bytes")
         return response, content
+
+    def _content(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        """All of it; a connection with something left in it is closed."""
+        limit_bytes = self._settings.answer_limit_bytes
+        try:
+            content = response.read(limit_bytes + 1, decode_content=True)
+            if len(content) <= limit_bytes:
+                response.release_conn()
+                return content
+        except (HTTPError, OSError):
+            response.close()
+            raise
+        response.close()
+        raise UnreachableError(f"{self._url}: the answer is larger than {limit_bytes} bytes")
 
     def _read(self, content: bytes) -> Any:
         try:

@@ -1,0 +1,181 @@
+"""What the verbs' HTTP client makes of answers: values, pages, patience, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.client.client import Access, Client, path_of
+from fleet.client.settings import ClientSettings
+from fleet.problems import plain_problem
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from tests.simulators.controller import free_port
+from tests.simulators.fleet_http import AUTHORITY, now
+
+Reply = tuple[int, dict[str, str], bytes]
+TOKEN = "eft_a-secret-that-no-error-tells"
+
+
+@dataclass
+class Scripted:
+    """A server that gives the answers of a script, the last one again and again."""
+
+    url: str
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+
+    def client(self, settings: ClientSettings | None = None) -> Client:
+        return Client(Access(self.url, TOKEN), settings, self.slept.append)
+
+
+@contextmanager
+def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    class Answers(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            script.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+            status, headers, content = script.replies.pop(0) if len(script.replies) > 1 else script.replies[0]
+            self.send_response(status)
+            for name, value in {"content-length": str(len(content)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_DELETE = _answer  # noqa: N815  as http.server calls them
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
+        if tls:
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
+        script = Scripted(f"http://127.0.0.1:{listening.server_address[1]}")
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+        thread.start()
+        yield script
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    with scripted() as running:
+        yield running
+
+
+def good(value: object) -> Reply:
+    return 200, {"content-type": "application/json"}, json.dumps(value).encode()
+
+
+def problem(status: int, detail: str, **headers: str) -> Reply:
+    return status, headers, plain_problem(status, detail).body()
+
+
+def test_a_request_carries_token_query_and_body(server) -> None:
+    server.replies = [good({"ok": True}), (204, {}, b"")]
+    client = server.client()
+    query = {"tag": ["a b", "c"], "site": "", "state": None, "last": True, "all": False, "limit": 5}
+    assert client.ask("POST", path_of("devices", "a/b"), query, {"x": "ü"}) == {"ok": True}
+    assert client.ask("DELETE", "/v1/x") is None
+    method, path, headers, body = server.asked[0]
+    assert (method, path) == ("POST", "/v1/devices/a%2Fb?tag=a+b&tag=c&last=true&limit=5")
+    assert (headers["authorization"], headers["content-type"]) == (f"Bearer {TOKEN}", "application/json")
+    assert json.loads(body) == {"x": "ü"}
+    assert "content-type" not in server.asked[1][2]
+
+
+def test_pages_follow_their_cursor_to_the_end(server) -> None:
+    server.replies = [good({"items": [{"n": 1}], "next": "a&b"}), good({"items": [{"n": 2}], "next": None})]
+    assert [item["n"] for item in server.client().pages("/v1/x", {"q": 1}, cursor="before")] == [1, 2]
+    assert [path for _, path, _, _ in server.asked] == ["/v1/x?limit=500&q=1", "/v1/x?limit=500&q=1&before=a%26b"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_later_is_waited_for_as_long_as_it_says(server, status) -> None:
+    later = problem(status, "busy", **{"retry-after": "7"})
+    server.replies = [later, problem(status, "busy"), problem(status, "busy", **{"retry-after": "3600"}), good(1)]
+    assert server.client().ask("GET", "/v1/x") == 1
+    assert server.slept == [7.0, 1.0, ClientSettings().wait_limit_s]
+
+
+def test_patience_ends(server) -> None:
+    server.replies = [problem(503, "the database is away")]
+    with pytest.raises(UnreachableError, match="the database is away"):
+        server.client(ClientSettings(attempts=3)).ask("GET", "/v1/x")
+    assert (len(server.asked), len(server.slept)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        (problem(400, "limit: no number"), ConfigurationError, "limit: no number"),
+        (problem(401, "unknown token"), RequestError, "unknown token"),
+        (problem(403, "needs the role admin"), RequestError, "needs the role admin"),
+        (problem(404, "no device"), RequestError, "no device"),
+        (problem(409, "is there already"), RequestError, "is there already"),
+        (problem(500, "a defect"), RequestError, "a defect"),
+        ((200, {}, b"<html>"), UnreachableError, "is this an edge-fleet controller?"),
+        ((200, {}, b"\xff"), UnreachableError, "is this an edge-fleet controller?"),
+        ((404, {}, b"<html>"), UnreachableError, "answers 404; is this an edge-fleet controller?"),
+        ((302, {"location": "http://elsewhere/"}, b""), UnreachableError, "answers 302"),
+        ((200, {}, b"[" * 200_000), UnreachableError, "something else than JSON"),
+        (good("x" * 2000), UnreachableError, "larger than 1000 bytes"),
+        ((200, {"content-length": "999"}, b"{"), UnreachableError, "does not answer"),
+    ],
+)
+def test_refusals_are_told_by_what_one_can_do(server, reply, kind, said) -> None:
+    server.replies = [reply]
+    limit_bytes = 1000 if said == "larger than 1000 bytes" else 1_000_000
+    with pytest.raises(kind) as caught:
+        server.client(ClientSettings(answer_limit_bytes=limit_bytes, read_timeout_s=0.5)).ask("GET", "/v1/x")
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(UnreachableError, match=r"does not answer.*refused"):
+        Client(Access(f"http://127.0.0.1:{free_port()}", TOKEN)).ask("GET", "/v1/x")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "fleet.example.org", "ftp://fleet", "https://", "http://fleet.example.org", "http://127.0.0.1.evil"]
+)
+def test_a_token_goes_nowhere_in_the_clear(url) -> None:
+    with pytest.raises(ConfigurationError, match=r"no controller's address|in the clear"):
+        Client(Access(url, TOKEN))
+
+
+def test_a_file_of_no_certificates(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nonsense")
+    for name in ("ca.pem", "nothere.pem"):
+        with pytest.raises(ConfigurationError, match=f"{name}: holds no certificates"):
+            Client(Access("https://localhost", TOKEN, str(tmp_path / name)))
+
+
+def test_a_certificate_is_believed_from_the_named_authority_only(tmp_path: Path) -> None:
+    """With any other all ends before the token is sent."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate, key = AUTHORITY.issue_server(["localhost"], now())
+    (tmp_path / "server.pem").write_bytes(certificate + key)
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY.pem)
+    tls.load_cert_chain(tmp_path / "server.pem")
+    ca_file = str(tmp_path / "ca.pem")
+    with scripted(tls) as server:
+        server.replies = [good("hello")]
+        port = server.url.rpartition(":")[2]
+        assert Client(Access(f"https://localhost:{port}", TOKEN, ca_file)).ask("GET", "/v1/x") == "hello"
+        for host, believed in (("localhost", ""), ("127.0.0.1", ca_file)):
+            with pytest.raises(UnreachableError, match=r"certificate is not believed.*--ca"):
+                Client(Access(f"https://{host}:{port}", TOKEN, believed)).ask("GET", "/v1/x")
+        assert len(server.asked) == 1
