@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from fleet.control.callers import admitted
 from fleet.control.door import Door
-from fleet.control.intake_lines import batches, plain_body
+from fleet.control.intake_lines import Limits, batches, plain_body
 from fleet.control.reports import (
     DEVICE,
     SLOT,
@@ -65,8 +65,8 @@ class Intake:
             with self._database.glance() as connection:
                 device = admitted(connection, serial, now).device
             content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
-            limits = {"lines_limit": self._settings.lines_limit, "sources_limit": self._settings.sources_limit}
-            found = batches(content, **limits)
+            row_bytes = self._database.settings.telemetry.row_limit_bytes
+            found = batches(content, Limits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
             self._check(found)
             with self._database.write() as connection:
                 return self._stored(connection, device, found, now)

@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from fleet.database.columns import EPOCH
+from fleet.database.columns import EPOCH, document_text
+from fleet.database.errors import RefusedError
 from fleet.database.intake import Batch, Row
 from fleet.problems import ProblemError
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest_toml import NAME_PATTERN
 
 GZIP = 31
 """zlib's `wbits` for gzip with its header and checksum."""
@@ -24,6 +26,8 @@ PIECE_BYTES = 65_536
 UNSUPPORTED_MEDIA = 415
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 NUMBER_LIMIT = 2**63
+ESCAPED = 3
+"""How many times longer than UTF-8 a text may be once it is kept as ASCII: JSON writes é, two bytes, in six."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -36,6 +40,15 @@ class Line(msgspec.Struct, frozen=True):
     kind: str = ""
     document: dict[str, Any] | None = None
     last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one request: lines, streams and boots that they are of; and of one row's document."""
+
+    lines: int
+    sources: int
+    row_bytes: int
 
 
 @dataclass(slots=True)
@@ -68,21 +81,22 @@ def document_of(content: bytes) -> dict[str, Any]:
         raise RequestError(Fault.INVALID, f"the body is no JSON object: {error!s:.200}") from None
 
 
-def batches(content: bytes, *, lines_limit: int, sources_limit: int) -> list[Batch]:
+def batches(content: bytes, limits: Limits) -> list[Batch]:
     """Lines by stream and boot, in the order in which these first come. Raises RequestError INVALID that names the
     line, TOO_LARGE."""
     found: dict[tuple[str, int], _Source] = {}
-    for number, text in _lines(content, lines_limit):
+    for number, text in _lines(content, limits.lines):
         line = _read(number, text)
         source = found.setdefault((line.stream, line.boot_epoch), _Source())
-        if len(found) > sources_limit:
-            raise RequestError(
-                Fault.TOO_LARGE, f"more than {sources_limit} streams and boots at once; send fewer lines"
-            )
+        if len(found) > limits.sources:
+            problem = f"more than {limits.sources} streams and boots at once; send fewer lines"
+            raise RequestError(Fault.TOO_LARGE, problem)
         if line.last is not None:
             source.lost.append((line.seq, line.last))
-        else:
-            source.rows.append(Row(line.seq, _time(number, line.at), line.kind, _document(number, line)))
+            continue
+        if len(text) * ESCAPED > limits.row_bytes:
+            _check_size(number, line, limits.row_bytes)
+        source.rows.append(Row(line.seq, _time(number, line.at), line.kind, _document(number, line)))
     return [Batch(stream, epoch, source.rows, source.lost) for (stream, epoch), source in found.items()]
 
 
@@ -130,7 +144,18 @@ def _read(number: int, text: bytes) -> Line:
     numbers = (line.boot_epoch, line.seq, line.seq if line.last is None else line.last)
     if not all(0 <= value < NUMBER_LIMIT for value in numbers) or line.seq < 1:
         raise _odd(number, "its numbers are from 1, its boot epoch from 0, to 2**63 - 1")
+    if not NAME_PATTERN.fullmatch(line.stream):
+        raise _odd(number, f"its stream {line.stream!r:.80} is no name")
+    if line.last is None and not NAME_PATTERN.fullmatch(line.kind):
+        raise _odd(number, f"its kind {line.kind!r:.80} is no name")
     return line
+
+
+def _check_size(number: int, line: Line, limit_bytes: int) -> None:
+    try:
+        document_text(line.document, limit_bytes)
+    except RefusedError as error:
+        raise _odd(number, str(error)) from None
 
 
 def _time(number: int, text: str) -> datetime:
