@@ -1,0 +1,124 @@
+"""How a rollout is shown: bars, one line, and when watching ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, WaveRow, bar, headline, line, notes, outcome, wave_rows
+
+
+def wave(number: int, devices: int = 0, *, opened: bool = True, approved: bool = True, **states: int) -> dict[str, Any]:
+    return {"wave": number, "opened": opened, "approved": approved, "devices": devices, "states": states}
+
+
+def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A canary, 10 %, five more, 100 %."""
+    return {
+        "id": "r1",
+        "name": "readers",
+        "state": "running",
+        "wave": max((one["wave"] for one in waves if one["opened"]), default=None),
+        "waiting": 0,
+        "waves": list(waves),
+        "halted": False,
+        "reason": "",
+        "evidence": {},
+        "next_opening": "2027-01-01T00:00:00Z",
+        "spec": {"waves": [{"percent": 10.0}, {"count": 5}, {"percent": 100.0, "needs_approval": True}]},
+        **changes,
+    }
+
+
+HALF_WAY = view(
+    wave(0, 2, committed=2),
+    wave(1, 3, committed=1, probation=1, rolled_back=1),
+    wave(2, opened=False),
+    wave(3, opened=False, approved=False),
+    waiting=45,
+)
+
+
+def test_waves_say_how_many_they_will_be() -> None:
+    rows = wave_rows(HALF_WAY)
+    assert [(row.label, row.expected) for row in rows] == [
+        ("canary", 2),
+        ("1. 10 %", 3),
+        ("2. +5", 5),
+        ("3. 100 %", 40),
+    ]
+    assert [(row.committed, row.under_way, row.failed) for row in rows[:2]] == [(2, 0, 0), (1, 1, 1)]
+    assert [row.states for row in rows] == [
+        "2 committed",
+        "1 committed, 1 probation, 1 rolled back",
+        "",
+        "needs approval",
+    ]
+
+
+def test_one_line_for_a_log() -> None:
+    assert headline(HALF_WAY) == "running · wave 1 of 3 · 3 of 50 devices committed, 1 gave up"
+    assert line(HALF_WAY) == (
+        "running · wave 1 of 3 · 3 of 50 devices committed, 1 gave up"
+        " | canary: 2 committed; 1. 10 %: 1 committed, 1 probation, 1 rolled back"
+    )
+
+
+counts = st.integers(0, 10_000)
+
+
+@given(counts, counts, counts, counts, st.integers(3, 120))
+def test_a_bar_is_as_wide_as_it_should_be_and_hides_nothing(expected, committed, under_way, failed, width) -> None:
+    row = WaveRow("", True, max(expected, committed + under_way + failed), committed, under_way, failed, "")
+    drawn = bar(row, width)
+    assert len(drawn) == width
+    if row.expected:
+        assert [sign in drawn for sign in (DONE, LOST, COMING)] == [
+            count > 0 for count in (committed, failed, under_way)
+        ]
+    full = row.expected and committed + under_way + failed == row.expected
+    assert FREE not in drawn if full else True
+
+
+@given(counts, st.integers(3, 120))
+def test_a_bar_is_full_of_one_thing_only_when_all_is(expected, width) -> None:
+    assert bar(WaveRow("", True, expected + 1, expected + 1, 0, 0, ""), width) == DONE * width
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"state": "draft"}, None),
+        ({"state": "running"}, None),
+        ({"state": "paused", "reason": "holidays"}, None),
+        ({"state": "paused", "halted": True}, 1),
+        ({"state": "paused", "evidence": {"wave": 2}}, 1),
+        ({"state": "finished"}, 0),
+        ({"state": "aborted"}, 1),
+    ],
+)
+def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
+    assert outcome(view(wave(0), **changes)) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state": "draft"}, "a draft: edge-fleet rollouts approve r1"),
+        ({"state": "approved"}, "approved: edge-fleet rollouts start r1"),
+        ({"state": "paused", "reason": "3 of 4 failed", "halted": True}, "halted: 3 of 4 failed"),
+        ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
+        ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
+        ({"waiting": 3, "next_opening": None}, "no window opens any more"),
+    ],
+)
+def test_notes_say_what_an_operator_can_do(changes, said) -> None:
+    assert said in notes(view(wave(0), **changes))
+
+
+def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
+    waits = view(wave(2, 5, committed=5), wave(3, opened=False, approved=False), waiting=9)
+    assert notes(waits) == ["the next wave needs approval: edge-fleet rollouts approve-wave r1 3"]
