@@ -10,7 +10,7 @@ from datetime import datetime
 from fleet.control.catalogue import Catalogue
 from fleet.control.membership import pages, read_page
 from fleet.control.rollouts import Rollouts
-from fleet.control.rollouts_record import LIVE, RETURNING
+from fleet.control.rollouts_record import LIVE, RETURNING, Known
 from fleet.control.settings import SchedulerSettings
 from fleet.control.turn import Turn
 from fleet.database import leader, rollouts
@@ -88,10 +88,12 @@ class Scheduler:
         self._swept &= {rollout.id for rollout in live}
         if not live:
             return
-        devices = self._next_devices()
+        devices, over = self._next_devices(), set[str]()
         for rollout in live:
+            there = [other for other in live if other.id not in over]
             try:
-                self._look_at(rollout, live, devices, now)
+                if self._look_at(rollout, there, devices, now).stored.state not in LIVE:
+                    over.add(rollout.id)
             except (AwayError, FencedError):
                 raise
             except Exception:  # noqa: BLE001  one rollout's boundary: a defect in it must not stop the others
@@ -99,13 +101,13 @@ class Scheduler:
 
     def _look_at(
         self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
-    ) -> None:
+    ) -> Known:
         new = rollout.id not in self._swept and rollout.state != RETURNING
         if new:
             for page in pages(self._rolling.database, self._rolling.settings.devices_per_turn):
                 self._turn(rollout, live, now).look(rollout.id, page, complete=False)
             self._swept.add(rollout.id)
-        self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
+        return self._turn(rollout, live, now).look(rollout.id, () if new else devices, complete=True)
 
     def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> Turn:
         """As long as it takes, the office is kept. Raises FencedError where another replica has it now."""

@@ -16,8 +16,8 @@ from fleet.database.devices import Device
 from fleet.database.engine import Connection, Database
 from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import Decided, Event, Paused
-from fleet.rollouts.fold import fold
+from fleet.rollouts.facts import ClockSetBack, Decided, Event, Paused
+from fleet.rollouts.fold import fold, set_back
 from fleet.rollouts.state import Status
 
 ACTOR = "the scheduler"
@@ -66,7 +66,8 @@ class Turn:
             return Plan((), decide(known.spec, known.state, self.now))
         taken = claimed(connection, known.spec, [other for other in self.live if other != known.stored.id])
         looked_at = {device.id for device in devices}
-        events = [
+        events: list[Event] = [
+            *([ClockSetBack()] if set_back(known.state, self.now) else []),
             *_barred(connection, known),
             *taken_away(known.state, taken - looked_at),
             *changes(known.spec, known.state, devices, taken, self.zones),

@@ -107,6 +107,11 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockSetBack:
+    """The recorder's clock is behind the time of an earlier fact, though nothing else happened that would show it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """A decision that was carried out. All of one answer carry one time, and no other fact stands between them."""
 
@@ -125,6 +130,7 @@ Event = (
     | Joined
     | Left
     | Reported
+    | ClockSetBack
     | Decided
 )
 

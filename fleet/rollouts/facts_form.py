@@ -23,6 +23,7 @@ from fleet.rollouts.decisions import (
 from fleet.rollouts.facts import (
     Aborted,
     Approved,
+    ClockSetBack,
     Created,
     Decided,
     Event,
@@ -64,6 +65,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "joined": Joined,
     "left": Left,
     "reported": Reported,
+    "clock_set_back": ClockSetBack,
 }
 """`kind` of each event in JSON; a decision has the kind `decided` and its own name in `decision`."""
 DECISIONS: Mapping[str, type[Any]] = {

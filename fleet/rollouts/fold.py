@@ -16,6 +16,7 @@ from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer,
 from fleet.rollouts.facts import (
     Aborted,
     Approved,
+    ClockSetBack,
     Created,
     Decided,
     Event,
@@ -76,6 +77,12 @@ def fold(spec: Spec, facts: Iterable[Fact], state: State | None = None) -> State
     for fact in facts:
         folding.take(fact)
     return folding.state()
+
+
+def set_back(state: State, now: datetime) -> bool:
+    """Whether the clock was set back since the last fact: record a `ClockSetBack` then, or waits that began in a time
+    that was a mistake last as long as that."""
+    return state.latest_at - now > CLOCK_STEP
 
 
 def apply(spec: Spec, state: State, decisions: Iterable[Decision], at: datetime) -> State:
@@ -157,6 +164,9 @@ class _Folding:
             self._change(wave=decision.wave)
         else:
             self._ignore("a wave out of turn")
+
+    def clock_set_back(self, event: ClockSetBack) -> None:
+        """Its time has said it already."""
 
     # ---- its devices
 
@@ -284,6 +294,7 @@ _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {
     Joined: _Folding.joined,
     Left: _Folding.left,
     Reported: _Folding.reported,
+    ClockSetBack: _Folding.clock_set_back,
     OpenWave: _Folding.wave_opened,
     Offer: _Folding.offered,
     Retry: _Folding.retried,

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import pytest
+
+from fleet.control.settings import SchedulerSettings
+from fleet.database import desired, devices
+from fleet.database.desired import Desired
+from fleet.database.errors import ConflictError
+from fleet.rollouts.facts import Aborted, Approved, Paused, Resumed, RollbackRequested, Started
+from fleet.rollouts.spec_form import spec_digest
 from fleet.rollouts.state import Status
-from tests.simulators.rolled_fleet import V2, RolledFleet, fleet
+from tests.simulators.rolled_fleet import BEGIN, V1, V2, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
 
@@ -35,3 +45,272 @@ def test_a_release_reaches_all_devices_wave_by_wave(fleet: RolledFleet) -> None:
     assert fleet.replayed(rollout) == 23
     said = ["create", "test", "test", "wave", "offer", "wave", "offer", "finish"]
     assert fleet.deeds(rollout) == [f"rollouts.{deed}" for deed in said]
+
+
+ALL = [{"percent": 100}]
+WINDOW = {"start": "20:30", "end": "22:00", "zone": "site"}
+
+
+def finished(fleet: RolledFleet, version: str, devices: list[str]) -> str:
+    """A rollout that everybody committed."""
+    rollout = fleet.start(target=f"acme/meter-reader/{version}", waves=ALL)
+    fleet.turn(1)
+    fleet.report(rollout, devices, "committed")
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.FINISHED
+    return rollout
+
+
+def test_a_halt_withdraws_offers_and_going_on_offers_again(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(20))
+    before = finished(fleet, "1", devices_)
+    rollout = fleet.start(waves=[{"count": 10}, {"percent": 100}], retries={"limit": 1, "backoff_s": 60})
+    fleet.turn(1)
+    first = fleet.members(rollout, "offered")
+    failed, waiting = first[:3], first[3:]
+    fleet.report(rollout, failed, "rolled_back", reason="golden set failed")
+    fleet.turn(1)
+    known = fleet.known(rollout).state
+    assert (known.status, known.halted, known.reason[:22]) == (Status.PAUSED, True, "3 of 3 devices failed ")
+    assert fleet.targets(waiting) == dict.fromkeys(waiting, V1)
+    assert fleet.targets(failed) == dict.fromkeys(failed, V2)
+    returned = fleet.desired(waiting)[waiting[0]]
+    assert (returned.rollout, returned.attempt) == (before, 1)
+    fleet.say(rollout, Resumed("ann"))
+    fleet.turn(60)
+    assert len(fleet.members(rollout, "offered")) == 10
+    assert {wanted.attempt for wanted in fleet.desired([*failed, *waiting]).values()} <= {1, 2}
+    assert {wanted.attempt for wanted in fleet.desired(failed).values()} == {2}
+    assert fleet.replayed(rollout)
+
+
+def test_a_forced_roll_back_gives_everybody_back_what_it_had(fleet: RolledFleet) -> None:
+    old = fleet.enrol(names(10))
+    before = finished(fleet, "1", old)
+    new = fleet.enrol(f"n-{n}" for n in range(10))
+    rollout = fleet.start(waves=[{"count": 18}, {"percent": 100}], rollback="forced")
+    fleet.turn(1)
+    reached = fleet.members(rollout, "offered")
+    fleet.report(rollout, reached[5:8], "committed")
+    fleet.report(rollout, reached[:5], "failed")
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.ABORTED
+    wanted = fleet.desired([*old, *new])
+    assert {name: (w.target, w.rollout) for name, w in wanted.items()} == dict.fromkeys(old, (V1, before))
+    assert fleet.replayed(rollout)
+    assert fleet.deeds(rollout)[-2:] == ["rollouts.abort", "rollouts.return"]
+
+
+def test_an_abort_withdraws_and_a_request_takes_the_rest_back(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(10))
+    rollout = fleet.start(waves=ALL)
+    fleet.turn()
+    committed, others = devices_[:4], devices_[4:]
+    fleet.report(rollout, committed, "committed")
+    fleet.say(rollout, Aborted("ann", "enough"))
+    with fleet.database.read() as connection:
+        assert fleet.rolling.states.read(connection, rollout, fleet.database.settings).stored.state == "returning"
+    fleet.turn(1)
+    assert fleet.targets(devices_) == dict.fromkeys(committed, V2)
+    assert fleet.known(rollout).stored.state == "aborted"
+    fleet.say(rollout, RollbackRequested("ann"))
+    fleet.turn(1)
+    assert fleet.targets([*committed, *others]) == {}
+    assert fleet.known(rollout).stored.state == "aborted"
+    facts = len(fleet.facts(rollout))
+    fleet.turn(1)
+    assert len(fleet.facts(rollout)) == facts
+    assert fleet.replayed(rollout) == 1 + 10 + 6 + 4
+
+
+def test_an_abort_before_anything_was_offered_is_over_at_once(fleet: RolledFleet) -> None:
+    rollout = fleet.draft()
+    fleet.say(rollout, Approved("ann", spec_digest(fleet.known(rollout).spec)))
+    fleet.say(rollout, Aborted("ann"))
+    fleet.turn()
+    assert fleet.known(rollout).stored.state == "aborted"
+
+
+def test_nobody_goes_back_below_the_floor(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(4))
+    finished(fleet, "1", devices_)
+    rollout = fleet.start(waves=ALL)
+    fleet.turn(1)
+    fleet.report(rollout, devices_, "committed")
+    fleet.publish("3", floor="2")
+    fleet.say(rollout, Aborted("ann"))
+    fleet.say(rollout, RollbackRequested("ann"))
+    fleet.turn(1)
+    assert fleet.targets(devices_) == dict.fromkeys(devices_, V2)
+    with pytest.raises(ConflictError, match="below the floor 2"):
+        fleet.draft(target="acme/meter-reader/1")
+
+
+def test_a_release_that_falls_below_the_floor_meanwhile_pauses_its_rollout(fleet: RolledFleet) -> None:
+    fleet.enrol(names(20))
+    rollout = fleet.start()
+    fleet.turn()
+    fleet.publish("3", floor="3")
+    fleet.turn(1)
+    assert (fleet.status(rollout), fleet.deeds(rollout)[-1]) == (Status.PAUSED, "rollouts.pause")
+    assert "below the floor 3" in fleet.known(rollout).state.reason
+    with pytest.raises(ConflictError, match="below the floor"):
+        fleet.say(rollout, Resumed("ann"))
+    assert fleet.replayed(rollout)
+
+
+def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(4), tags=["lobby"])
+    fleet.enrol(["elsewhere"])
+    rollout = fleet.start(query="tag = lobby", waves=ALL)
+    fleet.turn()
+    assert fleet.members(rollout, "offered") == devices_
+    with fleet.database.write() as connection:
+        devices.revoke(connection, devices_[0], "stolen", fleet.now)
+    fleet.enrol(["new"], tags=["lobby"])
+    fleet.turn(1)
+    assert fleet.members(rollout, "offered") == sorted([*devices_[1:], "new"])
+    assert fleet.known(rollout).state.members[devices_[0]].reason == "it is revoked"
+    fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.FINISHED
+    assert fleet.replayed(rollout)
+
+
+def test_a_device_that_changes_is_found_though_not_all_are_asked_for_in_a_turn(tmp_path) -> None:
+    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_turn=3)) as fleet:
+        devices_ = fleet.enrol(names(8), tags=["lobby"])
+        rollout = fleet.start(query="tag = lobby", waves=[{"count": 1}, {"percent": 100, "needs_approval": True}])
+        fleet.turn()
+        known = fleet.known(rollout).state
+        assert len(known.members) == 8
+        gone = next(name for name in reversed(devices_) if known.members[name].waiting)
+        with fleet.database.write() as connection:
+            devices.label(connection, gone, [], "")
+        for _ in range(4):
+            fleet.turn(1)
+        assert not fleet.known(rollout).state.members[gone].present
+
+
+def test_a_slot_belongs_to_the_rollout_that_came_first_until_its_end(fleet: RolledFleet) -> None:
+    fleet.publish("3")
+    devices_ = fleet.enrol(names(10))
+    one = fleet.start(waves=[{"count": 4}, {"percent": 100, "needs_approval": True}])
+    fleet.now += timedelta(seconds=1)
+    two = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    fleet.turn()
+    first, second = fleet.members(one, "offered"), fleet.members(two, "offered")
+    assert (len(first), len(second)) == (4, 6)
+    assert set(first).isdisjoint(second)
+    fleet.turn(1)
+    assert [m for m in fleet.known(one).state.members.values() if m.waiting] == []
+    fleet.report(one, first, "committed")
+    fleet.report(two, second, "committed")
+    fleet.turn(1)
+    assert fleet.status(two) is Status.FINISHED
+    fleet.say(one, Aborted("ann"))
+    three = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    fleet.turn(1)
+    assert fleet.members(three, "offered") == devices_
+    fleet.say(one, RollbackRequested("ann"))
+    fleet.turn(1)
+    assert {wanted.rollout for wanted in fleet.desired(devices_).values()} == {three}
+    for rollout in (one, two, three):
+        fleet.replayed(rollout)
+
+
+def test_what_another_took_back_is_not_offered_below_it(fleet: RolledFleet) -> None:
+    """The first ends and the second begins in the same turn: the second remembers what was there before the first."""
+    fleet.publish("3")
+    devices_ = fleet.enrol(names(4))
+    before = finished(fleet, "1", devices_)
+    one = fleet.start(waves=ALL)
+    fleet.turn(1)
+    two = fleet.start(target="acme/meter-reader/3", waves=ALL)
+    fleet.say(one, Aborted("ann"))
+    fleet.turn(1)
+    assert fleet.members(two, "offered") == devices_
+    fleet.say(two, Aborted("ann"))
+    fleet.turn(1)
+    wanted = fleet.desired(devices_).values()
+    assert {(one.target, one.rollout) for one in wanted} == {(V1, before)}
+
+
+def test_a_release_is_not_offered_to_who_runs_it_in_another_slot(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(3))
+    rollout = fleet.draft(waves=ALL)
+    known = fleet.known(rollout)
+    target = known.spec.target
+    with fleet.database.write() as connection:
+        there = Desired(devices_[0], "other", target.path, target.sha256, target.size_bytes, "", fleet.now)
+        desired.put(connection, [there], fleet.database.settings)
+    fleet.say(rollout, Approved("ann", spec_digest(known.spec)))
+    fleet.say(rollout, Started("ann"))
+    fleet.turn()
+    assert fleet.members(rollout, "offered") == devices_[1:]
+
+
+def test_who_says_that_it_is_done_and_runs_something_else_failed(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(5))
+    rollout = fleet.start(waves=ALL)
+    fleet.turn()
+    fleet.report(rollout, devices_[:1], "committed", release="e" * 64)
+    fleet.report(rollout, devices_[1:], "committed")
+    fleet.turn(1)
+    assert fleet.members(rollout, "failed") == devices_[:1]
+    assert fleet.replayed(rollout)
+
+
+def test_who_is_silent_counts_as_failed(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(5))
+    rollout = fleet.start(waves=ALL)
+    fleet.turn()
+    fleet.report(rollout, devices_[:1], "downloading")
+    fleet.turn(3600)
+    state = fleet.known(rollout).state
+    assert (state.status, state.halted) == (Status.PAUSED, True)
+    assert fleet.replayed(rollout)
+
+
+def test_windows_go_by_the_site(tmp_path) -> None:
+    settings = SchedulerSettings(zones=("tokyo=Asia/Tokyo",))
+    with rolling("sqlite", tmp_path, settings) as fleet:  # BEGIN is 12:00 UTC: 13:00 in Berlin, 21:00 in Tokyo
+        for site, name in (("tokyo", "a"), ("Europe/Berlin", "b"), ("nowhere", "c"), ("", "d")):
+            fleet.enrol([name], site=site)
+        rollout = fleet.start(waves=ALL, silence_s=86_400, windows=[WINDOW])
+        fleet.turn()
+        assert fleet.members(rollout, "offered") == ["a"]
+        fleet.turn(8 * 3600)
+        assert fleet.members(rollout, "offered") == ["a", "b"]
+        fleet.turn(3600)
+        assert fleet.members(rollout, "offered") == ["a", "b", "d"]
+
+
+def test_a_clock_that_is_set_back_neither_hurries_nor_stops_a_rollout(fleet: RolledFleet) -> None:
+    devices_ = fleet.enrol(names(10))
+    rollout = fleet.start(waves=[{"count": 5}, {"percent": 100}], soak_s=600, silence_s=7200)
+    fleet.turn()
+    first = fleet.members(rollout, "offered")
+    fleet.now += timedelta(days=300)
+    fleet.report(rollout, first, "committed")
+    fleet.now = BEGIN + timedelta(seconds=30)
+    fleet.turn()
+    fleet.turn(599)
+    assert fleet.known(rollout).state.wave == 1
+    fleet.turn(30)
+    assert fleet.known(rollout).state.wave == 2
+    fleet.turn(-120)
+    fleet.report(rollout, sorted(set(devices_) - set(first)), "committed")
+    fleet.turn(601)
+    assert fleet.status(rollout) is Status.FINISHED
+    assert fleet.replayed(rollout)
+
+
+def test_a_pause_between_two_turns_stops_offers(fleet: RolledFleet) -> None:
+    fleet.enrol(names(10))
+    rollout = fleet.start()
+    fleet.say(rollout, Paused("ann", "wait"))
+    fleet.turn()
+    assert fleet.members(rollout, "offered") == []
+    with pytest.raises(ConflictError, match="is paused"):
+        fleet.say(rollout, Paused("ann"))

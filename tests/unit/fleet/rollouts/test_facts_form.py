@@ -13,6 +13,7 @@ from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave,
 from fleet.rollouts.facts import (
     Aborted,
     Approved,
+    ClockSetBack,
     Created,
     Decided,
     Fact,
@@ -74,6 +75,7 @@ events = st.one_of(
     st.builds(Joined, names, st.lists(names, max_size=3).map(tuple), texts),
     st.builds(Left, names, texts),
     st.builds(Reported, names, st.sampled_from(REPORTED_STATES), digests, numbers, texts, evidence),
+    st.builds(ClockSetBack),
     st.builds(Decided, decisions),
 )
 facts = st.builds(

@@ -12,6 +12,7 @@ from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave,
 from fleet.rollouts.facts import (
     Aborted,
     Approved,
+    ClockSetBack,
     Created,
     Decided,
     Fact,
@@ -24,7 +25,7 @@ from fleet.rollouts.facts import (
     Started,
     WaveApproved,
 )
-from fleet.rollouts.fold import CLOCK_STEP, fold, refusal
+from fleet.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
 from fleet.rollouts.spec_form import spec_digest
 from fleet.rollouts.state import DeviceState, State, Status
 from tests.simulators.rollouts import DIGEST, MONDAY, OTHER, Record, spec_of
@@ -262,6 +263,16 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_for_a_time_that_was_a_mistak
     assert MarkSilent("d-0", "nothing was heard of it for 3600 s") in record.tick(3600)
 
 
+def test_where_nothing_else_happens_a_fact_of_its_own_says_that_the_clock_was_set_back():
+    record = running()
+    assert not set_back(record.state, record.now - CLOCK_STEP)
+    record.now -= timedelta(days=300)
+    assert set_back(record.state, record.now)
+    record.add(ClockSetBack())
+    assert not set_back(record.state, record.now)
+    assert record.member("d-0").heard_at == record.now
+
+
 def test_clocks_of_replicas_may_differ_a_little():
     record = running()
     heard = record.member("d-0").heard_at
@@ -273,7 +284,16 @@ def test_clocks_of_replicas_may_differ_a_little():
 names = st.sampled_from(["a", "b"])
 said = st.sampled_from(["downloading", "committed", "failed"])
 waves, attempts = st.integers(0, 2), st.integers(0, 3)
-words = (Created("r", ""), APPROVAL, Started(""), Paused(""), Resumed(""), Aborted(""), RollbackRequested(""))
+words = (
+    Created("r", ""),
+    ClockSetBack(),
+    APPROVAL,
+    Started(""),
+    Paused(""),
+    Resumed(""),
+    Aborted(""),
+    RollbackRequested(""),
+)
 decisions = st.one_of(
     st.builds(OpenWave, waves),
     st.builds(Offer, names, waves, attempts),
