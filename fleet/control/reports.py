@@ -108,13 +108,19 @@ def update_event(device: str, row: Row) -> Event | None:
         "evidence": dict(_evidence(document)),
     }
     kind = ROLLBACK if state == ROLLED_BACK else UPDATE
-    target = text(document.get("target"), PATH_LIMIT_CHARS)
+    target = path(document.get("target"))
     return Event(device, key, row.at, kind, name(document.get("slot")), target, document=kept)
 
 
 def name(value: object) -> str:
     """A name, or ""."""
     return value if isinstance(value, str) and NAME_PATTERN.fullmatch(value) else ""
+
+
+def path(value: object) -> str:
+    """A path in the repository, or ""."""
+    fits = isinstance(value, str) and len(value) <= PATH_LIMIT_CHARS
+    return str(value) if fits and all(NAME_PATTERN.fullmatch(part) for part in str(value).split("/")) else ""
 
 
 def word(value: object, limit_chars: int = 64) -> str:
@@ -141,7 +147,7 @@ def _running(slot: str, document: Document, at: datetime) -> Running:
     variant, accelerator = _served(document, name(there.get("version")))
     return Running(
         slot,
-        text(there.get("target"), PATH_LIMIT_CHARS) if known else "",
+        path(there.get("target")) if known else "",
         str(digest) if known else "",
         variant,
         accelerator,

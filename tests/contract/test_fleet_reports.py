@@ -1,0 +1,203 @@
+"""What devices report becomes facts of the rollout that offered them something: few, in order, whoever lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleet.control.intake import Intake
+from fleet.control.settings import IntakeSettings
+from fleet.database import certificates, devices, events
+from fleet.database.certificates import Certificate
+from fleet.rollouts.facts import Aborted, Paused, Reported, Resumed
+from fleet.rollouts.state import DeviceState, Member
+from tests.simulators.asking import packed, record
+from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet
+
+__all__ = ["fleet"]
+OTHER = "f" * 64
+
+
+class Talk:
+    """Devices of a fleet that talk; each line has the next number of its stream."""
+
+    def __init__(self, fleet: RolledFleet) -> None:
+        self.fleet, self.counts = fleet, Counter[str]()
+        self.intake = Intake(fleet.database, IntakeSettings(), fleet.rolling.states, self.counts)
+        self._numbers: Counter[tuple[str, str]] = Counter()
+
+    def join(self, *names: str) -> list[str]:
+        self.fleet.enrol(names)
+        with self.fleet.database.write() as connection:
+            for name in names:
+                until = self.fleet.now + timedelta(days=90)
+                certificates.add(connection, Certificate(f"c0{name}", name, self.fleet.now, until))
+        return list(names)
+
+    def line(self, device: str, stream: str, kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        self._numbers[device, stream] += 1
+        return record(stream, self._numbers[device, stream], document, kind=kind)
+
+    def slot(self, device: str, state: str, **changes: Any) -> dict[str, Any]:
+        """As the agent tells of a slot that is assigned version 2."""
+        said = {"slot": SLOT, "state": state, "release": self.digest, "target": V2, "attempt": 1, "committed": None}
+        return self.line(device, "state", "slot", said | changes)
+
+    def ended(self, device: str, state: str, key: str = "k1", **changes: Any) -> dict[str, Any]:
+        """As the agent tells of an update that is over."""
+        said = {"slot": SLOT, "state": state, "release": self.digest, "target": V2, "attempt": 1, "key": key}
+        return self.line(device, "updates", "update", said | changes)
+
+    def say(self, device: str, *lines: Mapping[str, Any]) -> None:
+        self.intake.take(f"c0{device}", packed(*lines), "gzip", self.fleet.now)
+
+    @property
+    def digest(self) -> str:
+        target = self.fleet.repository.published.target(V2)
+        assert target
+        return target.hashes["sha256"]
+
+
+@pytest.fixture
+def talk(fleet: RolledFleet) -> Talk:
+    return Talk(fleet)
+
+
+@pytest.fixture
+def rollout(talk: Talk) -> str:
+    """One device, offered version 2."""
+    talk.join("camera-1")
+    started = talk.fleet.start(waves=[{"percent": 100}], retries={"limit": 1, "backoff_s": 1, "backoff_limit_s": 1})
+    talk.fleet.turn()
+    assert member(talk, started).state is DeviceState.OFFERED
+    return started
+
+
+def member(talk: Talk, rollout: str, device: str = "camera-1") -> Member:
+    return talk.fleet.known(rollout).state.members[device]
+
+
+def reports(talk: Talk, rollout: str) -> list[tuple[str, int]]:
+    facts = talk.fleet.facts(rollout)
+    return [(fact.event.state, fact.event.attempt) for fact in facts if isinstance(fact.event, Reported)]
+
+
+def committed(digest: str, target: str = V2) -> dict[str, Any]:
+    return {"committed": {"target": target, "version": target.split("/")[3], "release": digest}}
+
+
+def test_an_update_from_offer_to_end(talk, rollout) -> None:
+    for state in ("downloading", "probation"):
+        talk.say("camera-1", talk.slot("camera-1", state))
+    last = talk.slot("camera-1", "committed", **committed(talk.digest))
+    talk.say("camera-1", talk.ended("camera-1", "committed"), last)
+    assert reports(talk, rollout) == [("downloading", 1), ("probation", 1), ("committed", 1)]
+    with talk.fleet.database.read() as connection:
+        running = devices.get(connection, "camera-1").running
+    assert [(one.slot, one.target, one.state) for one in running] == [(SLOT, V2, "committed")]
+    talk.fleet.turn(1)
+    assert talk.fleet.status(rollout).value == "finished"
+    talk.fleet.replayed(rollout)
+
+
+def test_what_is_said_again_changes_nothing(talk, rollout) -> None:
+    lines = [talk.slot("camera-1", "downloading"), talk.slot("camera-1", "probation")]
+    for _ in range(3):
+        talk.say("camera-1", *lines)
+    talk.say("camera-1", talk.slot("camera-1", "probation"), talk.slot("camera-1", "downloading"))
+    assert reports(talk, rollout) == [("downloading", 1), ("probation", 1)]
+    assert talk.counts["telemetry_left_duplicate"] == 4
+
+
+def test_a_device_that_goes_on_is_heard_now_and_then(talk, rollout) -> None:
+    for minutes in (1, 5, 11, 12):
+        talk.fleet.now += timedelta(minutes=minutes)
+        talk.say("camera-1", talk.slot("camera-1", "pending", held={"why": "its hour comes"}))
+    assert reports(talk, rollout) == [("offered", 1)] * 2
+    assert member(talk, rollout).heard_at == talk.fleet.now
+
+
+def test_a_rollback_keeps_its_evidence_and_is_tried_again(talk, rollout) -> None:
+    failure = {"step": "probation", "reason": "other answers", "evidence": {"disagreed_rows": 40, "compared_rows": 90}}
+    talk.say("camera-1", talk.ended("camera-1", "rolled_back", failure=failure))
+    assert reports(talk, rollout) == [("rolled_back", 1)]
+    with talk.fleet.database.read() as connection:
+        said = events.page(connection, talk.fleet.database.settings, kind="rollback", rollout=rollout)
+    assert said[0].event.document["evidence"] == failure["evidence"]
+    assert (said[0].event.device, said[0].event.slot, said[0].event.target) == ("camera-1", SLOT, V2)
+    talk.fleet.turn(2)
+    assert talk.fleet.desired(["camera-1"])["camera-1"].attempt == 2
+    talk.say("camera-1", talk.slot("camera-1", "rolled_back"), talk.ended("camera-1", "rolled_back", "k1"))
+    assert reports(talk, rollout) == [("rolled_back", 1)], "it speaks of the first attempt"
+    talk.say("camera-1", talk.ended("camera-1", "committed", "k2", attempt=2))
+    assert reports(talk, rollout)[-1] == ("committed", 2)
+
+
+def test_who_says_it_is_done_and_runs_something_else_has_failed(talk, rollout) -> None:
+    talk.say("camera-1", talk.slot("camera-1", "committed", **committed(OTHER, V1)))
+    assert member(talk, rollout).state is DeviceState.FAILED
+    assert "another release" in member(talk, rollout).reason
+
+
+def test_reports_count_while_paused_and_for_who_goes_back(talk, rollout) -> None:
+    talk.fleet.say(rollout, Paused("ann"))
+    talk.say("camera-1", talk.slot("camera-1", "downloading"))
+    assert reports(talk, rollout) == [("downloading", 1)]
+    talk.fleet.say(rollout, Resumed("ann"))
+    talk.say("camera-1", talk.slot("camera-1", "committed", **committed(talk.digest)))
+    talk.fleet.turn(1)
+    before = len(talk.fleet.facts(rollout))
+    talk.say("camera-1", talk.slot("camera-1", "offered", release=OTHER, target=V1))
+    assert len(talk.fleet.facts(rollout)) == before, "it is finished"
+
+
+def test_a_device_that_goes_back_after_an_abort_is_heard(talk) -> None:
+    talk.join("camera-1", "camera-2")
+    rollout = talk.fleet.start(waves=[{"percent": 100}], rollback="forced")
+    talk.fleet.turn()
+    talk.say("camera-1", talk.slot("camera-1", "committed", **committed(talk.digest)))
+    talk.fleet.say(rollout, Aborted("ann"))
+    talk.fleet.turn(1)
+    gone = {"release": OTHER, "target": V1, "attempt": 0}
+    talk.say("camera-1", talk.slot("camera-1", "committed", **gone, **committed(OTHER, V1)))
+    found = member(talk, rollout)
+    assert (found.state, found.returned) == (DeviceState.ROLLED_BACK, True)
+
+
+def test_who_was_offered_nothing_reports_in_vain(talk, rollout) -> None:
+    talk.join("camera-2")
+    talk.say("camera-2", talk.slot("camera-2", "committed", **committed(talk.digest)), talk.ended("camera-2", "x"))
+    talk.say("camera-1", talk.slot("camera-1", "committed", slot="another", **committed(talk.digest)))
+    assert reports(talk, rollout) == []
+    assert "camera-2" not in talk.fleet.known(rollout).state.members
+
+
+def test_lies_leave_a_record_that_reads(talk, rollout) -> None:
+    failure = {"step": "x", "reason": "\0\x1b[31m" + "r" * 3000, "evidence": {str(n): n for n in range(200)}}
+    talk.say("camera-1", talk.ended("camera-1", "rolled_back", failure=failure, version=["2"], began=7))
+    assert reports(talk, rollout) == [("rolled_back", 1)]
+    assert "\x1b" not in member(talk, rollout).reason
+    for number in range(5):
+        states = ("downloading", "probation", "offered", "failed", "committed")
+        talk.say("camera-1", *(talk.slot("camera-1", state, attempt=number % 3) for state in states))
+    assert len(reports(talk, rollout)) <= 2
+    talk.fleet.turn(1)
+    talk.fleet.replayed(rollout)
+
+
+def test_how_a_device_is(talk) -> None:
+    talk.join("camera-1")
+    said = {"state": "behind", "why": "it does not\nrun", "profile": "coral", "versions": {"agent": "0.1.0", "x": {}}}
+    talk.say("camera-1", talk.line("camera-1", "state", "device", said))
+    with talk.fleet.database.read() as connection:
+        found = devices.get(connection, "camera-1")
+    assert (found.health, found.profile) == ("behind", "coral")
+    assert found.health_details == {"why": "it does not run", "versions": {"agent": "0.1.0"}}
+    there = talk.slot("camera-1", "offered")
+    talk.say("camera-1", there, talk.line("camera-1", "state", "slot", {"slot": SLOT, "state": "gone"}))
+    with talk.fleet.database.read() as connection:
+        assert devices.get(connection, "camera-1").running == ()
