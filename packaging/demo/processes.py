@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -122,7 +124,7 @@ class Gateway(Process):
         super().__init__([*GATEWAY, "run", *map(str, options), *listen], folder / "gateway.log")
 
     def __enter__(self) -> Self:
-        self.ready_s = self.wait_for(lambda: _answers(self.http), "the gateway")
+        self.ready_s = self.wait_for(lambda: _ready(self.http), "the gateway")
         return self
 
     def cost(self) -> Cost:
@@ -130,6 +132,18 @@ class Gateway(Process):
         process = psutil.Process(self.child.pid)
         times = process.cpu_times()
         return Cost(times.user + times.system, process.memory_info().rss)
+
+
+def _ready(port: int) -> bool:
+    """Whether the gateway says so: its port is open before its models are up."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_S)
+    try:
+        connection.request("GET", "/v2/health/ready")
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _answers(port: int) -> bool:
