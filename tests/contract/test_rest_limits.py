@@ -93,7 +93,7 @@ async def test_a_bomb_is_too_large(encoding, bomb):
     ("encoding", "body", "says"),
     [
         ("gzip", b"no gzip", "is broken"),
-        ("gzip", gzip.compress(BODY)[:-4], "cut short"),
+        ("gzip", gzip.compress(BODY, mtime=0)[:-4], "cut short"),
         ("deflate", zlib.compress(BODY) + b"more", "data follows"),
         ("br", BODY, "Content-Encoding 'br' is not read here"),
         ("gzip, gzip", BODY, "is not read here"),
