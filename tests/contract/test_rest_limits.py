@@ -78,10 +78,9 @@ async def test_large_json_asks_for_binary_data():
         assert "binary data" in refused.json()["error"]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "bomb"), [("gzip", gzip.compress(bytes(65 * MIB), 9)), ("deflate", zlib.compress(bytes(65 * MIB), 9))]
-)
-async def test_a_bomb_is_too_large(encoding, bomb):
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_a_bomb_is_too_large(encoding, compress):
+    bomb = compress(bytes(65 * MIB), 9)
     assert len(bomb) < 100_000
     async with serving() as gateway:
         refused = await gateway.client.post(INFER, content=bomb, headers={"Content-Encoding": encoding})
