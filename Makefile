@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo test test-long check bench fuzz lock format clean
+.PHONY: help demo demo-fleet test test-long check bench fuzz lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ debian-test:
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
 demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors
 	@$(BIN)/python packaging/demo
+
+demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two good releases, a bad one, cameras that must not notice
+	@$(BIN)/python packaging/demo-fleet
 
 test: $(VENV)/.test $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check

@@ -1,0 +1,99 @@
+"""The controller, its broker for hints, and the operator who asks it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+from children import Child, Children, answers, free_port
+from story import Story
+
+from fleet.client.client import Access, Client
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+
+CONFIG = """
+[listen]
+addresses = ["127.0.0.1:{port}"]
+[director]
+poll_s = 30.0
+published_every_s = 0.5
+[scheduler]
+turn_s = 0.5
+"""
+"""Devices ask every half minute by themselves; that the demo takes less, it owes to the broker."""
+TAG = "demo"
+
+
+def start_broker(folder: Path, children: Children) -> int:
+    """mosquitto for this machine only; its port."""
+    program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise SystemExit("mosquitto is missing: sudo apt-get install mosquitto")
+    port, config = free_port(), folder / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
+    children.start("mosquitto", [program, "-c", config]).wait_for(lambda: answers(port))
+    return port
+
+
+class Hints:
+    """What says to a device that asking now is worth while, and nothing else."""
+
+    def __init__(self, port: int) -> None:
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="demo-hints")
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+
+    def wake(self, device: str) -> None:
+        """Without waiting for anybody."""
+        self._client.publish(f"edge-fleet/{device}/wake", b"", qos=0)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+class Controller:
+    """`edge-fleet serve` in the publisher's folder. `ask` is what an operator asks over its API."""
+
+    def __init__(self, folder: Path, children: Children, story: Story) -> None:
+        self._folder, self._children, self._story = folder, children, story
+        self._port = free_port()
+        self.url, self.authority = f"https://localhost:{self._port}", folder / "authority" / "ca.pem"
+        (folder / "fleet.toml").write_text(CONFIG.format(port=self._port))
+        self._access = [*("--url", self.url), *("--ca", self.authority), *("--token-file", folder / "admin.token")]
+        self._client: Client | None = None
+
+    def start(self) -> Child:
+        """Until it answers; its first token is made beside its database."""
+        self._story.command("edge-fleet", "serve")
+        command = [sys.executable, "-m", "fleet", "serve", "--dir", self._folder]
+        child = self._children.start("controller", command)
+        child.wait_for(lambda: answers(self._port))
+        token = self._folder / "admin.token"
+        self._fleet("tokens", "create", "demo", "--role", "admin", "--dir", self._folder, "--out", token)
+        self._client = Client(Access(self.url, token.read_text().strip(), str(self.authority)))
+        return child
+
+    def enrolment_token(self, device: str) -> Path:
+        """A file with a token that lets this device in, once."""
+        file = self._folder / f"{device}.token"
+        self._fleet("devices", "token", "--device", device, "--tag", TAG, "--out", file, *self._access)
+        return file
+
+    def ask(self, method: str, path: str, **parts: Any) -> Any:
+        """The API's JSON. Ends the demo where it is refused."""
+        if self._client is None:
+            raise SystemExit("the controller was not started")
+        try:
+            return self._client.ask(method, path, **parts)
+        except (ConfigurationError, RequestError, UnreachableError) as error:
+            raise SystemExit(f"{method} {path}: {error}") from None
+
+    def _fleet(self, *arguments: str | Path) -> None:
+        self._story.command("edge-fleet", *arguments)
+        self._children.run("fleet", *arguments)

@@ -1,0 +1,144 @@
+"""A rollout from its specification to its end, told fact by fact as the controller records them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asking import known_states
+from controller import TAG
+from publisher import MODEL, OWNER
+from stage import Stage
+
+SPEC: dict[str, Any] = {
+    "slot": MODEL,
+    "query": f"tag = {TAG}",
+    "canary": {"per_accelerator": 1, "soak_s": 1},
+    "waves": [{"percent": 100}],
+    "soak_s": 1,
+    "success": {"min_sample": 1, "min_percent": 100},
+    "abort": {"min_sample": 1, "max_failed_percent": 20, "confidence": 0.9},
+    "silence_s": 120,
+    "deadline_s": 240,
+    "retries": {"limit": 0},
+    "rollback": "forced",
+}
+EVERYWHERE = {"canary": {}, "waves": [{"percent": 100}]}
+"""The first release has nothing to be compared with and nobody to disappoint."""
+OVER = frozenset({"finished", "aborted"})
+
+Event = Mapping[str, Any]
+
+
+class Rollout:
+    """`run` until it is over; `state` is then what the controller calls it, `facts` all that happened."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.facts: list[Event] = []
+        self.state = ""
+        self._path = ""
+        self._shares = {device.name: device.shares for device in stage.devices}
+
+    def run(self, version: str, changes: Mapping[str, Any] | None = None) -> Rollout:
+        """Draft, approve, start, and look until it is over."""
+        named = {"name": f"{MODEL}-{version}", "target": f"{OWNER}/{MODEL}/{version}"}
+        path = f"models/{named['target']}/"
+        self._stage.until(lambda: self._is_published(path), f"{named['target']} was not published")
+        self._stage.story.tell("operator", f"drafts the rollout {named['name']}, approves and starts it")
+        drafted = self._stage.ask("POST", "/v1/rollouts", body={**SPEC, **named, **(changes or {})})
+        self._path = f"/v1/rollouts/{drafted['id']}"
+        self._stage.ask("POST", f"{self._path}/approve", body={"spec": drafted["spec_digest"]})
+        self._stage.ask("POST", f"{self._path}/start")
+        self._stage.until(self._is_over, f"the rollout of version {version} was not over")
+        return self
+
+    def settle(self, version: str) -> None:
+        """Until every device answers by `version` alone, and has told so."""
+        self._stage.until(lambda: self._is_settled(version), f"not every device went back to version {version}")
+
+    def _is_settled(self, version: str) -> bool:
+        self._watch()
+        for name in self.offered():
+            self._stage.wake(name)
+        known = known_states(self._stage)
+        back = all(known[device.name] == (version, "committed") for device in self._stage.devices)
+        return back and all(shares == {version: 100} for shares in self._shares.values())
+
+    def _is_published(self, path: str) -> bool:
+        """Whether the controller has looked since."""
+        listed = self._stage.ask("GET", "/v1/releases")["items"]
+        return any(str(one["target"]).startswith(path) for one in listed)
+
+    def _is_over(self) -> bool:
+        self.state = self._stage.ask("GET", self._path)["state"]
+        self._look()
+        self._watch()
+        self._wake()
+        return self.state in OVER
+
+    def _look(self) -> None:
+        after = self.facts[-1]["seq"] if self.facts else 0
+        for fact in self._stage.ask("GET", f"{self._path}/facts", query={"after": after})["items"]:
+            self.facts.append(fact)
+            who, what, style = told(fact["event"])
+            if what:
+                self._stage.story.tell(who, what, style=style)
+
+    def _watch(self) -> None:
+        """How the devices share what comes in among versions."""
+        for device in self._stage.devices:
+            shares = device.shares
+            if shares != self._shares[device.name]:
+                self._shares[device.name] = shares
+                said = ", ".join(f"{percent} % by {version}" for version, percent in sorted(shares.items()))
+                self._stage.story.tell(device.name, f"answers {said}", style="dim")
+
+    def _wake(self) -> None:
+        """Who was offered something and has not said that it heard of it."""
+        for device in self._stage.ask("GET", f"{self._path}/devices")["items"]:
+            if device["state"] == "offered":
+                self._stage.wake(device["device"])
+
+    def devices(self, state: str) -> list[str]:
+        """Who reported this state at some time, in the order of the first reports."""
+        said = [fact["event"] for fact in self.facts if fact["event"]["kind"] == "reported"]
+        return list(dict.fromkeys(event["device"] for event in said if event["state"] == state))
+
+    def offered(self) -> list[str]:
+        """Who was offered the release."""
+        events = [fact["event"] for fact in self.facts]
+        return list(dict.fromkeys(event["device"] for event in events if event.get("decision") == "offer"))
+
+
+def told(event: Event) -> tuple[str, str, str]:
+    """Who did what, and how it looks; "" where it is not worth a line."""
+    name = event.get("decision") or event["kind"]
+    return TELLERS.get(name, lambda event: ("", "", ""))(event)
+
+
+def _reported(event: Event) -> tuple[str, str, str]:
+    style = {"committed": "green", "rolled_back": "bold red", "failed": "bold red"}.get(event["state"], "")
+    reason = f": {event['reason']}" if event.get("reason") else ""
+    return event["device"], f"{event['state'].replace('_', ' ')}{reason}", style
+
+
+TELLERS: Mapping[str, Callable[[Event], tuple[str, str, str]]] = {
+    "joined": lambda event: (event["device"], f"joins ({', '.join(event['accelerators']) or 'cpu'})", "dim"),
+    "open_wave": lambda event: (
+        "controller",
+        f"opens wave {event['wave']}" if event["wave"] else "opens the canary wave",
+        "bold",
+    ),
+    "offer": lambda event: ("controller", f"offers it to {event['device']}", ""),
+    "reported": _reported,
+    "mark_silent": lambda event: ("controller", f"{event['device']} is silent: {event['reason']}", "bold red"),
+    "pause": lambda event: (
+        "controller",
+        f"{'HALTS' if event['halt'] else 'pauses'}: {event['reason']}",
+        "bold red",
+    ),
+    "abort": lambda event: ("controller", f"HALTS for good: {event['reason']}", "bold red"),
+    "roll_back": lambda event: ("controller", f"assigns {event['device']} what it had before", "yellow"),
+    "finish": lambda event: ("controller", "all waves are through", "bold green"),
+}
