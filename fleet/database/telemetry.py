@@ -10,9 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy import Row as Found
+from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.database.columns import document_text
-from fleet.database.engine import adding, alone
+from fleet.database.engine import alone
 from fleet.database.errors import RefusedError
 from fleet.database.intake import Batch, Row, check, take
 from fleet.database.rows import page_limit
@@ -69,11 +70,9 @@ def receive(
     taken = take(before, batch, settings)
     added_bytes = _store(connection, source.id, taken.rows, now, settings)
     if taken.received != before:
-        change = sa.update(telemetry_sources).where(telemetry_sources.c.id == source.id)
-        after = {"contiguous": taken.received.contiguous, "spans": taken.received.beyond}
-        added = {"rows": len(taken.rows), "bytes": added_bytes, "lost": taken.lost}  # the sweep subtracts meanwhile
-        more = {name: telemetry_sources.c[name] + number for name, number in added.items()}
-        connection.execute(change.values(**after, **more))
+        after = {"to": taken.received.contiguous, "beyond": taken.received.beyond}
+        added = {"more_rows": len(taken.rows), "more_bytes": added_bytes, "more_lost": taken.lost}
+        connection.execute(_ADVANCE, {"source_id": source.id, **after, **added})
     return Acknowledged(taken.received.contiguous, len(taken.rows), taken.left, taken.rows)
 
 
@@ -118,11 +117,12 @@ def newest(
 def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
     """The source's row, locked; made where there is none; None where its boot was forgotten."""
     alone(connection, f"telemetry of {device}")
-    columns = telemetry_sources.c
-    mine = sa.select(telemetry_sources).where(columns.device == device, columns.stream == batch.stream)
-    found = connection.execute(mine.where(columns.boot_epoch == batch.boot_epoch)).one_or_none()
+    key = {"of_device": device, "of_stream": batch.stream, "of_boot": batch.boot_epoch}
+    found = connection.execute(_SOURCE, key).one_or_none()
     if found is not None:
         return found
+    columns = telemetry_sources.c
+    mine = sa.select(telemetry_sources).where(columns.device == device, columns.stream == batch.stream)
     boots = [(row.boot_epoch, row.id) for row in connection.execute(mine.order_by(columns.boot_epoch))]
     if not boots:
         _count_streams(connection, device, settings)
@@ -146,12 +146,11 @@ def _store(connection: Connection, source: int, rows: Sequence[Row], now: dateti
     if not rows:
         return 0
     sizes = [len(document_text(row.document, settings.row_limit_bytes)) for row in rows]
-    statement = adding(connection, telemetry).on_conflict_do_nothing()
     values = [
         {"source": source, "received": now, "bytes": size, **{name: getattr(row, name) for name in Row.__slots__}}
         for row, size in zip(rows, sizes, strict=True)
     ]
-    connection.execute(statement, values)
+    connection.execute(_ADD[connection.dialect.name], values)
     return sum(sizes)
 
 
@@ -172,3 +171,27 @@ def _rows() -> sa.Select[Any]:
 def _row(found: Found[Any]) -> StoredRow:
     row = Row(found.seq, found.at, found.kind, found.document)
     return StoredRow(found.stream, found.boot_epoch, found.received, row)
+
+
+# ---- statements of every request, made once: to make them anew is more than half of what a small request costs ---
+_COLUMNS = telemetry_sources.c
+_SOURCE = sa.select(telemetry_sources).where(
+    _COLUMNS.device == sa.bindparam("of_device", type_=_COLUMNS.device.type),
+    _COLUMNS.stream == sa.bindparam("of_stream", type_=_COLUMNS.stream.type),
+    _COLUMNS.boot_epoch == sa.bindparam("of_boot", type_=_COLUMNS.boot_epoch.type),
+)
+_ADVANCE = (
+    sa.update(telemetry_sources)
+    .where(_COLUMNS.id == sa.bindparam("source_id", type_=_COLUMNS.id.type))
+    .values(
+        contiguous=sa.bindparam("to", type_=_COLUMNS.contiguous.type),
+        spans=sa.bindparam("beyond", type_=_COLUMNS.spans.type),
+        rows=_COLUMNS.rows + sa.bindparam("more_rows", type_=_COLUMNS.rows.type),  # the sweep subtracts meanwhile
+        bytes=_COLUMNS.bytes + sa.bindparam("more_bytes", type_=_COLUMNS.bytes.type),
+        lost=_COLUMNS.lost + sa.bindparam("more_lost", type_=_COLUMNS.lost.type),
+    )
+)
+_ADD = {
+    "sqlite": sqlite.insert(telemetry).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(telemetry).on_conflict_do_nothing(),
+}

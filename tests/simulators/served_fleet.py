@@ -87,6 +87,11 @@ class ServedFleet:
     clients: list[httpx.Client] = field(default_factory=list)
 
     @property
+    def sqlite(self) -> bool:
+        """Whether the database is a file."""
+        return self.database.place.file is not None
+
+    @property
     def ca_file(self) -> Path:
         """Whom devices and operators trust; there once a replica was started."""
         return self.repository.workspace.folder / "authority" / "ca.pem"
