@@ -24,6 +24,10 @@ class Seen:
             self._waiting[device] = max(now, self._waiting.get(device, now))
             return len(self._waiting) > self._limit
 
+    def waiting(self) -> int:
+        """How many devices wait to be written."""
+        return len(self._waiting)
+
     def due(self, now: datetime) -> dict[str, datetime]:
         """What is to be written now: devices whose last writing is `seen_every_s` ago, or all where too many wait."""
         with self._lock:

@@ -76,10 +76,10 @@ def halted(rollout: str, name: str, reason: str, now: datetime, *, still: bool) 
     return Reading(HALTED, "", rollout, float(still), now, summary, {"rollout": rollout, "name": name})
 
 
-def repository(role: str, expires: datetime, now: datetime, notice_d: float) -> Reading:
-    """A role that people sign. The value: days within the notice."""
+def repository(role: str, expires: datetime, now: datetime, notice_d: float, remedy: str) -> Reading:
+    """A signed role. The value: days within the notice."""
     left_d = (expires - now).total_seconds() / 86_400
-    summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC; edge-fleet renew {role}, and have it signed"
+    summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC: {remedy}"
     return Reading(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
 
 

@@ -232,7 +232,7 @@ def test_a_clock_ahead_and_a_signed_role_that_ends(database: Database) -> None:
     enrolled(database, "a")
     fleet = WatchedFleet(database)
     ends = [NOW + timedelta(days=10)]
-    fleet.restart(sources=[lambda now: [repository("targets", ends[0], now, 14.0)]])
+    fleet.restart(sources=[lambda now: [repository("targets", ends[0], now, 14.0, "renew it")]])
     fleet.look()
     fleet.says("a", "vitals", {}, ahead_s=900)
     fleet.look(after_s=60)

@@ -1,0 +1,144 @@
+"""This room put together: what looks, what sends, what is shown, and the threads in which that happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from fleet.control.control import Control
+from fleet.control.worker import Worker
+from fleet.disk import read_bounded
+from fleet.watch.judge import Reading
+from fleet.watch.look import Watch
+from fleet.watch.measures import Measures, Sources
+from fleet.watch.message import read_secret
+from fleet.watch.otlp import Exporter, read_headers
+from fleet.watch.otlp_own import own_piece
+from fleet.watch.page import Page
+from fleet.watch.roles import signed_roles
+from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
+from fleet.watch.timing import Timing
+from fleet.watch.webhook import Webhook
+from gateway.domain.errors import ConfigurationError
+
+SECRET_LIMIT_BYTES = 65_536
+OTHERS = 0o007
+"""Mode bits of everybody else; a group may be the service's own."""
+SEND_EVERY_S = 5.0
+"""How often is looked whether a pause is over."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeskSettings:
+    """The tables of this room."""
+
+    alerts: AlertSettings
+    metrics: MetricsSettings
+    otlp: OtlpSettings
+
+
+class Desk:
+    """One per process. `page` is what Prometheus reads, `timing` goes around the application; `workers` do the rest.
+
+    `fence`: of this replica's office, None where it does not lead; `done`: when chores were done last.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        settings: DeskSettings,
+        fence: Callable[[], int | None],
+        done: Callable[[], Mapping[str, datetime]] = dict,
+    ) -> None:
+        """Raises ConfigurationError for a secret or headers that are none."""
+        self._control, self._settings, self._fence = control, settings, fence
+        self._started = control.clock()
+        folder = control.workspace.folder
+        self.timing = Timing()
+        self._exporter = _exporter(control, settings.otlp, folder) if settings.otlp.url else None
+        self._measures = Measures(control, self.timing, settings.metrics.cache_s, self._sources(done))
+        self.page = Page(self._measures)
+        self._watch = Watch(
+            control.database,
+            settings.alerts,
+            control.counts,
+            sources=[partial(_roles, control, settings.alerts.repository_d)],
+            listeners=[self._exporter.offer_rows] if self._exporter else [],
+        )
+        self._webhook = _webhook(control, settings.alerts, folder) if settings.alerts.url else None
+
+    def workers(self) -> tuple[Worker, ...]:
+        """To be started, and stopped in reverse."""
+        clock, settings = self._control.clock, self._settings
+        found = [Worker("watch", settings.alerts.look_every_s, self._look, clock)]
+        if self._webhook:
+            found.append(Worker("webhook", SEND_EVERY_S, self._tell, clock, end=self._webhook.close))
+        if self._exporter:
+            exporter = self._exporter
+            found.append(Worker("otlp", SEND_EVERY_S, lambda _: exporter.turn(clock), clock, end=exporter.close))
+            found.append(Worker("otlp own", settings.metrics.own_every_s, self._offer_own, clock))
+        return tuple(found)
+
+    def _look(self, now: datetime) -> None:
+        fence = self._fence()
+        if fence is not None:
+            self._watch.look(fence, now)
+
+    def _tell(self, _now: datetime) -> None:
+        """The leader alone: another replica would tell the same once more."""
+        if self._webhook and self._fence() is not None:
+            self._webhook.turn(self._control.clock)
+
+    def _offer_own(self, now: datetime) -> None:
+        if self._exporter:
+            samples = self._measures.samples()
+            self._exporter.offer([own_piece(samples, self.timing, self._control.holder, self._started, now)])
+
+    def _sources(self, done: Callable[[], Mapping[str, datetime]]) -> Sources:
+        queues: dict[str, Callable[[], int]] = {"seen": self._control.seen.waiting}
+        if self._exporter:
+            exporter = self._exporter
+            queues["otlp"] = lambda: exporter.waiting()[0]
+        return Sources(
+            lambda: self._fence() is not None,
+            queues,
+            lambda: {name: at.timestamp() for name, at in done().items()},
+        )
+
+
+def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[Reading]:
+    """What cannot be read is no reason not to look at the rest."""
+    try:
+        return [*signed_roles(control.workspace, now, notice_d)]
+    except (ConfigurationError, OSError) as error:
+        _log.warning("the signed roles are not looked at: %s", error)
+        return ()
+
+
+def _webhook(control: Control, settings: AlertSettings, folder: Path) -> Webhook:
+    secret = None
+    if settings.secret_file:
+        file = folder / settings.secret_file
+        secret = read_secret(_text(file), str(file))
+    return Webhook(control.database, settings, secret, control.counts)
+
+
+def _exporter(control: Control, settings: OtlpSettings, folder: Path) -> Exporter:
+    file = folder / settings.headers_file
+    headers = read_headers(_text(file), str(file)) if settings.headers_file else {}
+    return Exporter(settings, control.counts, headers)
+
+
+def _text(file: Path) -> str:
+    content = read_bounded(file, SECRET_LIMIT_BYTES)
+    if file.stat().st_mode & OTHERS:
+        raise ConfigurationError("others may read it; chmod 600 it", file=str(file))
+    try:
+        return content.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is no ASCII text (byte {error.start})", file=str(file)) from None

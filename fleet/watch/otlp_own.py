@@ -1,0 +1,37 @@
+"""The controller's own measures as OTLP, under the names of METRICS.md. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from fleet.watch.otlp_devices import METRICS, SCOPE, Piece, encoded
+from fleet.watch.otlp_points import Points, resource
+from fleet.watch.page import DURATION
+from fleet.watch.timing import BOUNDS_S, Timing
+from gateway import __version__
+from gateway.domain.statistics import Sample
+
+
+def own_piece(samples: Iterable[Sample], timing: Timing, holder: str, started: datetime, now: datetime) -> Piece:
+    """Of this replica. `started`: since when its counters count."""
+    points = Points()
+    for sample in samples:
+        if sample.counter:
+            points.total(sample.name, _unit(sample.name), sample.value, now, attributes=sample.labels, start=started)
+        else:
+            points.gauge(sample.name, _unit(sample.name), sample.value, now, attributes=sample.labels)
+    for route, durations in sorted(timing.durations.copy().items()):
+        points.histogram(
+            DURATION, "s", now, bounds=BOUNDS_S, counts=list(durations.counts), total=durations.total_s,
+            attributes={"route": route}, start=started,
+        )  # fmt: skip
+    named = {"service.name": "edge-fleet", "service.instance.id": holder, "service.version": __version__}
+    metrics = {"resource": resource(named), "scopeMetrics": [{"scope": SCOPE, "metrics": points.document()}]}
+    return Piece(METRICS, encoded(metrics), points.count)
+
+
+def _unit(name: str) -> str:
+    """UCUM, as far as the name tells."""
+    bare = name.removesuffix("_total")
+    return "By" if bare.endswith("_bytes") else "s" if bare.endswith("_seconds") else "1"

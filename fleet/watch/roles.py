@@ -1,0 +1,27 @@
+"""Signed roles that end soon: those of people, who have to sign, and those of this controller, where it could not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from fleet.roles import ONLINE, SNAPSHOT
+from fleet.verify import expiries
+from fleet.watch.judge import Reading
+from fleet.watch.readings import repository
+from fleet.workspace import Workspace
+
+ONLINE_SHARE = 0.25
+"""Of an online role's life: less than that is never left where chores are done."""
+
+
+def signed_roles(workspace: Workspace, now: datetime, notice_d: float) -> Iterable[Reading]:
+    """Every role that is published. Raises ConfigurationError."""
+    settings = workspace.settings
+    for found in expiries(workspace.published(), now):
+        if found.what in ONLINE:
+            life_d = settings.snapshot_expiry_d if found.what == SNAPSHOT else settings.timestamp_expiry_d
+            yield repository(found.what, found.expires, now, life_d * ONLINE_SHARE, "edge-fleet publish")
+        else:
+            remedy = f"edge-fleet renew {found.what}, and have it signed"
+            yield repository(found.what, found.expires, now, notice_d, remedy)
