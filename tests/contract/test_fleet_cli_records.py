@@ -1,0 +1,147 @@
+"""`edge-fleet telemetry`, `audit`, `backup`, `migrate` as processes, against a running controller and its database."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fleet.database import events, migrate, telemetry
+from fleet.database.events import Event
+from fleet.database.intake import Batch, Row
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.operator import Operator, operator
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    with controlling(tmp_path_factory.mktemp("controller")) as running:
+        running.enrolled("camera", tags=["pilot"])
+        told(running, 1, 1, 2)
+        with running.control.database.write() as connection:
+            now, settings = running.clock(), running.control.database.settings
+            happened = Event(
+                "camera", "k", now, "rollback", "reader", "models/acme/reader/2/release", "", {"why": "heat"}
+            )
+            events.record(connection, [happened], now, settings)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(controller: RunningController) -> Operator:
+    return operator(controller)
+
+
+def told(controller: RunningController, boot: int, first: int, last: int) -> None:
+    """The device tells rows of its vitals."""
+    settings, now = controller.control.database.settings, controller.clock()
+    rows = [Row(number, now, "vitals", {"number": number, "nothing": ""}) for number in range(first, last + 1)]
+    with controller.control.database.write() as connection:
+        telemetry.receive(connection, "camera", Batch("vitals", boot, rows), now, settings.telemetry)
+
+
+def test_what_a_device_told(admin) -> None:
+    code, out, _ = admin.run("telemetry", "streams", "camera")
+    assert code == 0
+    assert re.search(r"vitals +│ 1 +│ 2 +│ 2 ", out)
+    code, out, _ = admin.run("telemetry", "rows", "camera", "vitals")
+    assert re.search(r"1\.2 +│ \d{4}-\d\d-\d\d \d\d:\d\d │ vitals │ number=2 *\n", out)
+    assert [row["seq"] for row in admin.told("telemetry", "rows", "camera", "vitals", "--after", "1.1")["rows"]] == [2]
+    assert [row["seq"] for row in admin.told("telemetry", "newest", "camera", "vitals")["rows"]] == [2]
+    code, out, _ = admin.run("telemetry", "events", "--kind", "rollback")
+    assert re.search(r"camera +│ rollback │ reader │ acme/reader/2 │ why=heat", out)
+    code, _, err = admin.run("telemetry", "rows", "camera", "vitals", "--after", "x")
+    assert (code, "is no BOOT_EPOCH.SEQ" in err) == (2, True)
+
+
+def test_rows_are_followed_over_a_restart_of_the_device(controller, admin) -> None:
+    process = admin.begin("telemetry", "rows", "camera", "vitals", "--follow", "--json")
+    assert process.stdout
+    seen = [json.loads(process.stdout.readline()) for _ in range(2)]
+    told(controller, 1, 3, 3)
+    told(controller, 2, 1, 1)
+    seen += [json.loads(process.stdout.readline()) for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert [(row["boot_epoch"], row["seq"]) for row in seen] == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert (process.returncode, err) == (130, "edge-fleet: interrupted\n")
+
+
+def test_the_audit_log_is_held_against_a_noted_head(controller, admin) -> None:
+    admin.told("devices", "label", "camera", "--add", "x")
+    code, out, _ = admin.run("audit", "list", "--subject", "camera")
+    assert re.search(r"olga │ devices.label │ camera", out)
+    code, out, _ = admin.run("audit", "verify")
+    head = re.search(r"--head (\S+)", out)
+    assert head
+    admin.told("devices", "label", "camera", "--remove", "x")
+    beside = ("--dir", controller.folder)
+    for where in ((), beside):
+        assert admin.run("audit", "verify", "--head", head[1], *where)[0] == 0
+        number, _, digest = head[1].partition(":")
+        code, out, _ = admin.run("audit", "verify", "--head", f"{number}:{'0' * 64}", *where)
+        assert (code, "is another than was noted" in out) == (1, True)
+        code, out, _ = admin.run("audit", "verify", "--head", f"999:{digest}", *where)
+        assert (code, "is missing: the log ends before it" in out) == (1, True)
+    for wrong in ("7", "x:y", f"7:{'G' * 64}", f"0:{digest}"):
+        code, _, err = admin.run("audit", "verify", "--head", wrong)
+        assert (code, "is no" in err) == (2, True)
+
+
+def test_a_backup_is_restored_elsewhere_and_a_changed_log_is_found(controller, admin, tmp_path: Path) -> None:
+    copy, restored = tmp_path / "fleet.backup", tmp_path / "restored"
+    saved = admin.told("backup", "save", copy, "--dir", controller.folder)
+    assert (saved["bytes"], stat.S_IMODE(copy.stat().st_mode)) == (copy.stat().st_size, 0o600)
+    restored.mkdir()
+    assert admin.told("backup", "restore", copy, "--dir", restored)["revision"] == migrate.newest()
+    code, _, err = admin.run("backup", "restore", copy, "--dir", restored)
+    assert (code, "is there already" in err) == (2, True)
+    assert admin.told("audit", "verify", "--dir", restored)["ok"]
+    with closing(sqlite3.connect(restored / "fleet.sqlite")) as thief, thief:
+        for (trigger,) in thief.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            thief.execute(f'DROP TRIGGER "{trigger}"')
+        thief.execute("UPDATE audit SET actor = 'somebody else' WHERE sequence = 1")
+    code, out, _ = admin.run("audit", "verify", "--dir", restored)
+    assert (code, "entry 1 was changed after it was written" in out) == (1, True)
+
+
+def test_a_backup_that_is_none(controller, admin, tmp_path: Path) -> None:
+    (tmp_path / "noise").write_bytes(b"nothing of the kind" * 100)
+    for words in (("restore", "nothere"), ("restore", tmp_path / "noise"), ("save", tmp_path)):
+        folder = controller.folder if words[0] == "save" else tmp_path
+        assert admin.run("backup", *words, "--dir", folder)[0] == 2, words
+    assert not (tmp_path / "fleet.sqlite").exists()
+    code, _, err = admin.run("backup", "save", tmp_path / "x", "--dir", tmp_path)
+    assert (code, "is no database; edge-fleet serve makes it" in err) == (2, True)
+
+
+def test_tables_are_brought_up_to_date(admin, tmp_path: Path) -> None:
+    code, _, err = admin.run("migrate", "--check", "--dir", tmp_path)
+    assert (code, "is no database" in err) == (2, True)
+    assert admin.told("migrate", "--dir", tmp_path) == {
+        "before": "",
+        "revision": migrate.newest(),
+        "newest": migrate.newest(),
+    }
+    assert admin.run("migrate", "--check", "--dir", tmp_path)[0] == 0
+    code, _, err = admin.run("migrate", "--dir", tmp_path / "nothere")
+    assert (code, "is no folder" in err) == (2, True)
+
+
+def test_an_old_database_is_a_finding(admin, tmp_path: Path) -> None:
+    from fleet.database.engine import open_database
+    from fleet.database.place import read_place
+
+    with closing(open_database(read_place("", tmp_path))) as database:
+        migrate.upgrade(database, "0001")
+    code, out, _ = admin.run("migrate", "--check", "--dir", tmp_path)
+    assert (code, "of 0001; this program works with" in out) == (1, True)
