@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
-from litestar import Litestar, Request, Response, Router
+from litestar import Litestar, Request, Response, Router, route
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
@@ -26,6 +25,7 @@ from fleet.api import (
     enrolments,
     events,
     health,
+    metrics,
     releases,
     rollouts,
     rollouts_lists,
@@ -33,11 +33,13 @@ from fleet.api import (
     telemetry,
     tokens,
 )
+from fleet.api.document import Document, allowed_methods
 from fleet.api.identity import named
 from fleet.control.control import Control
 from fleet.database.errors import ConflictError
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
 from fleet.serving.asgi import Application, request_id
+from fleet.watch.page import Page
 from gateway import __version__
 from gateway.domain.errors import RequestError
 
@@ -50,6 +52,7 @@ HANDLERS = (
     *enrol.HANDLERS,
     *enrolments.HANDLERS,
     *events.HANDLERS,
+    *metrics.HANDLERS,
     *releases.HANDLERS,
     *rollouts.HANDLERS,
     *rollouts_lists.HANDLERS,
@@ -84,18 +87,18 @@ PROBLEMS = {
 """What every route may answer instead."""
 
 
-def application(control: Control) -> Application:
-    """The routes, which find `control` in the application's state."""
+def application(control: Control, page: Page) -> Application:
+    """The routes, which find `control`, and the `page` of metrics, in the application's state."""
     app = Litestar(
-        route_handlers=[_telling(handler) for handler in HANDLERS],
+        route_handlers=[*_options(), *map(_telling, HANDLERS)],
         guards=[named],
-        state=State({"control": control}),
+        state=State({"control": control, "page": page}),
         openapi_config=OpenAPIConfig(
             title="edge-fleet",
             version=__version__,
             description="The fleet controller: devices, releases, rollouts.",
             path="/schema",
-            render_plugins=[JsonRenderPlugin()],
+            render_plugins=[Document(HANDLERS)],
             openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=_document),
             operation_id_creator=_operation_id,
             components=Components(
@@ -123,6 +126,19 @@ def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
     handler.responses = {**PROBLEMS, **(handler.responses or {})}
     return handler
+
+
+def _options() -> list[HTTPRouteHandler]:
+    """Before the others: litestar's own answer names the methods of the handler that it met first, and no more."""
+
+    def answering(path: str, methods: list[str]) -> HTTPRouteHandler:
+        @route(path, http_method=["OPTIONS"], include_in_schema=False, status_code=204, sync_to_thread=False)
+        def options() -> Response[None]:
+            return Response(None, headers={"allow": ", ".join(methods)})
+
+        return options
+
+    return [answering(path, methods) for path, methods in allowed_methods(HANDLERS).items()]
 
 
 def _refused(request: Call, error: RequestError | ProblemError) -> Response[bytes]:

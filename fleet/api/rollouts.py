@@ -12,7 +12,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 from fleet.access import Action, Identity
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page
-from fleet.api.rollouts_form import WAVES, Approval, Because, SpecForm, document_of
+from fleet.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
 from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
 from fleet.api.scope import caller_of, scope_of
 from fleet.control import rollouts as words
@@ -124,7 +124,7 @@ def start_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
     status_code=200,
     summary="Offer nothing until it is resumed",
 )
-def pause_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Because | None] = None) -> RolloutView:
+def pause_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
     """Devices that have an offer go on."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Paused(by, reason), "rollouts.pause", {"reason": reason})
@@ -149,7 +149,7 @@ def resume_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
     status_code=200,
     summary="End a rollout for good",
 )
-def abort_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Because | None] = None) -> RolloutView:
+def abort_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
     """Offers are withdrawn; who committed goes back where its specification forces that, or /rollback asks for it."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Aborted(by, reason), "rollouts.abort", {"reason": reason})

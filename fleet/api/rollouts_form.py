@@ -107,7 +107,7 @@ class Approval(Struct, forbid_unknown_fields=True, frozen=True):
     spec: Digest
 
 
-class Because(Struct, forbid_unknown_fields=True, frozen=True):
+class Motive(Struct, forbid_unknown_fields=True, frozen=True):
     """Why, for whoever reads it later."""
 
     reason: Reason = ""

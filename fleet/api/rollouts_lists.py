@@ -20,6 +20,8 @@ from fleet.database import rollouts
 from fleet.rollouts.facts_form import fact_document
 from fleet.rollouts.state import DeviceState
 
+ANY_WAVE = -1
+
 
 @get(
     "/v1/rollouts/{rollout:str}/devices",
@@ -32,7 +34,7 @@ def list_devices(
     rollout: FromPath[str],
     *,
     in_state: Annotated[DeviceState | None, QueryParameter(name="state")] = None,
-    wave: Annotated[int | None, QueryParameter(ge=0, le=WAVES)] = None,
+    wave: Annotated[int, QueryParameter(ge=-1, le=WAVES)] = ANY_WAVE,
     after: FromQuery[str] = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutDevice]:
@@ -40,7 +42,7 @@ def list_devices(
     members = known_rollout(request, rollout).state.members
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
-    found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
+    found = [*islice((member for member in wanted if wave in {ANY_WAVE, member.wave}), limit)]
     return page([device(member) for member in found], limit, found[-1].device if found else "")
 
 

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, cast
 
 from litestar import Response, get, post, put
+from litestar.openapi import ResponseSpec
 from litestar.params import FromQuery, JSONBody, RawBody
 from msgspec import Meta, Struct
 
@@ -64,6 +65,10 @@ class DiagnosticsRequests:
     opt={ACTION: Action.SELF_ASSIGNMENT},
     sync_to_thread=True,
     summary="What this device is to run, signed by the director",
+    responses={
+        HTTPStatus.OK: ResponseSpec(dict[str, Any], generate_examples=False, description="TUF targets metadata"),
+        HTTPStatus.NOT_MODIFIED: ResponseSpec(None, generate_examples=False, description="As the device has it"),
+    },
 )
 def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]:
     """TUF targets metadata. 304 where If-None-Match names what holds; with a `nonce` always a document that repeats

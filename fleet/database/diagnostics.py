@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
 from fleet.database.engine import alone
-from fleet.database.errors import AbsentError, ConflictError, RefusedError
+from fleet.database.errors import AbsentError, ConflictError
 from fleet.database.rows import Json
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import diagnostics
@@ -40,11 +40,11 @@ def ask(
     expires: datetime,
     by: str,
 ) -> int:
-    """The request's id. Raises RefusedError where too many wait already, ConflictError for no device."""
+    """The request's id. Raises ConflictError where too many wait already, or for no device."""
     alone(connection, f"diagnostics of {device}")
     if len(waiting(connection, device, now)) >= settings.diagnostics_open_limit:
         problem = f"{settings.diagnostics_open_limit} requests wait for {device!r:.140} to ask"
-        raise RefusedError(f"{problem}; wait for its answers, or until they expire")
+        raise ConflictError(f"{problem}; wait for its answers, or until they expire")
     made = {"asked": now, "asked_by": by, "expires": expires, "answer": {}}
     add = sa.insert(diagnostics).values(device=device, wanted=wanted, **made).returning(diagnostics.c.id)
     request = int(connection.execute(add).scalar_one())

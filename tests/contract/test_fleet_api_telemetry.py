@@ -115,4 +115,4 @@ def test_requests_to_a_device_that_is_away_are_bounded(controller) -> None:
     limit = controller.control.database.settings.diagnostics_open_limit
     with controller.client(Role.OPERATOR) as operator:
         statuses = [operator.post("/v1/devices/other/diagnostics").status_code for _ in range(limit + 1)]
-    assert statuses == [201] * limit + [400]
+    assert statuses == [201] * limit + [409]
