@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from fleet.control.control import Control
 from fleet.control.worker import Worker
+from fleet.database.tail import Heard
 from fleet.disk import read_bounded
 from fleet.watch.judge import Reading
 from fleet.watch.look import Watch
@@ -28,8 +30,6 @@ from gateway.domain.errors import ConfigurationError
 SECRET_LIMIT_BYTES = 65_536
 OTHERS = 0o007
 """Mode bits of everybody else; a group may be the service's own."""
-SEND_EVERY_S = 5.0
-"""How often is looked whether a pause is over."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +59,7 @@ class Desk:
         self._control, self._settings, self._fence = control, settings, fence
         self._started = control.clock()
         folder = control.workspace.folder
+        self._news, self._offered = threading.Event(), threading.Event()
         self.timing = Timing()
         self._exporter = _exporter(control, settings.otlp, folder) if settings.otlp.url else None
         self._measures = Measures(control, self.timing, settings.metrics.cache_s, self._sources(done))
@@ -68,7 +69,7 @@ class Desk:
             settings.alerts,
             control.counts,
             sources=[partial(_roles, control, settings.alerts.repository_d)],
-            listeners=[self._exporter.offer_rows] if self._exporter else [],
+            listeners=[self._offer_rows],
         )
         self._webhook = _webhook(control, settings.alerts, folder) if settings.alerts.url else None
 
@@ -77,17 +78,18 @@ class Desk:
         clock, settings = self._control.clock, self._settings
         found = [Worker("watch", settings.alerts.look_every_s, self._look, clock)]
         if self._webhook:
-            found.append(Worker("webhook", SEND_EVERY_S, self._tell, clock, end=self._webhook.close))
+            every_s = settings.alerts.retry_s
+            found.append(Worker("webhook", every_s, self._tell, clock, due=self._news, end=self._webhook.close))
         if self._exporter:
-            exporter = self._exporter
-            found.append(Worker("otlp", SEND_EVERY_S, lambda _: exporter.turn(clock), clock, end=exporter.close))
-            found.append(Worker("otlp own", settings.metrics.own_every_s, self._offer_own, clock))
+            exporter, every_s = self._exporter, settings.otlp.retry_s
+            send = Worker("otlp", every_s, lambda _: exporter.turn(clock), clock, due=self._offered, end=exporter.close)
+            found += [send, Worker("otlp own", settings.metrics.own_every_s, self._offer_own, clock)]
         return tuple(found)
 
     def _look(self, now: datetime) -> None:
         fence = self._fence()
-        if fence is not None:
-            self._watch.look(fence, now)
+        if fence is not None and self._watch.look(fence, now):
+            self._news.set()
 
     def _tell(self, _now: datetime) -> None:
         """The leader alone: another replica would tell the same once more."""
@@ -98,6 +100,12 @@ class Desk:
         if self._exporter:
             samples = self._measures.samples()
             self._exporter.offer([own_piece(samples, self.timing, self._control.holder, self._started, now)])
+            self._offered.set()
+
+    def _offer_rows(self, rows: Sequence[Heard]) -> None:
+        if self._exporter and rows:
+            self._exporter.offer_rows(rows)
+            self._offered.set()
 
     def _sources(self, done: Callable[[], Mapping[str, datetime]]) -> Sources:
         queues: dict[str, Callable[[], int]] = {"seen": self._control.seen.waiting}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from fleet.database import alerts, watching
-from fleet.database.alerts import Alert
+from fleet.database.alerts import Alert, State
 from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
 from fleet.database.tail import Heard, Tail, keep_position, position, tail
@@ -50,9 +50,11 @@ class Watch:
         self._samples = Samples(settings.error_min_sample, settings.samples_limit)
         self._stops = Stops(settings.lasts_s)
         self._deep_after: datetime | None = None
+        self._changes = 0
 
-    def look(self, fence: int, now: datetime) -> None:
-        """What a leader does every `look_every_s`. Raises AwayError, FencedError."""
+    def look(self, fence: int, now: datetime) -> bool:
+        """What a leader does every `look_every_s`; whether an alert opened or closed. Raises AwayError, FencedError."""
+        before = self._changes
         deep = self._deep_after is None or not self._deep_after <= now < self._deep_after + DEEP_EVERY
         with self._database.read() as connection:
             standing = alerts.standing(connection)
@@ -66,6 +68,7 @@ class Watch:
         if deep:
             self._forget(fence, now)
             self._deep_after = now
+        return self._changes != before
 
     def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[Reading]) -> bool:
         """Whether more is to be read."""
@@ -123,4 +126,5 @@ class Watch:
             self._counts[LEFT_OUT] += judged.left_out
             _log.warning("%d alerts are not opened: %d are open already", judged.left_out, self._settings.open_limit)
         for alert in judged.changed:
+            self._changes += alert.state is not State.PENDING
             _log.info("alert %s, %s: %s", alert.rule, alert.state, alert.summary)

@@ -35,7 +35,7 @@ class AlertSettings:
     url: str = ""  # a webhook; "": alerts are kept, and shown, and sent nowhere
     secret_file: str = ""  # with which messages are signed: whsec_ and base64 (Standard Webhooks), beneath the folder
     timeout_s: float = 15.0  # for the receiver to answer
-    retry_s: float = 5.0  # longest pause after the first failure; it doubles, and is drawn from 0 to that
+    retry_s: float = 5.0  # longest pause after the first failure; doubles, and is drawn from 0 to that
     retry_limit_s: float = 3_600.0  # longest pause
     give_up_s: float = 259_200.0  # 3 d: a message that nobody took for that long is dropped, and counted
     refusals_limit: int = 5  # how often the receiver may refuse (4xx) one message before it is dropped
@@ -44,7 +44,15 @@ class AlertSettings:
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         check_url(self.url, "alerts")
-        for name in ("look_every_s", "lasts_s", "error_min_sample", "rows_limit", "pages_limit", "batch_rows"):
+        for name in (
+            "look_every_s",
+            "lasts_s",
+            "error_min_sample",
+            "rows_limit",
+            "pages_limit",
+            "batch_rows",
+            "retry_s",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigurationError("must be above 0", table="alerts", key=name)
 
@@ -67,12 +75,14 @@ class OtlpSettings:
     request_limit_bytes: int = 4_194_304  # 4 MiB: of one request, before it is compressed
     timeout_s: float = 10.0  # for the endpoint to answer
     attempts: int = 5  # for one request, where the endpoint says that it took nothing
-    retry_s: float = 1.0  # longest pause after the first failure; it doubles, and is drawn from 0 to that
+    retry_s: float = 1.0  # longest pause after the first failure; doubles, and is drawn from 0 to that
     retry_limit_s: float = 60.0  # longest pause, also where the endpoint asks for more
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         check_url(self.url, "otlp")
+        if self.retry_s <= 0:
+            raise ConfigurationError("must be above 0", table="otlp", key="retry_s")
 
 
 def check_url(url: str, table: str) -> None:
