@@ -44,6 +44,8 @@ INVENTORY, RETRY, ANSWERED = "inventory", "retry", "answered"
 """Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again;
 requests for diagnostics that were answered."""
 INVENTORY_LIMIT_BYTES = 262_144
+STOP_LOOK_S = 0.1
+"""Who waits for a thread hears of a signal no sooner."""
 
 
 class Reporter:
@@ -61,12 +63,15 @@ class Reporter:
         """Something may have changed."""
         self._due.set()
 
-    def close(self, wait_s: float) -> None:
-        """Tell once more, for as long as `wait_s`; what is not told then is told by another turn."""
-        if self._thread is not None:
-            self._closing = True
-            self._due.set()
-            self._thread.join(wait_s)
+    def close(self, wait_s: float, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Tell once more, for as long as `wait_s` and not `stopping`; what is not told then is told by another turn."""
+        if self._thread is None:
+            return
+        self._closing = True
+        self._due.set()
+        until_s = time.monotonic() + wait_s
+        while self._thread.is_alive() and not stopping() and time.monotonic() < until_s:
+            self._thread.join(STOP_LOOK_S)
 
     def _run(self) -> None:
         closing = False

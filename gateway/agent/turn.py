@@ -38,7 +38,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
                 failures = failures + 1 if turned.failed else 0
                 chance = random.SystemRandom().random()
                 turned, goes_on = _asked(agent, config, reporter, signals.event, failures=failures, chance=chance)
-            reporter.close(0.0 if signals.stopping else config.telemetry.deadline_s)
+            reporter.close(config.telemetry.deadline_s, lambda: signals.stopping)
             return turned
     except UnreachableError as error:  # somebody runs edge-agent sync
         get_logger("agent").warning("the agent has to wait", problem=str(error))

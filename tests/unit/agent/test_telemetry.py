@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,23 @@ def test_the_reporter_tells_beside_the_work_and_once_more_at_the_end(device: Dev
     reporter.close(20.0)
     assert 1 <= len(device.told.of("vitals")) <= 2
     assert not reporter._thread or not reporter._thread.is_alive()
+
+
+def test_who_is_told_to_stop_waits_for_no_controller(device: Device) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(call: Call) -> Answer:
+        asked.set()
+        answered.wait(60)
+        return device.fleet._route(call)
+
+    device.fleet.ill["/v1/self/telemetry"] = hang
+    reporter = Reporter(device.folder, CONFIG, device.identity)
+    reporter.close(600.0, asked.is_set)
+    assert reporter._thread
+    assert reporter._thread.is_alive()
+    answered.set()
+    reporter._thread.join(60)
 
 
 def test_who_was_not_enrolled_or_will_not_tells_nobody(device: Device) -> None:
