@@ -20,6 +20,7 @@ from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
 from fleet.config import FleetConfig
+from fleet.control.chores import Chores
 from fleet.control.control import Clock, Control, utc_now
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
@@ -43,6 +44,7 @@ from fleet.serving.server import Server
 from fleet.serving.shown import Shown, filed_certificate, own_certificate
 from fleet.serving.stack import mounted, stacked
 from fleet.serving.tls import server_context
+from fleet.watch.desk import Desk, DeskSettings
 from fleet.workspace import Workspace
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, RequestError
@@ -77,8 +79,12 @@ class Controller:
         self._shown = _shown(origin, authority) if config.listen.tls else None
         self._pair = self._shown(origin.clock()) if self._shown else None
         context = server_context(*self._pair, authority.pem) if self._pair else None
+        scheduler = Scheduler(self.control.rollouts, self.control.holder, self.control.clock)
+        chores = Chores(self.control, lambda: scheduler.fence)
+        watching = DeskSettings(config.alerts, config.metrics, config.otlp)
+        self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy)
         self._server = Server(self._application(), config.serve, self.control.counts, context)
-        self._workers = _workers(self.control)
+        self._workers = (*_workers(self.control, scheduler, chores), *self._desk.workers())
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[Address, ...]:
@@ -109,8 +115,8 @@ class Controller:
             f"{REPOSITORY}blobs/": files(BlobPlace(blobs), piece_bytes),
             REPOSITORY: files(PublicFolder(control.workspace.public), piece_bytes),
         }
-        app = mounted(application(control), repository)
-        return stacked(app, recognition, config.serve, control.counts, _bounds(config))
+        app = mounted(application(control, self._desk.page), repository)
+        return self._desk.timing.around(stacked(app, recognition, config.serve, control.counts, _bounds(config)))
 
     async def _renew(self) -> None:
         """In the loop: OpenSSL's contexts may not change while a handshake reads them."""
@@ -188,13 +194,14 @@ def _bounds(config: FleetConfig) -> Callable[[Scope], BodyBound]:
     return lambda scope: large.get(str(scope["path"]), usual)
 
 
-def _workers(control: Control) -> tuple[Worker, ...]:
-    settings, scheduler = control.settings.scheduler, Scheduler(control.rollouts, control.holder, control.clock)
+def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Worker, ...]:
+    settings = control.settings.scheduler
     return (
         Worker("revocations", settings.revocations_every_s, control.revocations.refresh, control.clock),
         Worker(
             "scheduler", settings.turn_s, scheduler.turn, control.clock, due=control.rollouts.due, end=scheduler.resign
         ),
+        Worker("chores", control.settings.chores.turn_s, chores.turn, control.clock, end=chores.end),
     )
 
 
