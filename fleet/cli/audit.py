@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fleet.audit import Break
-from fleet.cli.beside import beside
 from fleet.cli.remote import bounded, client, local, said
 from fleet.client.client import Client, Json, path_of
-from fleet.database import audit
-from fleet.database.engine import Database
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from fleet.database.engine import Database
 
 DIGEST_CHARACTERS = 64
 
@@ -49,6 +49,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     """1 where the log is not as it was written, or lacks the noted head."""
     noted = _noted(arguments.head) if arguments.head else None
     if arguments.dir:
+        from fleet.cli.beside import beside
+
         with beside(arguments.dir) as database:
             return _judge(arguments, _beside(database), noted)
     return _judge(arguments, _asked(client(arguments)), noted)
@@ -84,6 +86,9 @@ def _asked(asked: Client) -> Log:
 
 
 def _beside(database: Database) -> Log:
+    from fleet.audit import Break
+    from fleet.database import audit
+
     with database.read() as connection:
         found = audit.verify(connection, database.settings)
     if isinstance(found, Break):

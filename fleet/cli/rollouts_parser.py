@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import Action, actions, limit_option, positive, remote_options
-from fleet.cli.rollouts_spec import WAVES, duration, waves
+from fleet.cli.rollouts_options import WAVES, duration, waves
 from gateway.terminal.program import Verb, named
 
 STATES = ("draft", "approved", "running", "paused", "finished", "aborted")

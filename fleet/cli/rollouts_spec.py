@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fleet.cli.remote import short, target_of
+from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
 from gateway.domain.errors import ConfigurationError
 
 SPEC_LIMIT_BYTES = 262_144
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-WAVES = "5%,25%,100%"
-"""Where neither file nor option says."""
 SUCCESS: Json = {"min_sample": 1, "min_percent": 95.0}
 ABORT: Json = {"min_sample": 5, "max_failed_percent": 5.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_WAVE = re.compile(r"(\d+(?:\.\d+)?)(%?)(!?)")
 
 
 def specification(arguments: argparse.Namespace) -> Json:
@@ -84,28 +79,6 @@ def _toml(text: str) -> Json:
         json.dumps(tomllib.loads(text), default=lambda at: at.isoformat().replace("+00:00", "Z"))
     )
     return document
-
-
-def waves(text: str) -> list[Json]:
-    """`5%,25%!,100%`: percent of all devices reached, or so many more devices; `!`: an operator lets it begin."""
-    found = [_WAVE.fullmatch(part.strip()) for part in text.split(",")]
-    made = [_wave(*match.groups()) for match in found if match]
-    if len(made) != len(found):
-        raise argparse.ArgumentTypeError(f"write waves as 5%,25%!,100% or 10,200,100%, not {text!r:.100}")
-    return made
-
-
-def _wave(number: str, percent: str, approval: str) -> Json:
-    size: Json = {"percent": float(number)} if percent else {"count": int(float(number))}
-    return size | ({"needs_approval": True} if approval else {})
-
-
-def duration(text: str) -> float:
-    """Seconds of 90, 90s, 15m, 2h or 1d."""
-    match = _DURATION.fullmatch(text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"write a time as 90s, 15m, 2h or 1d, not {text!r:.40}")
-    return float(match[1]) * UNITS[match[2] or "s"]
 
 
 # ---- in words

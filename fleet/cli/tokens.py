@@ -7,11 +7,8 @@ import getpass
 from datetime import UTC, datetime, timedelta
 
 from fleet.access import Role
-from fleet.cli.beside import beside
 from fleet.cli.remote import bounded, client, hand_out, local
 from fleet.client.client import Json, path_of
-from fleet.control.tokens import WantedToken, make_token
-from fleet.database import migrate
 from gateway.terminal.tables import print_json, print_table
 
 NOTICE_D = 14
@@ -46,6 +43,10 @@ def _made(arguments: argparse.Namespace) -> Json:
 
 def _made_beside(arguments: argparse.Namespace) -> Json:
     """In the database itself, by whoever may write there: how the first token is made."""
+    from fleet.cli.beside import beside
+    from fleet.control.tokens import WantedToken, make_token
+    from fleet.database import migrate
+
     validity = {} if arguments.days is None else {"validity_d": arguments.days}
     wanted = WantedToken(arguments.name, Role(arguments.role), frozenset(arguments.tag), **validity)
     with beside(arguments.dir, make=True) as database:

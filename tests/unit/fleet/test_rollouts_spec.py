@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.parser import PROGRAM
-from fleet.cli.rollouts_spec import duration, specification, time_words, waves, words
+from fleet.cli.rollouts_options import duration, waves
+from fleet.cli.rollouts_spec import specification, time_words, words
 from fleet.rollouts.spec import Rollback, Spec
 from fleet.rollouts.spec_form import read_spec, spec_document
 from gateway.domain.errors import ConfigurationError

@@ -1,0 +1,35 @@
+"""How waves and times are written on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+WAVES = "5%,25%,100%"
+"""Where neither file nor option says."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_WAVE = re.compile(r"(\d+(?:\.\d+)?)(%?)(!?)")
+
+
+def waves(text: str) -> list[dict[str, Any]]:
+    """`5%,25%!,100%`: percent of all devices reached, or so many more devices; `!`: an operator lets it begin."""
+    found = [_WAVE.fullmatch(part.strip()) for part in text.split(",")]
+    made = [_wave(*match.groups()) for match in found if match]
+    if len(made) != len(found):
+        raise argparse.ArgumentTypeError(f"write waves as 5%,25%!,100% or 10,200,100%, not {text!r:.100}")
+    return made
+
+
+def _wave(number: str, percent: str, approval: str) -> dict[str, Any]:
+    size: dict[str, Any] = {"percent": float(number)} if percent else {"count": int(float(number))}
+    return size | ({"needs_approval": True} if approval else {})
+
+
+def duration(text: str) -> float:
+    """Seconds of 90, 90s, 15m, 2h or 1d."""
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"write a time as 90s, 15m, 2h or 1d, not {text!r:.40}")
+    return float(match[1]) * UNITS[match[2] or "s"]
