@@ -1,0 +1,105 @@
+"""Ten thousand devices, some of them hostile, on SQLite; and on PostgreSQL with two replicas of which the leader dies.
+
+Figures are printed (`pytest -s`), none is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.database import leader
+from tests.simulators.played_fleet import Played, playing
+from tests.simulators.postgres import Cluster
+from tests.simulators.served_fleet import ServedFleet, answered, served_fleet, wait_until
+
+DEVICES = 10_000
+SLOT = "meter-reader"
+SHARES = {"lying": 1.0, "replaying": 0.5, "flooding": 0.05, "failing": 1.0, "silent": 0.5}
+ENDS = {"committed": 9_750, "failed": 100, "rolled_back": 100, "silent": 50}
+WAVES = [1_000, 9_000]
+TABLES = {"director": {"poll_s": 120.0, "published_every_s": 1.0}}
+LIMIT_S = 3_000.0
+SPEC: dict[str, Any] = {
+    "name": "meter-reader-2",
+    "slot": SLOT,
+    "target": f"acme/{SLOT}/2",
+    "query": "all",
+    "waves": [{"percent": 10}, {"percent": 100}],
+    "soak_s": 0,
+    "success": {"min_sample": 100, "min_percent": 90},
+    "abort": {"min_sample": 100, "max_failed_percent": 20},
+    "silence_s": 400,
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_ten_thousand_devices_on_sqlite(tmp_path: Path) -> None:
+    with served_fleet(tmp_path / "fleet", tables=TABLES) as fleet:
+        fleet.repository.add_release(SLOT, "2")
+        fleet.replicas[0].start()
+        began = time.monotonic()
+        with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
+            print(f"\nenrolled in {time.monotonic() - began:.0f} s")
+            rollout = fleet.roll_out(played.operator, SPEC)
+            found = played.ended(LIMIT_S)
+            check_end(played, rollout, found)
+            assert set(found["problems"]) <= {"telemetry: ConnectionResetError"}
+            assert played.count("telemetry") == found["telemetry_rows"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_ten_thousand_devices_on_postgresql_while_the_leader_dies(tmp_path: Path) -> None:
+    cluster = Cluster(options=())
+    try:
+        cluster.start()
+        with served_fleet(tmp_path / "fleet", database=cluster.url("postgres"), replicas=2, tables=TABLES) as fleet:
+            fleet.repository.add_release(SLOT, "2")
+            first, second = fleet.replicas
+            first.start()
+            wait_until(lambda: holder(fleet), 30)
+            second.start()
+            began = time.monotonic()
+            with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
+                print(f"\nenrolled in {time.monotonic() - began:.0f} s")
+                rollout, leading = fleet.roll_out(played.operator, SPEC), holder(fleet)
+                wait_until(lambda: played.states(rollout)["committed"] > 500, LIMIT_S)
+                first.end(signal.SIGKILL)
+                played.operator = fleet.operator(1)
+                wait_until(lambda: holder(fleet) != leading, 60)
+                wait_until(lambda: played.states(rollout)["committed"] > 3_000, LIMIT_S)
+                first.start()
+                found = played.ended(LIMIT_S)
+                assert found["problems"]
+                check_end(played, rollout, found)
+                assert played.count("telemetry") >= found["telemetry_rows"]
+    finally:
+        cluster.stop()
+
+
+def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> None:
+    """Everybody is where it belongs, was told once, and the audit log is whole."""
+    print(json.dumps(found, indent=1))
+    assert (found["settled"], found["distrusted"]) == (True, 0), found
+    wait_until(lambda: played.states(rollout) == ENDS, 900)
+    wait_until(lambda: played.rollout(rollout)["state"] == "finished", 60)
+    assert [wave["devices"] for wave in played.rollout(rollout)["waves"]] == WAVES
+    devices = played.devices(rollout)
+    assert {device["attempt"] for device in devices} == {1}
+    assert len({device["device"] for device in devices}) == len(devices) == DEVICES
+    assert answered(played.operator.get("/v1/audit/verify"))["ok"]
+    assert played.count("events WHERE kind = 'rollback'") == ENDS["rolled_back"]
+
+
+def holder(fleet: ServedFleet) -> str:
+    """Which replica decides."""
+    with fleet.database.read() as connection:
+        return leader.holder(connection)
