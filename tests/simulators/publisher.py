@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -55,7 +59,11 @@ class Publisher:
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
     def begin(self) -> None:
-        """Root of alice, bob and carol, an owner acme, all published."""
+        """Root of alice, bob and carol, an owner acme, all published: fourteen commands, once for all that begin so."""
+        shutil.copytree(_begun(), self.folder, dirs_exist_ok=True)
+
+    def begin_anew(self) -> None:
+        """With keys of its own."""
         for name in ("alice", "bob", "carol", "acme"):
             self.run("keys", "new", name)
         for name in ("online", "director"):
@@ -84,6 +92,14 @@ class Publisher:
         """The address of a plain file server of `public`."""
         with serving(self.public) as url:
             yield url
+
+
+@cache
+def _begun() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="edge-fleet-publisher-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Publisher(folder).begin_anew()
+    return folder
 
 
 @contextmanager
