@@ -1,0 +1,121 @@
+"""The one replica that decides: who leads, what it forgets, what a bad rollout or a broken catalogue does to others."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.control.rollouts_record import add
+from fleet.control.scheduler import zones_of
+from fleet.control.settings import SchedulerSettings
+from fleet.database import leader
+from fleet.database.errors import FencedError
+from fleet.repository import METADATA, TIMESTAMP_FILE
+from fleet.rollouts.facts import Paused
+from fleet.rollouts.state import Status
+from gateway.domain.errors import ConfigurationError
+from tests.simulators.rolled_fleet import RolledFleet, fleet
+
+__all__ = ["fleet"]
+
+
+def silently_dead(fleet: RolledFleet) -> None:
+    """The leader's machine is gone, as the database sees it."""
+    if fleet.database.place.file:
+        fleet.now += timedelta(seconds=2 * fleet.database.settings.lease_s)
+        return
+    with fleet.database.write() as connection:
+        locks = "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+        connection.execute(sa.text(f"{locks} WHERE locktype = 'advisory' AND d.datname = current_database()"))
+
+
+def test_one_leads_and_after_its_death_another_goes_on_where_it_was(fleet: RolledFleet) -> None:
+    fleet.enrol(f"d-{n}" for n in range(10))
+    rollout = fleet.start(waves=[{"count": 3}, {"percent": 100}])
+    fleet.turn()
+    fleet.turn(scheduler=(second := fleet.replica("two")))
+    assert (fleet.scheduler.leads, second.leads) == (True, False)
+    first = fleet.members(rollout, "offered")
+    fleet.report(rollout, first, "committed")
+    silently_dead(fleet)
+    third = fleet.replica("three")
+    fleet.turn(1, scheduler=third)
+    assert third.leads
+    with fleet.database.read() as connection:
+        assert leader.holder(connection) == "three"
+    others = fleet.members(rollout, "offered")
+    assert len(others) == 7
+    facts = fleet.facts(rollout)
+    fleet.enrol(["new"])
+    with pytest.raises(FencedError):
+        fleet.turn(1)
+    assert not fleet.scheduler.leads
+    assert fleet.facts(rollout) == facts
+    fleet.turn(1)
+    assert not fleet.scheduler.leads
+    fleet.turn(1, scheduler=third)
+    assert fleet.members(rollout, "offered") == sorted([*others, "new"])
+    assert fleet.replayed(rollout)
+    third.resign()
+
+
+def test_a_leader_that_resigns_is_followed_at_once(fleet: RolledFleet) -> None:
+    fleet.turn()
+    fleet.scheduler.resign()
+    fleet.scheduler.resign()
+    fleet.turn(scheduler=(second := fleet.replica("two")))
+    assert (fleet.scheduler.leads, second.leads) == (False, True)
+    second.resign()
+
+
+def test_what_others_recorded_meanwhile_is_read_before_anything_is_decided(fleet: RolledFleet) -> None:
+    """Another replica takes the pause; this one's memory is of before."""
+    fleet.enrol(f"d-{n}" for n in range(10))
+    rollout = fleet.start(waves=[{"count": 3}, {"percent": 100}])
+    fleet.turn()
+    fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
+    settings = fleet.database.settings
+    with fleet.database.write() as connection:
+        known = fleet.replica("two")._rolling.states.read(connection, rollout, settings, lock=True)
+        add(connection, known, [Paused("bob")], fleet.now, settings)
+    fleet.turn(1)
+    assert fleet.members(rollout, "offered") == []
+    assert fleet.status(rollout) is Status.PAUSED
+
+
+def test_a_rollout_that_cannot_be_read_does_not_stop_the_others(fleet: RolledFleet, caplog) -> None:
+    fleet.enrol(f"d-{n}" for n in range(4))
+    bad, good = fleet.start(slot="other"), fleet.start(waves=[{"percent": 100}])
+    with fleet.database.write() as connection:
+        connection.execute(sa.text("UPDATE rollouts SET spec = '{}' WHERE id = :id"), {"id": bad})
+    fleet.rolling.states.forget()
+    with caplog.at_level(logging.ERROR):
+        fleet.turn()
+    assert len(fleet.members(good, "offered")) == 4
+    assert f"the rollout {bad} is passed over" in caplog.text
+
+
+def test_what_is_published_meanwhile_is_known_in_the_next_turn(fleet: RolledFleet, caplog) -> None:
+    fleet.turn()
+    fleet.repository.add_release("meter-reader", "7")
+    fleet.turn(1)
+    assert fleet.draft(target="acme/meter-reader/7")
+    (fleet.repository.public / METADATA / TIMESTAMP_FILE).write_text("{")
+    with caplog.at_level(logging.WARNING):
+        fleet.turn(1)
+        fleet.turn(1)
+    assert caplog.text.count("the published releases are not read") == 1
+    assert fleet.draft(target="acme/meter-reader/7")
+    with caplog.at_level(logging.WARNING):
+        fleet.turn(61)
+    assert caplog.text.count("the published releases are not read") == 2
+
+
+@pytest.mark.parametrize("entry", ["berlin", "=Europe/Berlin", "berlin=", "berlin=Europe/Nowhere"])
+def test_a_site_needs_a_time_zone_that_there_is(entry: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"scheduler\.zones"):
+        zones_of(SchedulerSettings(zones=(entry,)))
+    assert zones_of(SchedulerSettings(zones=("a=b=Europe/Berlin",))) == {"a=b": "Europe/Berlin"}

@@ -1,0 +1,160 @@
+"""A scheduler that is killed at any statement of a turn, and what the next one finds.
+
+`python -m tests.simulators.rolled_killed KIND STEP`: a turn that withdraws offers of one rollout, lets devices join
+another, and offers its release; in a child on a copy of the database, killed at every STEP-th point. After each, another
+replica takes over. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import event
+
+from fleet.audit import Break
+from fleet.control.settings import SchedulerSettings
+from fleet.database import audit
+from fleet.database.engine import Database, open_database
+from fleet.database.place import read_place
+from fleet.rollouts.decisions import Offer, RollBack
+from fleet.rollouts.facts import Aborted, Decided
+from tests.simulators.databases import url
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.postgres import shared_cluster
+from tests.simulators.rolled_fleet import RolledFleet
+
+SETTINGS = SchedulerSettings(devices_per_turn=4)
+LEASE = timedelta(seconds=60)
+POINTS_LIMIT = 1000
+ENDING, BEGINNING = [f"a-{n}" for n in range(5)], [f"b-{n}" for n in range(10)]
+_numbers = itertools.count(1)
+
+
+class Scene:
+    """`text`: where the database is; `ending`: a rollout that was aborted, `beginning`: one that was started."""
+
+    def __init__(self, kind: str, text: str, repository: FleetRepository) -> None:
+        self.kind, self.text, self.repository = kind, text, repository
+        with self.opened(text) as fleet:
+            fleet.publish("1", "2")
+            fleet.enrol(ENDING, tags=["a"])
+            self.ending = fleet.start(target="acme/meter-reader/1", query="tag = a", waves=[{"percent": 100}])
+            fleet.turn()
+            fleet.say(self.ending, Aborted("ann"))
+            fleet.enrol(BEGINNING, tags=["b"])
+            self.beginning = fleet.start(query="tag = b", waves=[{"count": 6}, {"percent": 100}])
+            self.now = fleet.now + LEASE
+            fleet.scheduler.resign()
+
+    @contextmanager
+    def opened(self, text: str, now: datetime | None = None) -> Iterator[RolledFleet]:
+        """A replica on the database."""
+        with closing(open_database(read_place(text, Path()))) as database:
+            fleet = RolledFleet(database, self.repository, SETTINGS)
+            fleet.now = now or fleet.now
+            yield fleet
+
+    @contextmanager
+    def copied(self) -> Iterator[str]:
+        """The database as it was before the turn."""
+        if self.kind == "sqlite":
+            file = Path(self.text.removeprefix("sqlite:///"))
+            copy = file.with_name(f"copy-{next(_numbers)}.sqlite")
+            shutil.copyfile(file, copy)
+            yield f"sqlite:///{copy}"
+            return
+        name, original = f"copy_{next(_numbers)}", self.text.partition("@/")[2].partition("?")[0]
+        shared_cluster().do(f"CREATE DATABASE {name} TEMPLATE {original}")
+        yield shared_cluster().url(name)
+        shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def killed(self, text: str, until: int) -> bool:
+        """Whether the child died in its turn."""
+        child = os.fork()
+        if child == 0:
+            try:
+                with self.opened(text, self.now) as fleet:
+                    _kill_at(fleet.database, until)
+                    fleet.turn()
+            except BaseException as error:  # noqa: BLE001 a child says what happened, and never goes on as its parent
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return True
+        if os.waitstatus_to_exitcode(status):
+            raise RuntimeError("the turn failed")
+        return False
+
+    def left(self, text: str) -> str:
+        """What the child left, once it is whole: every fact has had its consequence, and none another."""
+        with self.opened(text, self.now) as fleet:
+            offered, returned = self._whole(fleet)
+            return f"{offered} offered, {returned} returned"
+
+    def gone_on(self, text: str) -> str:
+        """How it ends with the next leader."""
+        with self.opened(text, self.now + LEASE) as fleet:
+            fleet.turn(scheduler=fleet.replica("the next"))
+            offered, returned = self._whole(fleet)
+            return f"{offered} offered, {returned} returned"
+
+    def _whole(self, fleet: RolledFleet) -> tuple[int, int]:
+        decided = [f.event.decision for f in fleet.facts(self.beginning) if isinstance(f.event, Decided)]
+        offers = Counter(decision.device for decision in decided if isinstance(decision, Offer))
+        assert set(offers.values()) <= {1}, "a device was offered it twice"
+        wanted = {name for name, one in fleet.desired(BEGINNING).items() if one.rollout == self.beginning}
+        assert wanted == set(offers), "what was decided is not what is desired"
+        ended = [f.event.decision for f in fleet.facts(self.ending) if isinstance(f.event, Decided)]
+        back = {decision.device for decision in ended if isinstance(decision, RollBack)}
+        assert fleet.desired(ENDING).keys() == set(ENDING) - back
+        for rollout in (self.ending, self.beginning):
+            fleet.replayed(rollout)
+        with fleet.database.read() as connection:
+            assert not isinstance(audit.verify(connection, fleet.database.settings), Break)
+        return len(offers), len(back)
+
+
+def _kill_at(database: Database, until: int) -> None:
+    passed = 0
+
+    def point(*_: object) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == until:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in ("before_cursor_execute", "commit"):
+        event.listen(database.writes, name, point)
+
+
+def main(kind: str, step: str) -> None:
+    """Kill at every point, and let another go on each time."""
+    with tempfile.TemporaryDirectory() as folder, url(kind, Path(folder)) as text:
+        scene = Scene(kind, text, FleetRepository(Path(folder) / "publisher"))
+        left, ends = Counter[str](), Counter[str]()
+        for until in range(1, POINTS_LIMIT, int(step)):
+            with scene.copied() as copy:
+                died = scene.killed(copy, until)
+                left[scene.left(copy)] += 1
+                ends[scene.gone_on(copy)] += 1
+            if not died:
+                print(json.dumps({"points": sum(left.values()) - 1, "left": left, "ends": ends}))
+                return
+        raise RuntimeError("it never ends")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
