@@ -1,8 +1,8 @@
 """A scheduler that is killed at any statement of a turn, and what the next one finds.
 
 `python -m tests.simulators.rolled_killed KIND STEP`: a turn that withdraws offers of one rollout, lets devices join
-another, and offers its release; in a child on a copy of the database, killed at every STEP-th point. After each, another
-replica takes over. Prints one JSON line.
+another, and offers its release; in a child on a copy of the database, killed at every STEP-th point. After each,
+another replica takes over. Prints one JSON line.
 """
 
 from __future__ import annotations
