@@ -61,13 +61,13 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """All at once, politely, then whole groups by force. A second Ctrl-C waits."""
+        """The last first, so that nobody asks who has ended; politely, then whole groups by force. A second Ctrl-C
+        waits."""
         for number in ENDINGS:
             signal.signal(number, signal.SIG_IGN)
-        for child in self._running:
-            child.process.terminate()
         deadline_s = time.monotonic() + STOP_S
-        for child in self._running:
+        for child in reversed(self._running):
+            child.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline_s - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):  # what it started, too; an ended group is gone
