@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import VAST
 
 TIMESTAMP_LIMIT_D = 14.0
 
@@ -22,7 +23,7 @@ class FleetSettings:
     assignment_expiry_h: float = 24.0  # how long a device goes by an assignment
     expiry_notice_share: float = 0.25  # `status` marks what has less than this share of its time left
     document_limit_bytes: int = 4_194_304  # largest signed document, draft or key file that is read
-    release_file_limit_bytes: int = 17_179_869_184  # largest artifact of a release
+    release_file_limit_bytes: int = field(default=17_179_869_184, metadata=VAST)  # largest artifact of a release
     check_timeout_s: float = 1800.0  # for `edge-gateway models check` of one release
 
     def __post_init__(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.domain.settings import VAST
+
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
@@ -17,7 +19,7 @@ class TelemetrySettings:
     spans_limit: int = 64  # separate runs of rows beyond the acknowledged one; what would make more is refused
     age_limit_d: float = 30.0  # older rows go
     device_limit_bytes: int = 16_777_216  # 16 MiB: of one device; its oldest rows go first
-    total_limit_bytes: int = 17_179_869_184  # 16 GiB: of all devices; the oldest rows go first
+    total_limit_bytes: int = field(default=17_179_869_184, metadata=VAST)  # 16 GiB: of all devices; likewise
     sweep_rows: int = 5_000  # that one transaction of the sweep removes
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fleet import config as fleet_config
+from fleet.settings import FleetSettings
 from gateway import config as gateway_config
 from gateway.agent import config as agent_config
 from gateway.agent.cli.common import USER
@@ -63,10 +65,12 @@ GATEWAY = Sample(
     PACKAGED,
 )
 AGENT = Sample("edge-agent.toml", agent_config.parse_config, agent_config.SECTIONS)
-TABLES = [
-    pytest.param(sample, table, id=f"{sample.name} {table}") for sample in (GATEWAY, AGENT) for table in sample.sections
-]
-both = pytest.mark.parametrize("sample", [GATEWAY, AGENT], ids=lambda sample: sample.name)
+TOP = ""
+"""As if it were a table: what stands above the first one."""
+FLEET = Sample("fleet.toml", fleet_config.parse_config, {TOP: FleetSettings, **fleet_config.SECTIONS})
+SAMPLES = (GATEWAY, AGENT, FLEET)
+TABLES = [pytest.param(sample, table, id=f"{sample.name} {table}") for sample in SAMPLES for table in sample.sections]
+every = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 
 
 def _plain(value: Any) -> Any:
@@ -76,6 +80,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return "" if value is None else value
+
+
+def _table(config: Any, table: str) -> Any:
+    """The settings of one table."""
+    return getattr(config, table or "publisher")
 
 
 def _repeated(settings: type) -> dict[str, type]:
@@ -107,18 +116,19 @@ def _written(values: dict[str, Any], table: str) -> Iterator[tuple[str, str]]:
                 yield table, key
 
 
-@both
+@every
 def test_the_sample_as_shipped_changes_nothing_else(sample: Sample) -> None:
-    assert dataclasses.replace(sample.parse(sample.shipped, "sample"), file="") == sample.parse(sample.packaged, "")
+    shipped = sample.parse(sample.shipped, "")
+    assert shipped == sample.parse(sample.packaged, "")
 
 
-@both
+@every
 def test_the_sample_names_every_setting(sample: Sample) -> None:
     missing = sample.settings - set(_written(tomllib.loads(sample.uncommented), ""))
     assert not missing, f"describe in packaging/{sample.name}: {sorted(missing)}"
 
 
-@both
+@every
 def test_the_sample_names_nothing_else(sample: Sample) -> None:
     unknown = set(_written(tomllib.loads(sample.uncommented), "")) - sample.settings
     assert not unknown, f"no such settings; remove from packaging/{sample.name}: {sorted(unknown)}"
@@ -126,25 +136,25 @@ def test_the_sample_names_nothing_else(sample: Sample) -> None:
 
 @pytest.mark.parametrize(("sample", "table"), TABLES)
 def test_what_the_sample_calls_a_default_is_the_default(sample: Sample, table: str) -> None:
-    read, true = (_plain(getattr(sample.parse(text, ""), table)) for text in (sample.uncommented, sample.packaged))
+    read, true = (_plain(_table(sample.parse(text, ""), table)) for text in (sample.uncommented, sample.packaged))
     for name in _repeated(sample.sections[table]):
         read.pop(name), true.pop(name)
     assert read == true
 
 
-@both
+@every
 def test_every_setting_of_the_sample_is_explained(sample: Sample) -> None:
     lines = sample.shipped.splitlines()
     mute = [line for line in lines if re.match("#?[a-z_]+ = ", line) and " # " not in line]
     assert not mute
 
 
-@both
+@every
 def test_a_text_that_is_not_set_may_be_written_empty(sample: Sample) -> None:
     """The sample writes "" for it: it must mean absent, not a file or a proxy without a name."""
     for table, make in sample.sections.items():
         names = [spec.name for spec in dataclasses.fields(make) if spec.type == "str | None"]
-        read = getattr(sample.parse(sample.uncommented, ""), table)
+        read = _table(sample.parse(sample.uncommented, ""), table)
         assert {name: getattr(read, name) for name in names} == dict.fromkeys(names)
 
 
@@ -191,3 +201,4 @@ def test_removing_a_setting_from_the_sample_would_be_noticed() -> None:
     """The check itself: it finds settings inside repeated tables too."""
     assert {("mqtt.route", "idle_expiry_s"), ("grpc", "listen"), ("log", "level")} <= GATEWAY.settings
     assert {("store", "quota_bytes"), ("fetch", "proxy"), ("trust", "version_limit")} <= AGENT.settings
+    assert {(TOP, "root_expiry_d"), ("listen", "names"), ("database.telemetry", "age_limit_d")} <= FLEET.settings
