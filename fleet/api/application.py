@@ -18,6 +18,7 @@ from litestar.types import Method
 from litestar.types.internal_types import PathParameterDefinition
 
 from fleet.api import (
+    alerts,
     audit,
     devices,
     diagnostics,
@@ -46,6 +47,7 @@ from gateway.domain.errors import RequestError
 Call = Request[Any, Any, Any]
 HANDLERS = (
     *health.HANDLERS,
+    *alerts.HANDLERS,
     *audit.HANDLERS,
     *devices.HANDLERS,
     *diagnostics.HANDLERS,

@@ -12,6 +12,7 @@ from securesystemslib.signer import Signer
 
 from fleet.publish import plan_publication
 from fleet.repository import Published
+from fleet.roles import TIMESTAMP
 from fleet.workspace import Workspace
 from gateway.domain.errors import UnreachableError
 
@@ -20,8 +21,10 @@ _log = logging.getLogger(__name__)
 
 def renew_published(workspace: Workspace, signers: Sequence[Signer], now: datetime, share: float) -> bool:
     """Where less than `share` of the life of either is left; whether there is nothing more to do. An operator who works
-    in the folder goes first. Raises ConfigurationError where keys lack or the folder is damaged, OSError."""
-    if not is_due(workspace, workspace.published(), now, share):
+    in the folder goes first, and where none of the keys lies here, somebody else renews them. Raises
+    ConfigurationError where only some of the keys are here, or the folder is damaged, OSError."""
+    published = workspace.published()
+    if not is_due(workspace, published, now, share) or not _holds_key(published, signers):
         return True
     with ExitStack() as stack:
         try:
@@ -43,3 +46,8 @@ def is_due(workspace: Workspace, published: Published, now: datetime, share: flo
         return False
     lives = ((timestamp, workspace.settings.timestamp_expiry_d), (snapshot, workspace.settings.snapshot_expiry_d))
     return any(document.signed.expires - now < timedelta(days=life_d) * share for document, life_d in lives)
+
+
+def _holds_key(published: Published, signers: Sequence[Signer]) -> bool:
+    wanted = set(published.root.signed.roles[TIMESTAMP].keyids) if published.root else set()
+    return any(signer.public_key.keyid in wanted for signer in signers)

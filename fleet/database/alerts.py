@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import alerts
+from fleet.database.tables import alerts, device_tags
 
 STANDING_LIMIT = 100_000
 """Alerts that are not closed; whoever judges opens no more than a setting of its own."""
@@ -107,14 +107,20 @@ def page(
     state: State | None = None,
     rule: str = "",
     device: str = "",
-    after: str = "",
+    scope: frozenset[str] = frozenset(),
+    before: str = "",
     limit_rows: int = 100,
 ) -> tuple[Alert, ...]:
-    """In the order of their keys, which begin with the time, from the one that follows `after`; "" matches all."""
+    """The newest first, by when they began, from the one before the key `before`; "" matches all. `scope`: only of
+    devices with one of these tags."""
     exact = {"state": state, "rule": rule, "device": device}
-    wanted = [alerts.c.key > after, *(alerts.c[name] == value for name, value in exact.items() if value)]
+    wanted = [alerts.c[name] == value for name, value in exact.items() if value]
+    wanted += [alerts.c.key < before] if before else []
+    if scope:
+        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
+        wanted.append(alerts.c.device.in_(tagged))
     limit = page_limit(limit_rows, settings.page_limit_rows)
-    statement = sa.select(*_COLUMNS).where(*wanted).order_by(alerts.c.key).limit(limit)
+    statement = sa.select(*_COLUMNS).where(*wanted).order_by(alerts.c.key.desc()).limit(limit)
     return tuple(_alert(row) for row in connection.execute(statement))
 
 

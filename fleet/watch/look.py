@@ -50,7 +50,7 @@ class Watch:
         self._samples = Samples(settings.error_min_sample, settings.samples_limit)
         self._stops = Stops(settings.lasts_s)
         self._deep_after: datetime | None = None
-        self._changes = 0
+        self._changes = self._left_out = 0
 
     def look(self, fence: int, now: datetime) -> bool:
         """What a leader does every `look_every_s`; whether an alert opened or closed. Raises AwayError, FencedError."""
@@ -122,8 +122,9 @@ class Watch:
             alerts.forget(connection, oldest, self._settings.keep_limit_rows)
 
     def _say(self, judged: Judged) -> None:
-        if judged.left_out:
-            self._counts[LEFT_OUT] += judged.left_out
+        more, self._left_out = judged.left_out - self._left_out, judged.left_out
+        if more > 0:
+            self._counts[LEFT_OUT] += more
             _log.warning("%d alerts are not opened: %d are open already", judged.left_out, self._settings.open_limit)
         for alert in judged.changed:
             self._changes += alert.state is not State.PENDING

@@ -224,12 +224,18 @@ def test_an_operator_who_works_in_the_folder_goes_first(house: House) -> None:
     assert house.failed == {}
 
 
-def test_keys_that_are_not_here_are_said_and_the_rest_is_done(house: House) -> None:
-    control = replace(house.control, signers=())
-    chores = Chores(control, house.chores.fence)
-    chores.turn(house.now + timedelta(hours=13))
+def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(house: House) -> None:
+    (house.repository.public / "metadata" / "1.root.json").write_text("{}")
+    house.turn(timedelta(hours=13))
     assert house.failed == {f"{FAILED}publish": 1}
-    assert set(chores.done) == {"seen", "revocations", "sweep", "forget"}
+    assert set(house.chores.done) == {"seen", "revocations", "sweep", "forget"}
+
+
+def test_where_the_keys_are_not_somebody_else_renews(house: House) -> None:
+    version = house.timestamp.signed.version
+    chores = Chores(replace(house.control, signers=()), house.chores.fence)
+    chores.turn(house.now + timedelta(hours=13))
+    assert (house.failed, house.timestamp.signed.version) == ({}, version)
 
 
 def test_where_nothing_is_published_nothing_is_renewed(house: House) -> None:

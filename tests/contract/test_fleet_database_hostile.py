@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from fleet.access import Role
 from fleet.audit import Deed, Head
 from fleet.database import (
+    alerts,
     assignments,
     audit,
     certificates,
@@ -33,8 +34,10 @@ from fleet.database import (
     releases,
     rollouts,
     sweep,
+    tail,
     telemetry,
     tokens,
+    watching,
 )
 from fleet.database.credentials import Credential, new_credential
 from fleet.database.engine import Database
@@ -43,6 +46,7 @@ from fleet.database.settings import DatabaseSettings
 from tests.simulators.databases import KINDS, NOW, content, enrolled, made
 
 ROOMS = (
+    alerts,
     assignments,
     audit,
     certificates,
@@ -56,8 +60,10 @@ ROOMS = (
     releases,
     rollouts,
     sweep,
+    tail,
     telemetry,
     tokens,
+    watching,
 )
 FUNCTIONS = [
     function
@@ -92,6 +98,7 @@ PLAIN: Mapping[Any, Any] = {
     datetime: NOW,
     Role: Role.VIEWER,
     devices.State: devices.State.ENROLLED,
+    alerts.State: alerts.State.OPEN,
     DatabaseSettings: DatabaseSettings(page_limit_rows=50),
     Credential: new_credential("t_"),
 }
@@ -165,6 +172,7 @@ def canaries(database: Database) -> None:
         assignments.put(connection, value_for(assignments.StoredAssignment, "canary"))
         events.record(connection, [value_for(events.Event, "canary")], NOW, DatabaseSettings())
         diagnostics.ask(connection, "canary", {}, DatabaseSettings(), **given)
+        alerts.put(connection, [value_for(alerts.Alert, "canary")], tell=True)
         audit.append(connection, Deed("canary", "canary", "canary"), NOW)
     assert sum("canary" in row for rows in content(database).values() for row in rows) >= 14
 

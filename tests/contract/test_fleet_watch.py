@@ -50,10 +50,12 @@ def test_alerts_are_kept_as_they_are(database: Database) -> None:
     with database.write() as connection:
         alerts.put(connection, told, tell=True)
     with database.read() as connection:
-        assert list(alerts.page(connection, database.settings)) == told
+        assert list(alerts.page(connection, database.settings)) == told[::-1]
         assert list(alerts.standing(connection)) == told[:2]
         assert alerts.counts(connection) == {"silent": 1}
-        assert list(alerts.page(connection, database.settings, after="0001", rule="silent", device="d2")) == [told[1]]
+        assert list(alerts.page(connection, database.settings, before="0003", limit_rows=1)) == [told[1]]
+        assert list(alerts.page(connection, database.settings, rule="silent", device="d2")) == [told[1]]
+        assert alerts.page(connection, database.settings, scope=frozenset({"lobby"})) == ()
         assert [(u.alert.key, u.change) for u in alerts.untold(connection, 10)] == [("0002", 1), ("0003", 2)]
 
 
@@ -86,7 +88,7 @@ def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: 
         assert alerts.forget(connection, NOW + timedelta(seconds=4), 100) == 1
         assert alerts.forget(connection, NOW, 2) == 3
         left = [found.key for found in alerts.page(connection, database.settings)]
-    assert left == ["0002", "0007", "0008"]
+    assert left == ["0008", "0007", "0002"]
 
 
 def test_a_reader_of_telemetry_sees_every_row_once(database: Database) -> None:

@@ -1,0 +1,63 @@
+"""`/v1/alerts`: what is wrong in the fleet, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from litestar import get
+from litestar.params import FromQuery, QueryParameter
+
+from fleet.access import Action
+from fleet.api.identity import ACTION, Call, control_of
+from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.scope import caller_of, scope_of
+from fleet.database import alerts
+from fleet.database.alerts import Alert, State
+
+
+@dataclass(frozen=True, slots=True)
+class AlertEntry:
+    """`device` "": it is not of one device; `subject`: what of it, such as a slot. `since`: when it began."""
+
+    id: str
+    rule: str
+    device: str
+    subject: str
+    state: str
+    since: str | None
+    opened: str | None
+    closed: str | None
+    summary: str
+    evidence: Mapping[str, object]
+
+
+@get("/v1/alerts", opt={ACTION: Action.TELEMETRY_READ}, sync_to_thread=True, summary="Alerts, the newest first")
+def list_alerts(
+    request: Call,
+    *,
+    in_state: Annotated[State | None, QueryParameter(name="state")] = None,
+    rule: FromQuery[str] = "",
+    device: FromQuery[str] = "",
+    before: FromQuery[str] = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[AlertEntry]:
+    """Of devices within the caller's scope; without one those of the fleet, too. `before`: the `next` of the page
+    before this one."""
+    scope, control = scope_of(caller_of(request)), control_of(request)
+    asked = {"rule": rule, "device": device, "before": before}
+    with control.database.read() as connection:
+        found = alerts.page(
+            connection, control.database.settings, state=in_state, **asked, scope=scope, limit_rows=limit
+        )
+    return page([_entry(one) for one in found], limit, found[-1].key if found else "")
+
+
+def _entry(alert: Alert) -> AlertEntry:
+    times = (moment(alert.since), moment(alert.opened), moment(alert.closed))
+    about = (alert.rule, alert.device, alert.subject, str(alert.state))
+    return AlertEntry(alert.key, *about, *times, alert.summary, alert.evidence)
+
+
+HANDLERS = (list_alerts,)
