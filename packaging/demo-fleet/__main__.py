@@ -74,6 +74,10 @@ def _play(children: Children, stack: ExitStack, story: Story) -> Ending:
     third = Rollout(stage).run("3")
     third.settle("2")
     doctor = _examined(stage, third)
+    story.chapter("Afterwards: each decision follows from what was recorded, and the records are whole")
+    for rollout in (first, second, third):
+        story.tell("operator", stage.command("rollouts", "replay", rollout.id).splitlines()[0])
+    story.tell("operator", stage.command("audit", "verify").splitlines()[0])
     serving = {device.name: sorted(device.serving) for device in devices}
     played = {device.name: camera.stop() for device, camera in zip(devices, cameras, strict=True)}
     _figures(story, devices, played)

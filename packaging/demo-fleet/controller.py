@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,14 @@ class Controller:
         child = self._children.start("controller", command)
         child.wait_for(lambda: answers(self._port))
         token = self._folder / "admin.token"
-        self._fleet("tokens", "create", "demo", "--role", "admin", "--dir", self._folder, "--out", token)
+        self._told("tokens", "create", "demo", "--role", "admin", "--dir", self._folder, "--out", token)
         self._client = Client(Access(self.url, token.read_text().strip(), str(self.authority)))
         return child
 
     def enrolment_token(self, device: str) -> Path:
         """A file with a token that lets this device in, once."""
         file = self._folder / f"{device}.token"
-        self._fleet("devices", "token", "--device", device, "--tag", TAG, "--out", file, *self._access)
+        self.command("devices", "token", "--device", device, "--tag", TAG, "--out", file)
         return file
 
     def ask(self, method: str, path: str, **parts: Any) -> Any:
@@ -94,6 +95,10 @@ class Controller:
         except (ConfigurationError, RequestError, UnreachableError) as error:
             raise SystemExit(f"{method} {path}: {error}") from None
 
-    def _fleet(self, *arguments: str | Path) -> None:
+    def command(self, *arguments: str | Path) -> str:
+        """What `edge-fleet …` prints of this controller. Ends the demo where it fails."""
+        return self._told(*arguments, hidden=self._access)
+
+    def _told(self, *arguments: str | Path, hidden: Sequence[str | Path] = ()) -> str:
         self._story.command("edge-fleet", *arguments)
-        self._children.run("fleet", *arguments)
+        return self._children.run("fleet", *arguments, *hidden)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asking import known_states
@@ -10,20 +11,12 @@ from controller import TAG
 from publisher import MODEL, OWNER
 from stage import Stage
 
-SPEC: dict[str, Any] = {
-    "slot": MODEL,
-    "query": f"tag = {TAG}",
-    "canary": {"per_accelerator": 1, "soak_s": 1},
-    "waves": [{"percent": 100}],
-    "soak_s": 1,
-    "success": {"min_sample": 1, "min_percent": 100},
-    "abort": {"min_sample": 1, "max_failed_percent": 20, "confidence": 0.9},
-    "silence_s": 120,
-    "deadline_s": 240,
-    "retries": {"limit": 0},
-    "rollback": "forced",
-}
-EVERYWHERE = {"canary": {}, "waves": [{"percent": 100}]}
+CAREFULLY = (
+    *("--canary", "1", "--waves", "100%", "--canary-soak", "1s", "--soak", "1s", "--rollback", "forced"),
+    *("--success-percent", "100", "--failed-sample", "1", "--failed-percent", "20"),
+)
+"""One device of each kind first. One of them that fails is enough to halt all, and to take back what is out."""
+EVERYWHERE = ("--waves", "100%", "--soak", "1s")
 """The first release has nothing to be compared with and nobody to disappoint."""
 OVER = frozenset({"finished", "aborted"})
 
@@ -31,25 +24,21 @@ Event = Mapping[str, Any]
 
 
 class Rollout:
-    """`run` until it is over; `state` is then what the controller calls it, `facts` all that happened."""
+    """`run` until it is over; `state` is then what the controller calls it, by `id`, `facts` all that happened."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.facts: list[Event] = []
-        self.state = ""
-        self._path = ""
+        self.state = self.id = self._path = ""
         self._shares = {device.name: device.shares for device in stage.devices}
 
-    def run(self, version: str, changes: Mapping[str, Any] | None = None) -> Rollout:
+    def run(self, version: str, how: Sequence[str] = CAREFULLY) -> Rollout:
         """Draft, approve, start, and look until it is over."""
-        named = {"name": f"{MODEL}-{version}", "target": f"{OWNER}/{MODEL}/{version}"}
-        path = f"models/{named['target']}/"
-        self._stage.until(lambda: self._is_published(path), f"{named['target']} was not published")
-        self._stage.story.tell("operator", f"drafts the rollout {named['name']}, approves and starts it")
-        drafted = self._stage.ask("POST", "/v1/rollouts", body={**SPEC, **named, **(changes or {})})
-        self._path = f"/v1/rollouts/{drafted['id']}"
-        self._stage.ask("POST", f"{self._path}/approve", body={"spec": drafted["spec_digest"]})
-        self._stage.ask("POST", f"{self._path}/start")
+        target = f"{OWNER}/{MODEL}/{version}"
+        self._stage.until(lambda: self._is_published(f"models/{target}/"), f"{target} was not published")
+        asked = ("--target", target, "--query", f"tag = {TAG}", *how, "--start", "--json")
+        self.id = json.loads(self._stage.command("rollouts", "create", *asked))["id"]
+        self._path = f"/v1/rollouts/{self.id}"
         self._stage.until(self._is_over, f"the rollout of version {version} was not over")
         return self
 

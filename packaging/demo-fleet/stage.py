@@ -28,6 +28,10 @@ class Stage:
         """As an operator, of the controller's API."""
         return self._controller.ask(method, path, **parts)
 
+    def command(self, *arguments: str) -> str:
+        """What `edge-fleet …` prints."""
+        return self._controller.command(*arguments)
+
     def wake(self, device: str) -> None:
         """Hint that asking is worth while, once in a while."""
         now_s = time.monotonic()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-SHOWN_ARGUMENTS = 5
+SHOWN_ARGUMENTS = 6
 WHO_CHARS = 16
 
 
@@ -35,7 +35,7 @@ class Story:
 
     def command(self, *words: str | Path) -> None:
         """What an operator would type, shortened."""
-        shown = [Path(word).name if "/" in str(word) else str(word) for word in words]
+        shown = [word.name if isinstance(word, Path) else word for word in words]
         dots = " …" if len(shown) > SHOWN_ARGUMENTS else ""
         self._line("$", f"[dim]{escape(' '.join(shown[:SHOWN_ARGUMENTS]))}{dots}[/dim]")
 
