@@ -1,0 +1,87 @@
+"""A device and its controller, all of it real: the controller in this process, daemon and agent as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from fleet.authority.settings import AuthoritySettings
+from fleet.config import FleetConfig
+from fleet.control.catalogue import synchronise
+from fleet.control.settings import SchedulerSettings
+from tests.simulators.asking import enrolment_token
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.daemon import LIVE
+from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice
+
+TURN_S = 0.1
+PATIENT = {"minimum_rate_window_s": 10.0, "document_deadline_s": 20.0, "read_timeout_s": 10.0}
+"""The controller shares a small machine with what asks it."""
+
+
+class MemberDevice(FleetDevice):
+    """Made by `member_device`; not yet enrolled. `fleet` is its controller."""
+
+    fleet: RunningController
+
+    def enrol(self, device: str = DEVICE, **given: Any) -> Done:
+        """`edge-agent enrol`, by a token made for it."""
+        file = self.folder / "token"
+        file.write_text(enrolment_token(self.fleet, device, **given))
+        return self.agent("enrol", self.fleet.url, "--token-file", str(file), "--ca", str(self.fleet.ca_file))
+
+    def roll_out(self, operator: httpx.Client, target: str, **changes: Any) -> str:
+        """A rollout of a published release to everybody, started; its id."""
+        path = target.removesuffix("/release").removeprefix("models/")
+        spec = {
+            "name": path.replace("/", "-"),
+            "slot": SLOT,
+            "target": path,
+            "query": "all",
+            "waves": [{"percent": 100}],
+            "soak_s": 0,
+            "success": {"min_sample": 1, "min_percent": 100},
+            "abort": {"min_sample": 1, "max_failed_percent": 0, "confidence": 0.5},
+            "silence_s": 3600,
+            "deadline_s": 86_400,
+            **changes,
+        }
+        control = self.fleet.control
+        synchronise(control.database, control.workspace, self.fleet.clock())  # the scheduler would, at its next turn
+        made = _answered(operator.post("/v1/rollouts", json=spec))
+        _answered(operator.post(f"/v1/rollouts/{made['id']}/approve", json={"spec": made["spec_digest"]}))
+        _answered(operator.post(f"/v1/rollouts/{made['id']}/start"))
+        return str(made["id"])
+
+
+def _answered(answer: httpx.Response) -> Any:
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+@contextmanager
+def member_device(folder: Path, state: Path, config: FleetConfig | None = None) -> Iterator[MemberDevice]:
+    """Its daemon runs, nothing is published."""
+    device = MemberDevice(folder, state)
+    config = replace(config or FleetConfig(), scheduler=SchedulerSettings(turn_s=TURN_S))
+    with controlling(folder / "controller", config, device.repository) as running:
+        device.fleet = running
+        device.configure(fetch=PATIENT)
+        device.daemon.start()
+        try:
+            yield device
+            assert device.daemon.stop() == 0
+            assert "Traceback" not in device.daemon.log, device.daemon.log
+        finally:
+            if device.daemon in LIVE:
+                device.daemon.kill()
+
+
+def short_lived(config: FleetConfig | None = None) -> FleetConfig:
+    """Certificates that are to be renewed as soon as they are made."""
+    return replace(config or FleetConfig(), authority=AuthoritySettings(validity_d=120 / 86_400))
