@@ -128,6 +128,9 @@ def forget_pending(folder: Path) -> None:
 def renew(folder: Path, controller: Controller, device: str) -> Held | None:
     """Another certificate for another key, in place of the one that is held. Raises FetchError, StoreError."""
     key = pending_key(folder)
+    if _is_held(folder, key):  # power failed before it was forgotten: its certificate came
+        forget_pending(folder)
+        key = pending_key(folder)
     body = json.dumps({"csr": signing_request(key, device)}).encode()
     answer = controller.send("POST", "/v1/self/certificate", body, "application/json")
     try:
@@ -136,6 +139,13 @@ def renew(folder: Path, controller: Controller, device: str) -> Held | None:
         raise FetchError(f"the controller's answer is no certificate: {error!s:.200}", final=True) from error
     forget_pending(folder)
     return read_held(folder)
+
+
+def _is_held(folder: Path, key: EllipticCurvePrivateKey) -> bool:
+    try:
+        return _certificate((folder / FILE).read_bytes()).public_key() == key.public_key()
+    except (OSError, ValueError):
+        return False
 
 
 def texts(answer: dict[str, Any], *keys: str) -> list[str]:

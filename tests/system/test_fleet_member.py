@@ -173,4 +173,11 @@ def test_a_certificate_is_renewed_by_itself(tmp_path, state) -> None:
         assert {first.serial, second.serial} <= {one.serial for one in held}
         assert not any(one.revoked for one in held)
         assert len({one.key_digest for one in held}) == len(held)
+        before = device.store / "device.pem"
+        key = before.read_text().partition("-----BEGIN CERTIFICATE")[0]
+        (device.store / "device-next.key").write_text(key)  # power failed before it was forgotten
         assert device.sync().code == 0
+        third = read_held(device.store)
+        assert third
+        assert third.serial != second.serial
+        assert device.status["controller"]["problem"] == ""
