@@ -1,0 +1,152 @@
+"""The agent and the controller, both whole: what the one tells and does is what the other understands and asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet.config import FleetConfig
+from fleet.control.settings import DirectorSettings, SchedulerSettings
+from gateway.agent import reporting, work
+from gateway.agent.config import AgentConfig
+from gateway.agent.control import RefusedError
+from gateway.agent.enrol import Application, enrol
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
+
+WAIT_S, LOOK_S = 60.0, 0.05
+SOON = FleetConfig(
+    director=DirectorSettings(published_every_s=0.0),
+    scheduler=SchedulerSettings(turn_s=0.05),
+)
+SPEC: dict[str, Any] = {
+    "query": f"id = {DEVICE}",
+    "slot": SLOT,
+    "canary": {},
+    "waves": [{"percent": 100}],
+    "soak_s": 0,
+    "success": {"min_sample": 1, "min_percent": 100},
+    "abort": {"min_sample": 1, "max_failed_percent": 100},
+    "silence_s": 600,
+    "deadline_s": 600,
+    "retries": {"limit": 1, "backoff_s": 1},
+}
+BAD = RefusedError("INVALID", "the golden set fails")
+
+
+class Fleet:
+    """An operator, a device, and what lies between them."""
+
+    def __init__(self, controller: RunningController, operator: httpx.Client, control: Daemon) -> None:
+        self._controller, self._operator, self.control = controller, operator, control
+        token = self.ask("POST", "/v1/enrolments", {"device": DEVICE})["token"]
+        application = Application(controller.url, token, authority=controller.ca_file.read_text())
+        folder = controller.folder / "device"
+        self.device = Device(None, folder, enrol(application, folder, CONFIG), control)  # type: ignore[arg-type]
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        answer = self._operator.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def begin(self, version: str, **changes: Any) -> str:
+        """Publish it, and start a rollout; its path."""
+        target = self._controller.repository.add_release(SLOT, version)
+        self.until(lambda: any(one["target"] == target for one in self.ask("GET", "/v1/releases")["items"]))
+        drafted = self.ask("POST", "/v1/rollouts", {**SPEC, "name": f"v{version}", "target": target, **changes})
+        path = f"/v1/rollouts/{drafted['id']}"
+        self.ask("POST", f"{path}/approve", {"spec": drafted["spec_digest"]})
+        self.ask("POST", f"{path}/start")
+        return path
+
+    def turn(self, config: AgentConfig = CONFIG) -> None:
+        """What `edge-agent run` does once."""
+        self.device.sync()
+        assert self.device.report(config) == ""
+
+    def until(self, done: Callable[[], bool], do: Callable[[], None] = lambda: None) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not done():
+            assert time.monotonic() < deadline_s
+            do()
+            time.sleep(LOOK_S)
+
+    def finish(self, path: str) -> str:
+        """Let the device go on until the rollout is over; how it ended."""
+        self.until(lambda: self.ask("GET", path)["state"] in {"finished", "aborted", "paused"}, self.turn)
+        return str(self.ask("GET", path)["state"])
+
+    def events(self, path: str, kind: str) -> list[dict[str, Any]]:
+        """Facts of a kind, or decisions of a name."""
+        facts = [fact["event"] for fact in self.ask("GET", f"{path}/facts")["items"]]
+        return [event for event in facts if kind in {event["kind"], event.get("decision")}]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    control = Daemon()
+    for room in (work, reporting):
+        monkeypatch.setattr(room, "Control", lambda _settings: control)
+    with controlling(tmp_path / "fleet", SOON) as controller, controller.client() as operator:
+        yield Fleet(controller, operator, control)
+
+
+def test_a_release_that_did_not_pass_is_tried_again_where_the_rollout_says_so(fleet: Fleet) -> None:
+    assert fleet.finish(fleet.begin("1")) == "finished"
+    fleet.control.fail["load"] = BAD
+    path = fleet.begin("2")
+    assert fleet.finish(path) == "finished"
+    (again,) = fleet.events(path, "retry")
+    assert (again["device"], again["attempt"]) == (DEVICE, 2)
+    states = [(event["state"], event["attempt"]) for event in fleet.events(path, "reported")]
+    assert ("rolled_back", 1) in states
+    assert states[-1] == ("committed", 2)
+    assert "the golden set fails" in next(e["reason"] for e in fleet.events(path, "reported") if e["reason"])
+    assert fleet.device.status["slots"][SLOT]["committed"]["version"] == "2"
+
+
+def test_attempts_end_with_the_retries(fleet: Fleet) -> None:
+    fleet.control.always["load"] = BAD
+    path = fleet.begin("1")
+    assert fleet.finish(path) in {"paused", "aborted"}
+    loads = len(fleet.control.named("load"))
+    for _ in range(3):
+        fleet.turn()
+    assert len(fleet.control.named("load")) == loads == 2
+    assert [event["attempt"] for event in fleet.events(path, "reported") if event["state"] == "rolled_back"] == [1, 2]
+
+
+def test_a_release_that_halts_is_taken_back(fleet: Fleet) -> None:
+    assert fleet.finish(fleet.begin("1")) == "finished"
+    fleet.control.always["load"] = BAD
+    strict = {"retries": {}, "abort": {"min_sample": 1, "max_failed_percent": 20, "confidence": 0.9}}
+    path = fleet.begin("2", rollback="forced", **strict)
+    assert fleet.finish(path) == "aborted"
+    fleet.until(lambda: fleet.device.status["state"] == "in-step", fleet.turn)
+    assert fleet.device.status["slots"][SLOT]["assigned"] == f"models/acme/{SLOT}/1/release"
+    (running,) = fleet.ask("GET", f"/v1/devices/{DEVICE}")["running"]
+    assert (running["target"], running["state"]) == (f"models/acme/{SLOT}/1/release", "committed")
+
+
+def test_an_operator_asks_the_device_answers_once_and_then_is_asked_no_more(fleet: Fleet) -> None:
+    fleet.turn()
+    path = f"/v1/devices/{DEVICE}/diagnostics"
+
+    def is_answered(number: int) -> bool:
+        return fleet.ask("GET", f"{path}/{number}")["answered"] is not None
+
+    number = fleet.ask("POST", path, {"wanted": ["doctor", "status", "log"]})["id"]
+    fleet.until(lambda: is_answered(number), fleet.turn)
+    answer = fleet.ask("GET", f"{path}/{number}")["answer"]
+    assert set(answer) == {"doctor", "status", "log"}
+    assert (answer["status"]["device"], answer["doctor"]["agent"]["device"]) == (DEVICE, DEVICE)
+    refusing = replace(CONFIG, telemetry=replace(CONFIG.telemetry, diagnostics=False))
+    number = fleet.ask("POST", path, {"wanted": ["vitals"]})["id"]
+    fleet.until(lambda: is_answered(number), lambda: fleet.turn(refusing))
+    assert fleet.ask("GET", f"{path}/{number}")["answer"] == {"vitals": {"problem": "refused by this device"}}
