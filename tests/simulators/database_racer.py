@@ -1,17 +1,18 @@
 """A replica in a process of its own that does what it is told, a line at a time: `NAME ARGUMENT…` in, its result out.
 
-`python -m tests.simulators.database_racer URL NAME` answers "ready" first.
+Most of a second goes into loading what it needs, so `borrowed` hands the same processes to one test after the other:
+`use URL NAME` opens a database, `leave` closes it.
 """
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
 
 from fleet.audit import Deed
 from fleet.database import assignments, audit, devices, enrolment, leader, rollouts, telemetry
@@ -29,12 +30,11 @@ HOUR = timedelta(hours=1)
 
 
 class Racer:
-    """The parent's side; `with` ends the process."""
+    """The parent's side."""
 
-    def __init__(self, place: str, name: str) -> None:
-        command = [sys.executable, "-W", "error", "-m", "tests.simulators.database_racer", place, name]
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "error", "-m", "tests.simulators.database_racer"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.tell("")
 
     def tell(self, line: str) -> None:
         """Begin; `said` waits for the end."""
@@ -52,13 +52,40 @@ class Racer:
         self.tell(line)
         return self.said()
 
-    def __enter__(self) -> Self:
-        assert self.said() == "ready"
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """kill -9."""
         self.process.kill()
         self.process.communicate()
+
+
+_idle: list[Racer] = []
+
+
+@contextmanager
+def borrowed(place: str, *names: str) -> Iterator[list[Racer]]:
+    """One of each name, with `place` open. One that a test killed or left in the middle of something ends with it."""
+    racers = [_idle.pop() if _idle else Racer() for _ in names]
+    try:
+        for racer, name in zip(racers, names, strict=True):
+            racer.tell(f"use {place} {name}")
+        assert [racer.said() for racer in racers] == ["ready"] * len(racers)
+        yield racers
+    finally:
+        for racer in racers:
+            _give_back(racer)
+
+
+def _give_back(racer: Racer) -> None:
+    if racer.process.poll() is None and racer.ask("leave") == "left":
+        _idle.append(racer)
+    else:
+        racer.end()
+
+
+@atexit.register
+def _end_all() -> None:
+    for racer in _idle:
+        racer.end()
 
 
 class Replica:
@@ -130,21 +157,30 @@ class Replica:
         return StoredAssignment(device, version, self.name, b"", NOW, NOW + HOUR, 0)
 
 
-def main(place: str, name: str) -> None:
+def main() -> None:
     """Serve until the parent is gone."""
-    with closing(open_database(read_place(place, Path()), SETTINGS)) as database:
-        replica = Replica(database, name)
+    with ExitStack() as opened:
+        replica: Replica | None = None
         for line in sys.stdin:
-            words = line.split()
-            if not words:
+            word, *words = line.split()
+            if word == "use":
+                opened.close()
+                database = opened.enter_context(closing(open_database(read_place(words[0], Path()), SETTINGS)))
+                replica = Replica(database, words[1])
                 print("ready", flush=True)
-                continue
-            method: Callable[..., str] = getattr(replica, words[0])
-            try:
-                print(method(*words[1:]), flush=True)
-            except DatabaseError as refused:
-                print(type(refused).__name__, flush=True)
+            elif word == "leave":
+                opened.close()
+                print("left", flush=True)
+            else:
+                print(_did(getattr(replica, word), words), flush=True)
+
+
+def _did(method: Callable[..., str], words: list[str]) -> str:
+    try:
+        return method(*words)
+    except DatabaseError as refused:
+        return type(refused).__name__
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from fleet.database.settings import DatabaseSettings
 from tests.contract.test_fleet_database_devices import token
 from tests.simulators import database_deeds
 from tests.simulators.database_racer import SETTINGS as RACERS
-from tests.simulators.database_racer import Racer
+from tests.simulators.database_racer import Racer, borrowed
 from tests.simulators.databases import KINDS, NOW, enrolled, url
 from tests.simulators.postgres import Cluster
 
@@ -35,9 +35,11 @@ PATIENCE_S = 20.0
 @contextmanager
 def replicas(kind: str, folder: Path, *names: str) -> Iterator[tuple[Database, list[Racer]]]:
     """A database, and processes that use it."""
-    with url(kind, folder) as text, ExitStack() as stack:
-        database = stack.enter_context(closing(open_database(read_place(text, folder), RACERS)))
-        racers = [stack.enter_context(Racer(text, name)) for name in names]
+    with (
+        url(kind, folder) as text,
+        closing(open_database(read_place(text, folder), RACERS)) as database,
+        borrowed(text, *names) as racers,
+    ):
         yield database, racers
 
 
