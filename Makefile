@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
+# Processes that share the tests of `make test`, file by file
+PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
@@ -57,7 +59,7 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 
 test: $(VENV)/.test $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q -m "not long"
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m "not long"
 
 test-long: $(VENV)/.test $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
