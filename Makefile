@@ -33,6 +33,10 @@ $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
 	@$(PIP) -r $<
 	@touch $@ $(VENV)/.runtime
 
+$(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
+	@$(PIP) --target $(VENV)/s3 --upgrade -r $<
+	@touch $@
+
 $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
 	@touch $@
@@ -57,11 +61,11 @@ demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play
 demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two good releases, a bad one, cameras that must not notice
 	@$(BIN)/python packaging/demo-fleet
 
-test: $(VENV)/.test $(VENV)/.npm debian-test ## install what the tests need and pass them
+test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m "not long"
 
-test-long: $(VENV)/.test $(VENV)/.npm debian-test ## everything, however long it takes
+test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
 
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
@@ -74,13 +78,14 @@ fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see w
 	@$(BIN)/python -m tests.fuzz.run
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	--no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
+COMPILE_ALONE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header
+COMPILE := $(COMPILE_ALONE) --no-emit-package openvino-telemetry --extra onnx --extra openvino --extra litert --extra agent pyproject.toml
 
 lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header requirements/fuzz.in -o requirements/fuzz.txt
+	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
+	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt
 	@$(MAKE) --no-print-directory lock-build
 
 format: $(VENV)/.test ## format and mend what can be mended

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import boto3
-from botocore.config import Config
+from pathlib import Path
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 """What obstore finds in the environment."""
 BUCKET = "fleet"
+PLACE = Path(sys.prefix) / "s3"
+"""Where `make test` installs moto and boto3: apart, for securesystemslib loads boto3 wherever it finds it, and with it
+the programs under test would be slower and larger than they are."""
 _PORT = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
 
 
@@ -28,6 +29,11 @@ class S3Server:
 
     def client(self):
         """Amazon's own client."""
+        if str(PLACE) not in sys.path:
+            sys.path.append(str(PLACE))
+        import boto3
+        from botocore.config import Config
+
         keys = {"aws_access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"]}
         bounded = Config(proxies={}, s3={"addressing_style": "path"}, retries={"max_attempts": 1})
         return boto3.client("s3", region_name="us-east-1", endpoint_url=self.endpoint, config=bounded, **keys)
@@ -45,7 +51,7 @@ class S3Server:
 def s3_server() -> Iterator[S3Server]:
     """On a free port of this machine; killed at the end."""
     words = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", "0"]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(PLACE)}
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with subprocess.Popen(words, env=environment, text=True, **pipes) as process:
         try:
