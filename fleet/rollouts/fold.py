@@ -1,8 +1,7 @@
 """From recorded facts to the state they add up to, from the beginning or from any state on.
 
-One fact costs the same whatever came before; one call copies the table of members once. Reports may come twice, late
-and in any order: within one attempt a device's state only moves forward, so that their order does not matter to the
-verdict.
+One fact costs the same whatever came before. Reports may come twice, late and in any order: within one attempt a
+device's state only moves forward, so that their order does not matter to the verdict.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from fleet.rollouts.facts import (
     Started,
     WaveApproved,
 )
+from fleet.rollouts.roster import Changes
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import spec_digest
 from fleet.rollouts.state import (
@@ -116,12 +116,13 @@ class _Folding:
     def __init__(self, spec: Spec, state: State) -> None:
         self._spec = spec
         self._state = state
-        self._members = dict(state.members)
+        self._members = Changes(state.members)
         self._ignored = dict(state.ignored)
         self._seq, self._at, self._latest = state.seq, state.latest_at, state.latest_at
 
     def state(self) -> State:
-        return replace(self._state, members=self._members, ignored=self._ignored, seq=self._seq, latest_at=self._latest)
+        members = self._members.roster()
+        return replace(self._state, members=members, ignored=self._ignored, seq=self._seq, latest_at=self._latest)
 
     def take(self, fact: Fact) -> None:
         if fact.seq <= self._seq:
@@ -262,7 +263,7 @@ class _Folding:
         return not why
 
     def _put(self, member: Member, **changes: Any) -> None:
-        self._members[member.device] = replace(member, **changes)
+        self._members.put(replace(member, **changes))
 
     def _change(self, **changes: Any) -> None:
         self._state = replace(self._state, **changes)
@@ -273,7 +274,7 @@ class _Folding:
     def _set_back(self) -> None:
         """What was recorded before cannot have happened later than now: nobody waits for a time that was a mistake."""
         self._latest = at = self._at
-        for member in self._members.values():
+        for member in self._members.members():
             self._put(
                 member,
                 offered_at=min(member.offered_at, at),
