@@ -1,0 +1,170 @@
+"""Rollouts while processes die: a scheduler killed at any statement, a leader killed beside another replica, a database
+that is gone for a while. Nothing is lost, and no device is offered a release twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.control.settings import SchedulerSettings
+from fleet.database import leader
+from fleet.rollouts.decisions import Offer
+from fleet.rollouts.facts import Decided
+from fleet.rollouts.state import Status
+from tests.simulators.databases import KINDS
+from tests.simulators.postgres import Cluster
+from tests.simulators.rolled_fleet import SLOT, V2, RolledFleet, document
+from tests.simulators.served_fleet import ServedFleet, served_fleet, wait_until
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
+NAMES = [f"d-{n}" for n in range(12)]
+STEPS = {"sqlite": 3, "postgresql": 12}
+NOTHING, RETURNED, ALL = (f"{offered} offered, {returned} returned" for offered, returned in ((0, 0), (0, 5), (6, 5)))
+
+
+def sweep(kind: str, step: int) -> int:
+    """At how many points the scheduler was killed; each time the next one goes on to the same end."""
+    command = [sys.executable, "-m", "tests.simulators.rolled_killed", kind, str(step)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["left"].keys() <= {NOTHING, RETURNED, ALL}
+    assert found["ends"] == {ALL: sum(found["left"].values())}
+    print(f"\n{kind}: killed at {found['points']} points of a turn: {found['left']}")
+    return int(found["points"])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str) -> None:
+    assert sweep(kind, STEPS[kind]) > 5
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scheduler_that_is_killed_at_each_statement_leaves_all_or_nothing(kind: str) -> None:
+    assert sweep(kind, 1) > 50
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL that may be stopped."""
+    made = Cluster()
+    try:
+        made.start()
+        made.do("CREATE DATABASE fleet")
+        yield made
+    finally:
+        made.stop()
+
+
+class Watched(RolledFleet):
+    """What runs in other processes, looked at through the database; devices speak through it, too."""
+
+    def __init__(self, served: ServedFleet) -> None:
+        super().__init__(served.database, served.repository, SchedulerSettings())
+        self.served = served
+
+    def enrol_all(self) -> None:
+        """The devices of this test."""
+        self.now = datetime.now(UTC)
+        self.enrol(NAMES)
+
+    def said(self, rollout: str, state: str = "committed") -> None:
+        """Everybody who was offered it says so."""
+        self.now = datetime.now(UTC)
+        self.report(rollout, self.members(rollout, "offered"), state)
+
+    def started(self, replica: int, **changes: Any) -> str:
+        """A rollout that the processes carry out."""
+        with self.served.operator(replica) as operator:
+            wait_until(lambda: operator.get("/v1/releases/acme/meter-reader/2").status_code == 200, 20)
+            return self.served.roll_out(operator, document(**changes))
+
+    def offered(self, rollout: str, number: int, limit_s: float = 30) -> None:
+        """So many have an offer by now."""
+        wait_until(lambda: len(self.members(rollout, "offered")) == number, limit_s)
+
+    def leader(self) -> str:
+        """Who decides."""
+        with self.database.read() as connection:
+            return leader.holder(connection)
+
+    def whole(self, rollout: str) -> None:
+        """All had it once, nobody twice, and every decision follows."""
+        decided = [fact.event.decision for fact in self.facts(rollout) if isinstance(fact.event, Decided)]
+        assert Counter(d.device for d in decided if isinstance(d, Offer)) == Counter(NAMES)
+        assert self.targets(NAMES) == dict.fromkeys(NAMES, V2)
+        self.replayed(rollout)
+
+
+@contextmanager
+def place(kind: str, folder: Path) -> Iterator[str]:
+    """Of a database that replicas share."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/shared.sqlite"
+        return
+    with cluster() as server:
+        yield server.url("fleet")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_replicas_of_which_the_one_that_leads_is_killed(kind: str, tmp_path: Path) -> None:
+    with (
+        place(kind, tmp_path) as url,
+        served_fleet(tmp_path / "fleet", database=url, replicas=2, tables=QUICK) as served,
+    ):
+        served.repository.add_release(SLOT, "2")
+        watched = Watched(served)
+        watched.enrol_all()
+        served.replicas[0].start()
+        wait_until(lambda: watched.leader() != "", 20)
+        first = watched.leader()
+        served.replicas[1].start()
+        rollout = watched.started(1, waves=[{"count": 4}, {"percent": 100}])
+        watched.offered(rollout, 4)
+        served.replicas[0].end(signal.SIGKILL)
+        watched.said(rollout)
+        watched.offered(rollout, 8)
+        assert watched.leader() not in {"", first}
+        watched.said(rollout)
+        wait_until(lambda: watched.status(rollout) is Status.FINISHED, 30)
+        watched.whole(rollout)
+
+
+@pytest.mark.timeout(180)
+def test_a_database_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    with cluster() as server, served_fleet(tmp_path / "fleet", database=server.url("fleet"), tables=QUICK) as served:
+        served.repository.add_release(SLOT, "2")
+        watched = Watched(served)
+        watched.enrol_all()
+        served.replicas[0].start()
+        rollout = watched.started(0, waves=[{"count": 4}, {"percent": 100}])
+        watched.offered(rollout, 4)
+        watched.said(rollout)
+        server.halt()
+        with served.operator() as operator:
+            assert operator.get(f"/v1/rollouts/{rollout}").status_code == 503
+            time.sleep(1.0)  # the scheduler has its turns meanwhile
+            server.start()
+            served.database.close()  # what this process knew of it
+            wait_until(lambda: operator.get(f"/v1/rollouts/{rollout}").status_code == 200, 30)
+        watched.offered(rollout, 8)
+        watched.said(rollout)
+        wait_until(lambda: watched.status(rollout) is Status.FINISHED, 30)
+        watched.whole(rollout)
+        assert served.replicas[0].end() == 0
