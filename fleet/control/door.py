@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 
 class Door:
-    """For any thread. Each `who` is inside once at most: one device does not take all places."""
+    """For any thread. As many as there are places may wait, so that who waits does not take the threads of all others.
+    Each `who` is there once at most: one device does not take all places."""
 
     def __init__(self, places: int, wait_s: float) -> None:
-        self._free, self._wait_s = threading.BoundedSemaphore(places), wait_s
+        self._free, self._places, self._wait_s = threading.BoundedSemaphore(places), places, wait_s
         self._lock = threading.Lock()
         self._inside: set[str] = set()
 
@@ -30,7 +31,7 @@ class Door:
 
     def _take(self, who: str) -> bool:
         with self._lock:
-            if who in self._inside:
+            if who in self._inside or len(self._inside) >= 2 * self._places:
                 return False
             self._inside.add(who)
         if self._free.acquire(timeout=self._wait_s):

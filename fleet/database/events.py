@@ -42,13 +42,24 @@ class StoredEvent:
 
 
 def record(connection: Connection, happened: Iterable[Event], now: datetime, settings: DatabaseSettings) -> int:
-    """Keep those that are new; how many. Raises ConflictError for a device that is unknown."""
+    """Keep those that are new; how many. Of each device the newest `device_events_limit_rows` stay: one that tells
+    without end pushes out its own. Raises ConflictError for a device that is unknown."""
     rows = bounded(happened, settings.page_limit_rows, "events")
     if not rows:
         return 0
     add = adding(connection, events).on_conflict_do_nothing(index_elements=[events.c.device, events.c.key])
     values = [{"received": now, **{name: getattr(row, name) for name in Event.__slots__}} for row in rows]
-    return connection.execute(add, values).rowcount
+    added = connection.execute(add, values).rowcount
+    for device in sorted({row.device for row in rows}) if added else ():
+        _trim(connection, device, settings.device_events_limit_rows)
+    return added
+
+
+def _trim(connection: Connection, device: str, limit_rows: int) -> None:
+    mine = sa.select(events.c.id).where(events.c.device == device).order_by(events.c.id.desc())
+    last = connection.execute(mine.offset(limit_rows).limit(1)).scalar()
+    if last is not None:
+        connection.execute(sa.delete(events).where(events.c.device == device, events.c.id <= last))
 
 
 def page(

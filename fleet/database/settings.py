@@ -43,6 +43,7 @@ class DatabaseSettings:
     facts_limit_rows: int = 10_000  # recorded at once
     releases_limit: int = 10_000  # read from the published repository
     events_limit_rows: int = 1_000_000  # kept; the oldest go first
+    device_events_limit_rows: int = 1_000  # of them of one device
     diagnostics_open_limit: int = 4  # requests to one device that wait for its answer
     diagnostics_limit: int = 16  # kept of one device; the oldest go first
     tokens_limit: int = 1_000  # API tokens that hold at one time

@@ -240,6 +240,18 @@ def test_events_go_by_age_and_number(database: Database) -> None:
         assert events.sweep(connection, NOW, DatabaseSettings(events_limit_rows=3)) == 0
 
 
+def test_a_device_that_tells_without_end_pushes_out_its_own_events(database: Database) -> None:
+    enrolled(database, "camera-1", "flood")
+    few = DatabaseSettings(device_events_limit_rows=3)
+    with database.write() as connection:
+        events.record(connection, [Event("camera-1", "1", NOW, "rollback")], NOW, few)
+        for start in range(0, 8, 2):
+            told = [Event("flood", f"{n}", NOW, "rollback") for n in (start, start + 1)]
+            assert events.record(connection, told, NOW, few) == 2
+        shown = [(one.event.device, one.event.key) for one in events.page(connection, few)]
+    assert shown == [("flood", "7"), ("flood", "6"), ("flood", "5"), ("camera-1", "1")]
+
+
 # ---- diagnostics ----------------------------------------------------------------------------------------------------
 def ask(database: Database, device: str = "camera-1", limits: DatabaseSettings = SETTINGS) -> int:
     with database.write() as connection:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -157,6 +160,31 @@ def test_rows_that_are_replayed_are_kept_once(running, name, client) -> None:
 @pytest.mark.timeout(1800)
 def test_a_hundred_thousand_rows_that_are_replayed_are_kept_once(running, name, client) -> None:
     replayed(running, name, client, 100_000)
+
+
+def test_floods_of_some_take_nothing_from_the_others(running, name) -> None:
+    """Two devices send all they can from many connections; the third's telemetry comes through, all of it."""
+    made = [running.enrolled(f"{name}-{number}") for number in range(3)]
+    body, over = packed(*(record("vitals", seq, {"x": "y" * 200}) for seq in range(1, 1001))), threading.Event()
+
+    def flood(client: httpx.Client) -> set[int]:
+        codes: set[int] = set()
+        while not over.is_set():
+            codes.add(tell(client, body=body).status_code)
+        return codes
+
+    with ExitStack() as clients, ThreadPoolExecutor(6) as threads:
+        floods = [clients.enter_context(running.device_client(made[number % 2])) for number in range(6)]
+        honest = clients.enter_context(running.device_client(made[2]))
+        flooding = [threads.submit(flood, client) for client in floods]
+        for seq in range(1, 21):
+            assert acknowledged(tell(honest, record("state", seq, {}))) == {("state", 1): seq}
+            assert honest.get("/v1/self/assignment").status_code == 200
+        over.set()
+        assert set().union(*(one.result() for one in flooding)) <= {200, 503}
+    assert running.control.counts["telemetry_overloaded"] > 0
+    assert sources(running, f"{name}-0") == {("vitals", 1): (1000, 1000, 0)}
+    assert sources(running, f"{name}-2") == {("state", 1): (20, 20, 0)}
 
 
 # ---- inventory -------------------------------------------------------------------------------------------------------
