@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -214,29 +214,30 @@ def _chosen(connection: Connection, publication: Publication, device: str, wante
     barred: list[tuple[Desired, str]] = []
     for one in wanted:
         problem = publication.refusal(connection, one.target, one.digest)
-        if not problem and one.target in {target.path for target in targets.values()}:
+        if not problem and _is_taken(one.target, targets):
             problem = "it is to run in two slots; a release serves in one"
-        if not problem:
-            targets[one.slot] = Target(one.target, one.size_bytes, one.digest)
-            attempts |= {one.slot: one.attempt} if one.attempt else {}
+        if problem:
+            barred.append((one, problem))
             continue
-        barred.append((one, problem))
-    taken = {target.path for target in targets.values()}
-    for one, _ in barred:
-        there = _running(connection, publication, device, one.slot)
-        if there and there.path not in taken:
-            targets[one.slot] = there
-            taken.add(there.path)
+        targets[one.slot] = publication.assigned(one.target)
+        attempts |= {one.slot: one.attempt} if one.attempt else {}
+    for slot, target in _running(connection, publication, device, [one.slot for one, _ in barred]):
+        if not _is_taken(target.path, targets):
+            targets[slot] = target
     return Slots(targets, attempts, barred)
 
 
-def _running(connection: Connection, publication: Publication, device: str, slot: str) -> Target | None:
-    """What the device says that it committed there, where it may be assigned."""
-    for one in devices.get(connection, device).running:
-        if one.slot == slot and one.target and not publication.refusal(connection, one.target, one.digest):
-            found = publication.published.target(one.target)
-            return Target(one.target, found.length, one.digest) if found else None
-    return None
+def _is_taken(path: str, targets: Mapping[str, Target]) -> bool:
+    return any(target.path == path for target in targets.values())
+
+
+def _running(
+    connection: Connection, publication: Publication, device: str, slots: Collection[str]
+) -> Iterator[tuple[str, Target]]:
+    """What the device says that it committed in these slots, where it may be assigned."""
+    for one in devices.get(connection, device).running if slots else ():
+        if one.slot in slots and one.target and not publication.refusal(connection, one.target, one.digest):
+            yield one.slot, publication.assigned(one.target)
 
 
 def _events(device: str, slots: Slots, now: datetime) -> list[Event]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.assignments import assigned
 from fleet.database import desired, releases
 from fleet.database.engine import Connection, Database
 from fleet.disk import read_bounded
@@ -61,6 +62,10 @@ class Publication:
         except Distrust as error:
             return str(error)
         return ""
+
+    def assigned(self, path: str) -> Target:
+        """A release that may be, as it is signed."""
+        return assigned(self.published, path)
 
     def _floor(self, connection: Connection, owner: str, model: str) -> str:
         """The greatest that is published, or that ever was."""

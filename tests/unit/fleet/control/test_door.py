@@ -28,9 +28,14 @@ def test_so_many_are_inside_and_nobody_twice() -> None:
 def test_who_fails_inside_gives_the_place_back() -> None:
     door = Door(1, 0.0)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), door.entered("a") as free:
-            assert free
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _fail(door)
+
+
+def _fail(door: Door) -> None:
+    with door.entered("a") as free:
+        assert free
+        raise ZeroDivisionError
 
 
 def test_as_many_as_there_are_places_wait_and_the_others_do_not() -> None:
