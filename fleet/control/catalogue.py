@@ -43,8 +43,8 @@ class Catalogue:
         is logged, and what was known stays. Raises AwayError."""
         seen = self._stamp()
         due = self._again is not None and not self._again - RETRY <= now < self._again
-        if seen == self._seen and not due:
-            return ()
+        if not seen or (seen == self._seen and not due):
+            return ()  # a folder that is not there now withdraws nothing
         fresh: tuple[str, ...] = ()
         try:
             fresh = synchronise(self._database, self._workspace, now)
@@ -116,7 +116,7 @@ def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
     root, targets = published.root, published.targets
     top = {TIMESTAMP: published.timestamp, SNAPSHOT: published.snapshot, TARGETS: targets, ROOT: root}
     if not root or not targets or not published.snapshot:
-        return  # nothing is published yet
+        raise ConfigurationError("the repository is not complete; see edge-fleet verify")
     for role, metadata in top.items():
         if metadata is not None and quorum(root.signed, role).missing(metadata):  # type: ignore[arg-type]
             raise ConfigurationError(f"{role} is not signed by its keys; see edge-fleet verify")
