@@ -1,0 +1,33 @@
+"""The guide of this room names every rule and every chore, and shows messages as they are sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from fleet.control.chores import all_chores
+from fleet.watch.message import alert_document
+from fleet.watch.readings import RULES
+from tests.simulators.controller import controlling
+from tests.unit.fleet.watch.test_message import ALERT
+
+GUIDE = (Path(__file__).parents[4] / "fleet" / "watch" / "README.md").read_text()
+
+
+def test_every_rule() -> None:
+    assert set(re.findall(r"^\| `([a-z]+)` \| (?!every|the leader)", GUIDE, re.MULTILINE)) == set(RULES)
+
+
+def test_every_chore(tmp_path: Path) -> None:
+    with controlling(tmp_path) as fleet:
+        found = {
+            (chore.name, "every replica" if chore.everywhere else "the leader") for chore in all_chores(fleet.control)
+        }
+    assert set(re.findall(r"^\| `([a-z]+)` \| (every replica|the leader) \|", GUIDE, re.MULTILINE)) == found
+
+
+def test_the_message() -> None:
+    shown = json.loads(re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)[0])
+    assert list(shown["data"]) == list(alert_document(ALERT))
+    assert set(shown) == {"type", "timestamp", "data"}
