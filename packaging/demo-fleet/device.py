@@ -39,7 +39,7 @@ retry_s = 1.0
 [probation]
 duration_s = 4.0
 look_s = 0.5
-slower_factor = 6.0
+slower_factor = 3.0
 [wake]
 url = "mqtt://127.0.0.1:{broker}"
 retry_s = 0.5
@@ -47,7 +47,7 @@ least_pause_s = 0.5
 spread_s = 0.2
 """
 """A device in the field watches a new version for ten minutes; here for as long as somebody looks on. Three devices
-share this machine's cores, so that a run may take six times as long before it counts as slower."""
+share this machine's cores, so that a run may take three times as long before it counts as slower."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ Event = Mapping[str, Any]
 
 
 class Rollout:
-    """`run` until it is over; `state` is then what the controller calls it, by `id`, `facts` all that happened."""
+    """`run` until it is over; `state` is then what the controller calls it (`id`), `release` the digest of what it
+    brought, `facts` all that happened."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.facts: list[Event] = []
-        self.state = self.id = self._path = ""
+        self.state = self.id = self.release = self._path = ""
         self._shares = {device.name: device.shares for device in stage.devices}
 
     def run(self, version: str, how: Sequence[str] = CAREFULLY) -> Rollout:
@@ -37,7 +38,8 @@ class Rollout:
         target = f"{OWNER}/{MODEL}/{version}"
         self._stage.until(lambda: self._is_published(f"models/{target}/"), f"{target} was not published")
         asked = ("--target", target, "--query", f"tag = {TAG}", *how, "--start", "--json")
-        self.id = json.loads(self._stage.command("rollouts", "create", *asked))["id"]
+        made = json.loads(self._stage.command("rollouts", "create", *asked))
+        self.id, self.release = made["id"], made["spec"]["target"]["sha256"]
         self._path = f"/v1/rollouts/{self.id}"
         self._stage.until(self._is_over, f"the rollout of version {version} was not over")
         return self
@@ -90,8 +92,8 @@ class Rollout:
                 self._stage.wake(device["device"])
 
     def devices(self, state: str) -> list[str]:
-        """Who reported this state at some time, in the order of the first reports."""
-        said = [fact["event"] for fact in self.facts if fact["event"]["kind"] == "reported"]
+        """Who reported this state of the release at some time, in the order of the first reports."""
+        said = [fact["event"] for fact in self.facts if fact["event"].get("release") == self.release]
         return list(dict.fromkeys(event["device"] for event in said if event["state"] == state))
 
     def offered(self) -> list[str]:
