@@ -18,7 +18,7 @@ CAREFULLY = (
 """One device of each kind first. One of them that fails is enough to halt all, and to take back what is out."""
 EVERYWHERE = ("--waves", "100%", "--soak", "1s")
 """The first release has nothing to be compared with and nobody to disappoint."""
-OVER = frozenset({"finished", "aborted"})
+OVER = frozenset({"finished", "aborted", "paused"})
 
 Event = Mapping[str, Any]
 
