@@ -1,0 +1,160 @@
+"""What the director knows of the published repository: when it looks again, and what it then signs anew for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.config import FleetConfig
+from fleet.control.director import Director
+from fleet.control.director_published import Publications
+from fleet.database import certificates, desired, devices
+from fleet.database.certificates import Certificate
+from fleet.database.desired import Desired
+from fleet.database.engine import Database
+from fleet.database.seen import Seen
+from fleet.roles import DIRECTOR
+from fleet.workspace import Workspace
+from gateway.domain.errors import Fault, RequestError
+from tests.simulators.databases import NOW, made
+from tests.simulators.fleet_repository import FleetRepository
+
+
+class Monotonic:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with made("sqlite", tmp_path) as opened:
+        with opened.write() as connection:
+            devices.enrol(connection, "camera-1", NOW)
+            certificates.add(connection, Certificate("c1", "camera-1", NOW, NOW + timedelta(days=90)))
+        yield opened
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> FleetRepository:
+    return FleetRepository(tmp_path / "publisher", now=NOW)
+
+
+def publications(repository: FleetRepository, database: Database, clock: Monotonic) -> Publications:
+    return Publications(repository.workspace, database, 5.0, monotonic=clock)
+
+
+def director(repository: FleetRepository, database: Database, clock: Monotonic) -> Director:
+    """Of a replica of its own."""
+    config, known = FleetConfig(), publications(repository, database, clock)
+    settings = (config.director, config.publisher)
+    seen = Seen(config.database)
+    return Director(database, known, repository.keys[DIRECTOR], settings, seen=seen, counts=Counter())
+
+
+def want(database: Database, repository: FleetRepository, path: str, slot: str = "meter") -> None:
+    target = repository.published.target(path)
+    assert target
+    one = Desired("camera-1", slot, path, target.hashes["sha256"], target.length, "", NOW)
+    with database.write() as connection:
+        desired.put(connection, [one], database.settings)
+
+
+def test_without_anything_published_it_says_what_to_do(tmp_path, database) -> None:
+    empty = Publications(Workspace(tmp_path / "empty"), database, 5.0)
+    for ask in (empty.current, empty.fresh):
+        with pytest.raises(RequestError, match="edge-fleet publish") as refused:
+            ask()
+        assert refused.value.fault is Fault.UNAVAILABLE
+
+
+def test_it_looks_again_when_it_is_time_and_at_once_to_sign(repository, database) -> None:
+    clock = Monotonic()
+    known = publications(repository, database, clock)
+    before = known.current()
+    repository.add_file("policy/a.json", b"{}")
+    assert known.current() is before
+    clock.now_s += 4.9
+    assert known.current() is before
+    clock.now_s += 0.2
+    assert [file.path for file in known.current().files] == ["policy/a.json"]
+    repository.add_file("policy/b.json", b"{}")
+    assert len(known.fresh().files) == 2
+    assert known.current().basis == known.fresh().basis != before.basis
+
+
+def test_a_new_root_is_noticed_though_nothing_else_changes(repository, database) -> None:
+    known = publications(repository, database, Monotonic())
+    before = known.fresh()
+    repository.rotate("root")
+    assert known.fresh().root == repository.root_bytes() != before.root
+    assert known.fresh().basis == before.basis, "no assignment depends on it"
+
+
+def test_a_repository_that_cannot_be_read_leaves_what_was_known(repository, database) -> None:
+    clock = Monotonic()
+    known = publications(repository, database, clock)
+    before, file = known.current(), repository.public / "metadata" / "timestamp.json"
+    content = file.read_bytes()
+    file.write_bytes(content[:-50])
+    clock.now_s += 6
+    assert known.current() is before
+    with pytest.raises(RequestError, match="cannot be read"):
+        known.fresh()
+    file.write_bytes(content)
+    assert known.fresh().basis == before.basis
+
+
+def test_only_what_concerns_devices_is_signed_anew_for(repository, database) -> None:
+    known = publications(repository, database, Monotonic())
+    first = repository.add_release("meter", "1")
+    want(database, repository, first)
+    before = known.fresh().basis
+    other = repository.add_release("door", "1")
+    repository.add_release("meter", "2")
+    repository.publish()
+    assert known.fresh().basis == before
+    repository.add_release("meter", "3", floor="2")
+    found = known.fresh()
+    assert found.basis != before
+    assert {path for path, _ in found.barred} == {first}
+    with database.read() as connection:
+        assert "allows 2" in found.refusal(connection, first, dict(found.barred)[first])
+        assert "not published" in found.refusal(connection, "models/acme/meter/9/release", "a" * 64)
+        assert "in its place" in found.refusal(connection, other, "a" * 64)
+
+
+def test_a_replica_that_heard_late_signs_nothing_again(repository, database) -> None:
+    early, late = (director(repository, database, Monotonic()) for _ in range(2))
+    first = late.assigned("c1", NOW)
+    repository.add_file("policy/a.json", b"{}")
+    early._publications.fresh()
+    second = early.assigned("c1", NOW, etag=first.digest)
+    assert second.digest != first.digest
+    for replica in (late, early, late):
+        assert replica.assigned("c1", NOW, etag=second.digest).content is None
+
+
+def test_replicas_agree_on_what_is_barred(repository, database) -> None:
+    """One looked before the release was wanted by nobody any more, the other afterwards."""
+    path = repository.add_release("meter", "1")
+    want(database, repository, path)
+    repository.add_release("meter", "2", floor="2")
+    clock = Monotonic()
+    early = director(repository, database, clock)
+    early.assigned("c1", NOW)
+    with database.write() as connection:
+        desired.remove(connection, ["camera-1"], "meter")
+    late = director(repository, database, Monotonic())
+    clock.now_s += 1
+    digest = late.assigned("c1", NOW).digest
+    for replica in (early, late, early, late):
+        assert replica.assigned("c1", NOW, etag=digest).content is None
