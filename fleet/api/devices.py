@@ -15,7 +15,7 @@ from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, moment, page
 from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
 from fleet.audit import Deed
-from fleet.database import audit, certificates, desired, devices
+from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.devices import Device, Running, State, Wanted
@@ -187,13 +187,16 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     summary="Replace a device's tags and site",
 )
 def label_device(request: Call, device: FromPath[str], data: JSONBody[Labels]) -> DeviceEntry:
-    """For tokens without a scope only: tags are what scopes are made of."""
+    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are void
+    where it loses a tag: who made them may have nothing to say here any more."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         before = known_device(request, connection, identity, device)
         devices.label(connection, device, data.tags, data.site)
-        details = {"tags": sorted(set(data.tags)), "site": data.site}
+        details: dict[str, object] = {"tags": sorted(set(data.tags)), "site": data.site}
         details |= {"tags_before": sorted(before.tags), "site_before": before.site}
+        if before.tags - set(data.tags):
+            details |= {"enrolments_void": enrolment.void(connection, device)}
         audit.append(connection, Deed(actor(identity), "devices.label", device, details), now)
         return DeviceEntry(**_fields(devices.get(connection, device)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from fleet.database.engine import Connection
 from fleet.database.errors import RefusedError
 from fleet.database.settings import DatabaseSettings
 from fleet.database.telemetry import Source, StoredRow
+
+_CURSOR = re.compile("[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def list_newest(request: Call, device: FromPath[str], stream: FromPath[str], *, 
 def _cursor(after: str) -> tuple[int, int]:
     """Raises RefusedError."""
     epoch, dot, number = (after or "0.0").partition(".")
-    if not (dot and all(part.isascii() and part.isdecimal() and int(part[:20]) <= LARGEST for part in (epoch, number))):
+    if not (dot and all(_CURSOR.fullmatch(part) and int(part) <= LARGEST for part in (epoch, number))):
         raise RefusedError(f"{after!r:.80} is no BOOT_EPOCH.SEQ; take those of the last row, or `next`")
     return int(epoch), int(number)
 

@@ -3,7 +3,8 @@
 Its name is the token's, else that under which its serial was registered, else the one it asks for (the common name of
 its certificate request, its serial), else one made of its key. A token that names no device lets in new devices, and
 those that wait to be let in by their serial; who is enrolled already comes again with a token made for it alone. So a
-token that leaks makes nobody another device.
+token that leaks makes nobody another device. And a token is for the device that was there, or not there, when it was
+made: whoever may make one for a name that nobody has yet gets no device that is called so later.
 
 Once more with the same token and the same key is the device whose answer was lost, for as long as the token would have
 been valid. A device that comes again with another key loses its earlier certificates.
@@ -116,7 +117,7 @@ class Enrolling:
                 raise TokenRefusedError
             return Admission(token.used_by, "token", token, _known(connection, token.used_by), again=True)
         if token.device:
-            return Admission(token.device, "token", token, _known(connection, token.device))
+            return _by_named_token(connection, token)
         return _by_open_token(connection, token, asked.serial, name)
 
     def _enrolled(
@@ -176,6 +177,14 @@ def _by_serial(connection: Connection, serial: str, digest: str, since: datetime
     if not certificates.has_key(connection, known.id, digest, since):
         raise _unknown_serial()
     return Admission(known.id, "serial", known=known, again=True)
+
+
+def _by_named_token(connection: Connection, token: EnrolmentToken) -> Admission:
+    """Who made the token was asked about the device as it was then."""
+    known = _known(connection, token.device)
+    if known is not None and known.registered > token.created:
+        raise TokenRefusedError
+    return Admission(token.device, "token", token, known)
 
 
 def _by_open_token(connection: Connection, token: EnrolmentToken, serial: str, name: str) -> Admission:

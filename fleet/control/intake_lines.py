@@ -26,6 +26,8 @@ PIECE_BYTES = 65_536
 UNSUPPORTED_MEDIA = 415
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 NUMBER_LIMIT = 2**63
+NESTING_LIMIT = 64
+"""Objects and lists within each other. What nears the depth of Python's stack can be kept, and never be read again."""
 ESCAPED = 3
 """How many times longer than UTF-8 a text may be once it is kept as ASCII: JSON writes é, two bytes, in six."""
 
@@ -76,9 +78,26 @@ def plain_body(body: bytes, encoding: str, limit_bytes: int) -> bytes:
 def document_of(content: bytes) -> dict[str, Any]:
     """A JSON object. Raises RequestError INVALID."""
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
+        document = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise RequestError(Fault.INVALID, f"the body is no JSON object: {error!s:.200}") from None
+    if is_deep(content, document):
+        raise RequestError(Fault.INVALID, f"the body is nested deeper than {NESTING_LIMIT} levels")
+    return document
+
+
+def is_deep(text: bytes, document: Any) -> bool:
+    """Whether more than `NESTING_LIMIT` objects and lists are within each other. `text`: what was read; most
+    of it holds fewer of them in all."""
+    if text.count(b"{") + text.count(b"[") <= NESTING_LIMIT:
+        return False
+    level: list[Any] = [document]
+    for _ in range(NESTING_LIMIT):
+        found = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [inner for values in found for inner in values if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def batches(content: bytes, limits: Limits) -> list[Batch]:
@@ -94,6 +113,8 @@ def batches(content: bytes, limits: Limits) -> list[Batch]:
         if line.last is not None:
             source.lost.append((line.seq, line.last))
             continue
+        if is_deep(text, line.document or {}):
+            raise _odd(number, f"its document is nested deeper than {NESTING_LIMIT} levels")
         if len(text) * ESCAPED > limits.row_bytes:
             _check_size(number, line, limits.row_bytes)
         source.rows.append(Row(line.seq, _time(number, line.at), line.kind, _document(number, line)))

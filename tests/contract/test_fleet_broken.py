@@ -1,0 +1,95 @@
+"""What broke the controller once: operators who want more than their scope, devices that send what nobody can read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.access import Role
+from fleet.control.intake_lines import NESTING_LIMIT
+from tests.simulators.asking import ask, csr, new_key
+from tests.simulators.controller import RunningController, controlling
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    with controlling(tmp_path_factory.mktemp("controller")) as running:
+        yield running
+
+
+def token_of_a_pilot(controller: RunningController, device: str) -> str:
+    """An enrolment token for this device, made by who may speak of pilots only."""
+    with controller.client(Role.OPERATOR, tags=["pilot"]) as pilot:
+        answer = pilot.post("/v1/enrolments", json={"device": device, "tags": ["pilot"]})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
+
+
+def comes_with(controller: RunningController, token: str) -> int:
+    return ask(controller, token=token, csr=csr(new_key())).status_code
+
+
+def test_a_token_for_a_name_that_nobody_had_is_not_for_who_is_called_so_later(controller) -> None:
+    waiting, enrolled, nobody = (token_of_a_pilot(controller, f"camera-{number}") for number in (1, 2, 3))
+    with controller.client() as admin:
+        made = admin.post("/v1/devices", json={"id": "camera-1", "serial": "SN-1", "tags": ["bank"]})
+    assert made.status_code == 201
+    controller.enrolled("camera-2", tags=["bank"])
+    assert [comes_with(controller, token) for token in (waiting, enrolled, nobody)] == [401, 401, 200]
+    with controller.client() as admin:
+        assert admin.get("/v1/devices/camera-1").json()["tags"] == ["bank"]
+        assert admin.get("/v1/devices/camera-2").json()["tags"] == ["bank"]
+
+
+def test_a_token_for_a_device_ends_where_the_device_leaves_the_scope_of_who_made_it(controller) -> None:
+    controller.enrolled("door-1", tags=["pilot", "glass"])
+    held, moved = token_of_a_pilot(controller, "door-1"), token_of_a_pilot(controller, "door-1")
+    with controller.client() as admin:
+        assert admin.put("/v1/devices/door-1/labels", json={"tags": ["pilot", "glass", "new"]}).status_code == 200
+        assert comes_with(controller, held) == 200
+        assert admin.put("/v1/devices/door-1/labels", json={"tags": ["bank"]}).status_code == 200
+        assert comes_with(controller, moved) == 401
+        deed = admin.get("/v1/audit", params={"subject": "door-1"}).json()["items"][0]
+    assert (deed["action"], deed["details"]["enrolments_void"]) == ("devices.label", 1)
+
+
+@pytest.mark.parametrize("number", ["9" * 40, "0" * 20 + "9" * 20, "0" * 20 + "9" * 5000])
+def test_a_cursor_that_no_row_has_is_refused(controller, number) -> None:
+    controller.enrolled("cursor")
+    with controller.client(Role.VIEWER) as viewer:
+        answer = viewer.get(f"/v1/devices/cursor/telemetry/vitals?after=0.{number}")
+    assert answer.status_code == 400
+    assert "BOOT_EPOCH.SEQ" in answer.json()["detail"]
+
+
+def nested(depth: int) -> str:
+    """A JSON object within so many."""
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [NESTING_LIMIT + 1, 900, 970, 5000])
+def test_what_is_nested_too_deep_to_be_read_is_not_kept(controller, depth) -> None:
+    line = {"stream": "vitals", "boot_epoch": 1, "seq": 1, "at": "2026-01-01T00:00:00Z", "kind": "vitals"}
+    sent = f'{json.dumps(line)[:-1]}, "document": {nested(depth)}}}'
+    with controller.device_client(controller.enrolled("deep")) as device:
+        refused = [
+            device.post("/v1/self/telemetry", content=sent),
+            device.put("/v1/self/inventory", content=nested(depth)),
+            device.post("/v1/self/diagnostics", content=f'{{"id": 1, "answer": {nested(depth)}}}'),
+        ]
+    assert [answer.status_code for answer in refused] == [400, 400, 400]
+    with controller.client(Role.VIEWER) as viewer:
+        assert viewer.get("/v1/devices/deep/telemetry/vitals").json()["items"] == []
+
+
+def test_what_is_nested_as_far_as_is_allowed_is_kept_and_read(controller) -> None:
+    line = {"stream": "vitals", "boot_epoch": 1, "seq": 1, "at": "2026-01-01T00:00:00Z", "kind": "vitals"}
+    line["document"] = json.loads(nested(NESTING_LIMIT))
+    with controller.device_client(controller.enrolled("wide")) as device:
+        assert device.post("/v1/self/telemetry", content=json.dumps(line)).status_code == 200
+        assert device.put("/v1/self/inventory", content=nested(NESTING_LIMIT)).status_code == 204
+    with controller.client(Role.VIEWER) as viewer:
+        assert viewer.get("/v1/devices/wide/telemetry/vitals").json()["items"][0]["document"] == line["document"]
+        assert viewer.get("/v1/devices/wide/inventory").json() == line["document"]
