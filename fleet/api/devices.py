@@ -187,8 +187,8 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     summary="Replace a device's tags and site",
 )
 def label_device(request: Call, device: FromPath[str], data: JSONBody[Labels]) -> DeviceEntry:
-    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are void
-    where it loses a tag: who made them may have nothing to say here any more."""
+    """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are
+    void where it loses a tag: who made them may have nothing to say here any more."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
         before = known_device(request, connection, identity, device)
