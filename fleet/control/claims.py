@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from fleet.control.catalogue import usable
@@ -13,6 +14,7 @@ from fleet.database.engine import Connection
 from fleet.database.rows import chunks
 from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.decisions import Decision, Offer, Retry, RollBack
+from fleet.rollouts.facts import Reported
 from fleet.rollouts.spec import Spec
 
 
@@ -34,15 +36,46 @@ def carry_out(
     return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
 
 
+def answered(connection: Connection, known: Known, reports: Sequence[Reported]) -> Sequence[Reported]:
+    """Reports of a device by the attempts of this rollout; those of attempts before it answer another one, and are left
+    out."""
+    before = desired.before(connection, known.stored.id, sorted({report.device for report in reports}))
+    found = []
+    for report in reports:
+        earlier = _earlier(before.get(report.device), known.spec.target.sha256) if report.attempt else 0
+        if not 0 < report.attempt <= earlier:
+            found.append(replace(report, attempt=report.attempt - earlier))
+    return found
+
+
+def _earlier(before: Before | None, digest: str) -> int:
+    """How many attempts at the same release a device had before the rollout. They count on in its assignments: a device
+    that rejected it tries it again for a greater number only."""
+    return before.attempt if before and before.digest == digest else 0
+
+
 def _offer(
     connection: Connection, known: Known, offers: Sequence[Offer | Retry], now: datetime, settings: DatabaseSettings
 ) -> None:
     rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
     present = desired.of_devices(connection, [offer.device for offer in offers], slot)
-    before = [_before(rollout, offer.device, present.get(offer.device)) for offer in offers]
-    desired.remember(connection, (entry for entry in before if entry.because != rollout), settings)
+    mine = [device for device, wanted in present.items() if wanted.rollout == rollout]
+    before = desired.before(connection, rollout, mine)
+    new = [offer.device for offer in offers if offer.device not in before]
+    fresh = {device: _before(rollout, device, present.get(device)) for device in new}
+    desired.remember(connection, fresh.values(), settings)
+    before |= fresh
     wanted = (
-        Desired(offer.device, slot, target.path, target.sha256, target.size_bytes, rollout, now, offer.attempt)
+        Desired(
+            offer.device,
+            slot,
+            target.path,
+            target.sha256,
+            target.size_bytes,
+            rollout,
+            now,
+            offer.attempt + _earlier(before[offer.device], target.sha256),
+        )
         for offer in offers
     )
     desired.put(connection, wanted, settings)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from fleet.control.callers import admitted
+from fleet.control.claims import answered
 from fleet.control.door import Door
 from fleet.control.intake_lines import Limits, batches, plain_body
 from fleet.control.reports import (
@@ -138,7 +139,7 @@ class Intake:
         known = self._states.read(connection, rollout.id, self._database.settings)
         self._states.keep(known)
         state, changed = known.state, []
-        for report in reports:
+        for report in answered(connection, known, reports):
             after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
             if self._matters(state.members.get(report.device), after.members.get(report.device), now):
                 state = after

@@ -104,6 +104,35 @@ def test_an_update_from_offer_to_end(talk, rollout) -> None:
     talk.fleet.replayed(rollout)
 
 
+def test_a_device_that_rejected_a_release_is_told_of_a_greater_attempt_by_the_next_rollout(talk) -> None:
+    fleet, names = talk.fleet, talk.join("camera-1", "camera-2", "camera-3")
+    lenient = {"success": {"min_sample": 1, "min_percent": 50}, "abort": {"min_sample": 9, "max_failed_percent": 90}}
+    first = fleet.start(waves=[{"percent": 100}], **lenient)
+    fleet.turn()
+    talk.say(names[0], talk.slot(names[0], "rolled_back"))
+    for name in names[1:]:
+        talk.say(name, talk.slot(name, "committed", **committed(talk.digest)))
+    fleet.turn(1)
+    assert fleet.status(first).value == "finished"
+    second = fleet.start(
+        query="id = camera-1", waves=[{"percent": 100}], retries={"limit": 1, "backoff_s": 1}, **lenient
+    )
+    fleet.turn(1)
+    wanted = fleet.desired(names)
+    assert (wanted[names[0]].rollout, wanted[names[0]].attempt, wanted[names[1]].attempt) == (second, 2, 1)
+    talk.say(names[0], talk.slot(names[0], "rolled_back"))  # of the first attempt: known
+    assert reports(talk, second) == []
+    talk.say(names[0], talk.slot(names[0], "rolled_back", attempt=2))
+    assert reports(talk, second) == [("rolled_back", 1)]
+    fleet.turn(2)
+    assert fleet.desired(names)[names[0]].attempt == 3
+    talk.say(names[0], talk.slot(names[0], "committed", attempt=3, **committed(talk.digest)))
+    fleet.turn(1)
+    assert fleet.status(second).value == "finished"
+    for rollout in (first, second):
+        fleet.replayed(rollout)
+
+
 def test_what_is_said_again_changes_nothing(talk, rollout) -> None:
     lines = [talk.slot("camera-1", "downloading"), talk.slot("camera-1", "probation")]
     for _ in range(3):
