@@ -11,10 +11,11 @@ from litestar.params import FromQuery, QueryParameter
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, scope_of
 from fleet.database import alerts
 from fleet.database.alerts import Alert, State
+from fleet.times import moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from litestar.params import FromQuery
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.audit import Break, Entry
 from fleet.database import audit
+from fleet.times import moment
 
 
 @dataclass(frozen=True, slots=True)

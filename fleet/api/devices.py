@@ -12,13 +12,14 @@ from msgspec import Meta, Struct
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, actor, control_of
-from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
 from fleet.audit import Deed
 from fleet.database import audit, certificates, desired, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.devices import Device, Running, State, Wanted
+from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 

@@ -14,13 +14,14 @@ from msgspec import Meta, Struct
 from fleet.access import Action
 from fleet.api.devices import NumberInPath
 from fleet.api.identity import ACTION, Call, actor, control_of
-from fleet.api.pages import Page, moment
+from fleet.api.pages import Page
 from fleet.api.scope import caller_of, known_device
 from fleet.audit import Deed
 from fleet.database import audit, diagnostics
 from fleet.database.diagnostics import Request
 from fleet.database.engine import Connection
 from fleet.database.errors import AbsentError
+from fleet.times import moment
 
 Part = Literal["doctor", "log", "status", "vitals"]
 PARTS: tuple[Part, ...] = ("doctor", "log", "status", "vitals")

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from fleet.access import Action, Identity
 from fleet.api.devices import Name, NumberInPath, Tags
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page
 from fleet.api.scope import allow_tags, caller_of, scope_of
 from fleet.audit import Deed
 from fleet.database import audit, devices, enrolment
@@ -22,6 +22,7 @@ from fleet.database.engine import Connection
 from fleet.database.enrolment import EnrolmentToken
 from fleet.database.errors import AbsentError, RefusedError
 from fleet.database.settings import DatabaseSettings
+from fleet.times import moment
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 KIND = "efe_"

@@ -10,10 +10,11 @@ from litestar.params import FromQuery
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import caller_of, scope_of
 from fleet.database import events
 from fleet.database.events import StoredEvent
+from fleet.times import moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
 from litestar.params import QueryParameter
@@ -29,8 +28,3 @@ class Page(Generic[T]):
 def page(items: Sequence[T], limit_rows: int, cursor: str) -> Page[T]:
     """`cursor`: of the last of the items. A full page may be followed by an empty one."""
     return Page(items, cursor if len(items) >= limit_rows else None)
-
-
-def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC, microseconds where there are any."""
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None

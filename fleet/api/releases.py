@@ -11,11 +11,12 @@ from litestar.params import FromPath, FromQuery
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.control.catalogue import usable
 from fleet.database import releases
 from fleet.database.errors import AbsentError
 from fleet.database.releases import Known
+from fleet.times import moment
 from gateway.domain.signed_release import target_path
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet.api.pages import moment
 from fleet.control.rollouts_preview import Preview
 from fleet.control.rollouts_record import Known, shown
 from fleet.database.rollouts import StoredRollout
@@ -15,6 +14,7 @@ from fleet.rollouts.schedule import SITE, may_offer, next_opening
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.spec_form import spec_digest, spec_document
 from fleet.rollouts.state import ENDED, NO_WAVE, Member, State, device_counts
+from fleet.times import moment
 
 ZONES_LIMIT = 50
 """Time zones in which the next opening is looked for."""

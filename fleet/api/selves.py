@@ -15,9 +15,9 @@ from msgspec import Meta, Struct
 from fleet.access import Action
 from fleet.api.enrol import chain
 from fleet.api.identity import ACTION, Call, allow_self, control_of
-from fleet.api.pages import moment
 from fleet.control.intake import Acknowledgement
 from fleet.serving.asgi import Scope, peer_of
+from fleet.times import moment
 
 REQUEST_CHARACTERS = 16_384
 NO_STORE = {"cache-control": "no-store"}

@@ -11,13 +11,14 @@ from litestar.params import FromPath, FromQuery
 
 from fleet.access import Action
 from fleet.api.identity import ACTION, Call, control_of
-from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, moment, page
+from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, known_device
 from fleet.database import telemetry
 from fleet.database.engine import Connection
 from fleet.database.errors import RefusedError
 from fleet.database.settings import DatabaseSettings
 from fleet.database.telemetry import Source, StoredRow
+from fleet.times import moment
 
 _CURSOR = re.compile("[0-9]{1,20}")
 

@@ -12,10 +12,11 @@ from msgspec import Meta, Struct
 from fleet.access import Action, Role
 from fleet.api.devices import NumberInPath, Tags
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, moment, page
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.control.tokens import VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
 from fleet.database import tokens
 from fleet.database.tokens import ApiToken
+from fleet.times import moment
 
 Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 

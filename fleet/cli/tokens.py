@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from fleet.access import Role
 from fleet.cli.remote import bounded, client, hand_out, local
 from fleet.client.client import Json, path_of
+from fleet.times import moment
 from gateway.terminal.tables import print_json, print_table
 
 NOTICE_D = 14
@@ -53,7 +54,7 @@ def _made_beside(arguments: argparse.Namespace) -> Json:
         migrate.upgrade(database)
         credential, made = make_token(database, wanted, f"local:{getpass.getuser()}", datetime.now(UTC))
     plain = {"id": made.id, "prefix": made.prefix, "name": made.name, "role": made.role, "tags": sorted(made.tags)}
-    times = {"created": made.created.isoformat(), "expires": made.expires.isoformat()}
+    times = {"created": moment(made.created), "expires": moment(made.expires)}
     return plain | times | {"created_by": made.created_by, "revoked": None, "token": credential.text}
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections import Counter
+from http import HTTPStatus
 from typing import Any
 
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
@@ -109,7 +110,13 @@ class _Answer:
         took_ms = (time.monotonic_ns() - self._began_ns) / 1e6
         number, path = self.named
         words = (number, address, str(caller)[:128], self._scope["method"][:16], path)
-        _access.info("%s %s %s %s %s %d %d bytes %.1f ms", *words, self._status, self._bytes, took_ms)
+        level = logging.DEBUG if self._is_usual(peer.device if peer else "") else logging.INFO
+        _access.log(level, "%s %s %s %s %s %d %d bytes %.1f ms", *words, self._status, self._bytes, took_ms)
+
+    def _is_usual(self, device: str) -> bool:
+        """What a fleet that is fine says all day: it would bury what somebody did, and what was refused."""
+        looked = self._scope["method"] in {"GET", "HEAD"}
+        return 0 < self._status < HTTPStatus.BAD_REQUEST and (looked or bool(device))
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         said = {bytes(name).lower() for name, _ in headers}

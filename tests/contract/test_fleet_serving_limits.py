@@ -263,12 +263,13 @@ async def test_every_answer_bears_a_number_and_headers_that_keep_browsers_safe(t
 
 async def test_the_log_says_who_asked_what_and_no_secret(tmp_path, caplog) -> None:
     camera = device("camera-7")
-    with caplog.at_level(logging.INFO, logger="fleet.access"):
+    with caplog.at_level(logging.DEBUG, logger="fleet.access"):
         async with controlling(tmp_path, tls=True) as controller, controller.client(camera) as client:
             answer = await client.get("/a%0Ab?token=secret", headers={"Authorization": "Bearer secret"})
-    lines = [record.getMessage() for record in caplog.records if record.name == "fleet.access"]
-    assert len(lines) == 1
-    assert lines[0].startswith(f"{answer.headers['x-request-id']} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
+            await client.get("/denied")
+    usual, refused = (record for record in caplog.records if record.name == "fleet.access")
+    assert (usual.levelno, refused.levelno) == (logging.DEBUG, logging.INFO)
+    assert usual.getMessage().startswith(f"{answer.headers['x-request-id']} 127.0.0.1 camera-7 GET /a%0Ab 200 ")
     assert "secret" not in caplog.text
 
 

@@ -90,7 +90,7 @@ def test_who_may_read_what_lies_in_the_folder(tmp_path: Path) -> None:
         *publisher.folder.rglob("*.key"),
         *publisher.folder.glob("fleet.sqlite*"),
     ]
-    public = {publisher.folder / "authority/ca.pem"}
+    public = {publisher.folder / "authority/ca.pem", publisher.folder / "authority/crl.pem"}
     assert {file.suffix for file in private} >= {".pem", ".key", ".sqlite"}
     for file in set(private) - public:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
