@@ -40,6 +40,14 @@ def _events(parser: argparse.ArgumentParser) -> None:
     remote_options(parser)
 
 
+def _alerts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", choices=("pending", "open", "closed"), help="those in this state only")
+    for name in ("rule", "device"):
+        parser.add_argument(f"--{name}", type=named, metavar=name.upper(), help=f"those of this {name} only")
+    limit_option(parser, 100)
+    remote_options(parser)
+
+
 def _audit_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actor", type=named, metavar="WHO", help="what this one did only")
     parser.add_argument("--subject", type=named, metavar="WHAT", help="what was done to this only")
@@ -70,7 +78,7 @@ def _migrate(parser: argparse.ArgumentParser) -> None:
 TELEMETRY = Verb(
     "telemetry",
     "telemetry",
-    "what devices tell of themselves: streams, rows, events",
+    "what devices tell of themselves: streams, rows, events, alerts",
     "  edge-fleet telemetry streams camera-7\n"
     "  edge-fleet telemetry rows camera-7 vitals --follow\n"
     "  edge-fleet telemetry newest camera-7 state --limit 5\n"
@@ -96,6 +104,12 @@ TELEMETRY = Verb(
             "what happened on devices, the newest first",
             "  edge-fleet telemetry events --device camera-7\n  edge-fleet telemetry events --kind rollback --json",
             _events,
+        ),
+        Action(
+            "alerts",
+            "what is wrong in the fleet, and what was, the newest first",
+            "  edge-fleet telemetry alerts --state open",
+            _alerts,
         ),
     ),
 )

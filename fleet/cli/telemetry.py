@@ -22,7 +22,7 @@ AWAY_LIMIT_S = 600.0
 
 def command(arguments: argparse.Namespace) -> int:
     """Carry out one action; its exit code."""
-    chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "events": _events}
+    chosen = {"streams": _streams, "rows": _rows, "newest": _newest, "events": _events, "alerts": _alerts}
     return chosen[arguments.action](arguments)
 
 
@@ -85,8 +85,9 @@ def _follow(arguments: argparse.Namespace, asked: Client, path: str) -> int:
 
 
 def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
-    """Rows after `after`, for good. A controller that is away for a while is waited for. Raises UnreachableError."""
-    answered_s = time.monotonic()
+    """Rows after `after`, for good. A controller that answered and is away for a while is waited for. Raises
+    UnreachableError."""
+    answered_s = -AWAY_LIMIT_S
     while True:
         try:
             for row in asked.pages(path, {"after": after}):
@@ -94,7 +95,7 @@ def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
                 after = _place(row)
             answered_s = time.monotonic()
         except UnreachableError as error:
-            if time.monotonic() - answered_s > AWAY_LIMIT_S:
+            if time.monotonic() - answered_s >= AWAY_LIMIT_S:
                 raise
             print(f"waiting: {error}", file=sys.stderr)
         time.sleep(LOOK_S)
@@ -117,6 +118,20 @@ def _events(arguments: argparse.Namespace) -> int:
         for one in islice(found, arguments.limit)
     ]
     print_table(("at", "device", "event", "slot", "release", "says"), rows)
+    return 0
+
+
+def _alerts(arguments: argparse.Namespace) -> int:
+    query = {name: getattr(arguments, name) for name in ("state", "rule", "device")}
+    found = bounded(client(arguments).pages(path_of("alerts"), query, cursor="before"), arguments.limit)
+    if arguments.json:
+        print_json({"alerts": found})
+        return 0
+    rows = [
+        (local(one["since"]), one["state"], one["rule"], one["device"] or "-", one["subject"], one["summary"])
+        for one in found
+    ]
+    print_table(("since", "state", "alert", "device", "of", "says"), rows)
     return 0
 
 

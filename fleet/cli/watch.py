@@ -43,13 +43,14 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _views(asked: Client, path: str, timeout_s: float | None) -> Iterator[Json]:
-    begun_s = answered_s = time.monotonic()
+    """What never answered is told at once; what answered before is waited for."""
+    begun_s, answered_s = time.monotonic(), -AWAY_LIMIT_S
     while True:
         try:
             yield asked.ask("GET", path)
             answered_s = time.monotonic()
         except UnreachableError as error:
-            if time.monotonic() - answered_s > AWAY_LIMIT_S:
+            if time.monotonic() - answered_s >= AWAY_LIMIT_S:
                 raise
             print(f"waiting: {error}", file=sys.stderr)
         if timeout_s is not None and time.monotonic() - begun_s >= timeout_s:

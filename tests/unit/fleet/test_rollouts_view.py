@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.cli.parser import main
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, WaveRow, bar, headline, line, notes, outcome, wave_rows
+from tests.simulators.controller import free_port
+from tests.simulators.scripted_server import TOKEN, good, scripted
 
 
 def wave(number: int, devices: int = 0, *, opened: bool = True, approved: bool = True, **states: int) -> dict[str, Any]:
@@ -122,3 +125,21 @@ def test_notes_say_what_an_operator_can_do(changes, said) -> None:
 def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
     waits = view(wave(2, 5, committed=5), wave(3, opened=False, approved=False), waiting=9)
     assert notes(waits) == ["the next wave needs approval: edge-fleet rollouts approve-wave r1 3"]
+
+
+def test_watching_waits_for_a_controller_that_is_away_for_a_while(monkeypatch, capsys) -> None:
+    with scripted() as server:
+        server.replies = [good(HALF_WAY), (502, {}, b"bad gateway"), good({**HALF_WAY, "state": "finished"})]
+        monkeypatch.setenv("EDGE_FLEET_URL", server.url)
+        monkeypatch.setenv("EDGE_FLEET_TOKEN", TOKEN)
+        assert main(["rollouts", "watch", "r1"]) == 0
+    said = capsys.readouterr()
+    assert [line.split()[1] for line in said.out.splitlines()] == ["running", "finished"]
+    assert said.err.startswith("waiting: ")
+
+
+def test_watching_never_begins_where_nobody_answers(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("EDGE_FLEET_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("EDGE_FLEET_TOKEN", TOKEN)
+    assert main(["rollouts", "watch", "r1"]) == 3
+    assert "does not answer" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""Every action of every verb says in its help what it does, with examples that can be typed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.operator_parser import OPERATOR_VERBS
+from fleet.cli.parser import PROGRAM
+from gateway.terminal.program import UNREACHABLE, USAGE
+from tests.simulators.controller import free_port
+
+ACTIONLESS = {"migrate"}
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _actions() -> list[tuple[str, argparse.ArgumentParser]]:
+    verbs = dict(_subparsers(PROGRAM.parser()))
+    return [
+        (f"{verb.name} {name}", parser) for verb in OPERATOR_VERBS for name, parser in _subparsers(verbs[verb.name])
+    ]
+
+
+def _examples(parser: argparse.ArgumentParser) -> list[str]:
+    text = (parser.epilog or "").replace("\\\n", " ")
+    return re.findall(r"^  edge-fleet (.+?)(?: +#.*)?$", text, re.MULTILINE)
+
+
+ACTIONS = _actions()
+
+
+def test_all_operator_verbs_but_one_have_actions() -> None:
+    assert {words.split()[0] for words, _ in ACTIONS} == {verb.name for verb in OPERATOR_VERBS} - ACTIONLESS
+
+
+@pytest.mark.parametrize(("words", "parser"), ACTIONS, ids=[words for words, _ in ACTIONS])
+def test_an_action_has_help_with_examples_that_can_be_typed(words: str, parser: argparse.ArgumentParser) -> None:
+    said = parser.format_help()
+    assert "exit codes: 0 fine" in said
+    assert parser.description
+    assert _examples(parser)
+    for line in _examples(parser):
+        assert line.startswith(words)
+        assert words.startswith(PROGRAM.parser().parse_args(shlex.split(line)).module)
+
+
+@pytest.mark.parametrize(("words", "parser"), ACTIONS, ids=[words for words, _ in ACTIONS])
+def test_every_example_is_carried_out_as_far_as_there_is_a_controller(
+    words: str, parser: argparse.ArgumentParser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGE_FLEET_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("EDGE_FLEET_TOKEN", "eft_x")
+    assert "--json" in parser.format_help()
+    for line in _examples(parser):
+        beside = "--dir" in line or words.startswith("backup")
+        assert PROGRAM.main(shlex.split(line)) in ({0, USAGE} if beside or "--spec" in line else {UNREACHABLE}), line
