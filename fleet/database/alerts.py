@@ -34,7 +34,8 @@ class State(enum.StrEnum):
 class Alert:
     """`key` names it for good. `device` "": it is not of one device. `subject`: what of it, such as a slot.
 
-    `since`: when it began; `heard`: the last that was heard of it, not exactly.
+    `since`: when it began; `heard`: the last that was heard of it, not exactly; `calm`: since when it is not so any
+    more, though it is open yet.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Alert:
     closed: datetime | None = None
     summary: str = ""
     evidence: Json = field(default_factory=dict)
+    calm: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

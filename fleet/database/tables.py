@@ -247,6 +247,7 @@ alerts = Table(
     Column("state", Words(NAME_BYTES), nullable=False),
     Column("since", Moment, nullable=False),
     Column("heard", Moment, nullable=False),
+    Column("calm", Moment),
     Column("opened", Moment),
     Column("closed", Moment),
     Column("summary", Words(REASON_BYTES), nullable=False),

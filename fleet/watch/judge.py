@@ -1,12 +1,14 @@
 """Which alerts open and close: readings and rules in, changed alerts out. Pure.
 
-One alert at a time for each rule, device and subject. It opens above a limit and closes at or below a lower one, so
-that what wavers between both is told once.
+One alert at a time for each rule, device and subject. It opens above a limit, and closes once it has been at or below a
+lower one for a while, so that what wavers is told once. What one device says can open only so many: a device that lies
+must not hide others.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -24,13 +26,22 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Opens above `above` once that lasted `for_s`; closes at or below `until`, or when nothing is heard for `lasts_s`
-    (0: it is always heard of)."""
+    """Opens above `above` once that lasted `for_s`; closes `calm_s` after it came to `until` or below, or when nothing
+    is heard for `lasts_s` (0: it is always heard of)."""
 
     above: float
     until: float
     for_s: float = 0.0
     lasts_s: float = 0.0
+    calm_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many alerts may stand, in all and of one device."""
+
+    total: int
+    device: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +79,14 @@ def judge(
     now: datetime,
     *,
     gone: Collection[str] = (),
-    limit: int,
+    limits: Limits,
 ) -> Judged:
     """What changes. `standing`: all that are pending or open; `gone`: devices that are in the fleet no more.
 
     Readings are taken in their order. A reading without a rule has no effect, and an alert without one is closed.
     """
     known = {(alert.rule, alert.device, alert.subject): alert for alert in standing}
-    bench = _Bench(dict(known), rules, limit)
+    bench = _Bench(dict(known), rules, limits)
     for reading in readings:
         if reading.rule in rules and reading.device not in gone:
             bench.hear(reading)
@@ -89,15 +100,16 @@ def judge(
 class _Bench:
     """The alerts while they are judged. `over`: those that closed, whose place may be taken by another."""
 
-    def __init__(self, alerts: dict[Key, Alert], rules: Mapping[str, Rule], limit: int) -> None:
-        self.alerts, self._rules, self._limit = alerts, rules, limit
+    def __init__(self, alerts: dict[Key, Alert], rules: Mapping[str, Rule], limits: Limits) -> None:
+        self.alerts, self._rules, self._limits = alerts, rules, limits
+        self._of_device = Counter(alert.device for alert in alerts.values() if alert.device)
         self.over: list[Alert] = []
         self.left_out = 0
 
     def hear(self, reading: Reading) -> None:
         rule, alert = self._rules[reading.rule], self.alerts.get(reading.key)
         if reading.value <= rule.until:
-            self._end(reading.key, reading.at, f"{reading.rule} is {reading.value:.6g}")
+            self._calm(reading, alert)
         elif reading.value > rule.above:
             self._exceed(rule, reading, alert)
         elif alert is not None:
@@ -111,25 +123,42 @@ class _Bench:
                 self._end(key, now, "the rule is off")
             elif alert.device in gone:
                 self._end(key, now, "the device is not enrolled any more")
+            elif alert.calm is not None and alert.calm > now:  # the clock went back
+                self.alerts[key] = replace(alert, calm=now)
+            elif alert.calm is not None and now - alert.calm >= timedelta(seconds=rule.calm_s):
+                self._end(key, alert.calm)
             elif rule.lasts_s and now - alert.heard >= timedelta(seconds=rule.lasts_s):
                 self._end(key, now, f"nothing was heard of it for {rule.lasts_s:g} s")
 
     def _exceed(self, rule: Rule, reading: Reading, alert: Alert | None) -> None:
         if alert is None:
-            if len(self.alerts) >= self._limit:
+            if not self._has_room(reading.device):
                 self.left_out += 1
                 return
             alert = _begun(reading)
-        alert = _heard(alert, rule, reading.at)
+            self._of_device[reading.device] += 1
+        alert = _heard(alert if alert.calm is None else replace(alert, calm=None), rule, reading.at)
         if alert.state is State.PENDING and reading.at - alert.since >= timedelta(seconds=rule.for_s):
             alert = replace(alert, state=State.OPEN, opened=reading.at, heard=reading.at)
             alert = replace(alert, summary=reading.summary, evidence=dict(reading.evidence))
         self.alerts[reading.key] = alert
 
-    def _end(self, key: Key, at: datetime, because: str) -> None:
-        alert = self.alerts.pop(key, None)
-        if alert is not None and alert.state is State.OPEN:
-            evidence = {**alert.evidence, "closed_because": because}
+    def _has_room(self, device: str) -> bool:
+        mine = self._of_device[device] if device else 0
+        return len(self.alerts) < self._limits.total and mine < self._limits.device
+
+    def _calm(self, reading: Reading, alert: Alert | None) -> None:
+        """What never opened is forgotten at once."""
+        if alert is not None and alert.state is State.PENDING:
+            self._end(reading.key, reading.at)
+        elif alert is not None and alert.calm is None:
+            self.alerts[reading.key] = replace(alert, calm=reading.at)
+
+    def _end(self, key: Key, at: datetime, because: str = "") -> None:
+        alert = self.alerts.pop(key)
+        self._of_device[alert.device] -= 1
+        if alert.state is State.OPEN:
+            evidence = {**alert.evidence, "closed_because": because} if because else alert.evidence
             self.over.append(replace(alert, state=State.CLOSED, closed=at, heard=at, evidence=evidence))
 
 

@@ -15,7 +15,7 @@ from fleet.database.leader import guard
 from fleet.database.tail import Heard, Tail, keep_position, position, tail
 from fleet.watch import readings
 from fleet.watch.gather import Stops, of_certificates, of_silence
-from fleet.watch.judge import Judged, Reading, judge
+from fleet.watch.judge import Judged, Limits, Reading, judge
 from fleet.watch.samples import Samples
 from fleet.watch.settings import AlertSettings
 
@@ -47,6 +47,7 @@ class Watch:
         self._database, self._settings, self._counts = database, settings, counts
         self._sources, self._listeners = sources, listeners
         self._rules = readings.rules(settings)
+        self._limits = Limits(settings.open_limit, settings.device_limit)
         self._samples = Samples(settings.error_min_sample, settings.samples_limit)
         self._stops = Stops(settings.lasts_s)
         self._deep_after: datetime | None = None
@@ -78,7 +79,7 @@ class Watch:
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
         heard = [*said, *readings.told(page.rows, self._samples)]
-        judged = judge(standing, heard, self._rules, now, gone=gone, limit=self._settings.open_limit)
+        judged = judge(standing, heard, self._rules, now, gone=gone, limits=self._limits)
         with self._database.write() as connection:
             guard(connection, fence)
             alerts.drop(connection, judged.dropped)
@@ -125,7 +126,7 @@ class Watch:
         more, self._left_out = judged.left_out - self._left_out, judged.left_out
         if more > 0:
             self._counts[LEFT_OUT] += more
-            _log.warning("%d alerts are not opened: %d are open already", judged.left_out, self._settings.open_limit)
+            _log.warning("%d alerts are not opened: too many are open, of all devices or of one", judged.left_out)
         for alert in judged.changed:
             self._changes += alert.state is not State.PENDING
             _log.info("alert %s, %s: %s", alert.rule, alert.state, alert.summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from fleet.database.tail import Heard
@@ -42,7 +43,7 @@ def rules(settings: AlertSettings) -> Mapping[str, Rule]:
         CLOCK: (settings.clock_s, Rule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
         REPOSITORY: (settings.repository_d, Rule(0.0, 0.0, 0.0, lasts_s)),
     }
-    return {name: rule for name, (on, rule) in known.items() if on}
+    return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
 
 def told(rows: Iterable[Heard], samples: Samples) -> Iterator[Reading]:

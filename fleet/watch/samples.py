@@ -6,11 +6,12 @@ In memory: a restart begins a sample anew, which delays an alert and never inven
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+Counters = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +27,48 @@ class Sample:
         return 100.0 * min(1.0, self.failed / max(self.requests, self.failed, 1))
 
 
+VERSIONS_LIMIT = 64
+"""Of all slots of one device, whatever it says."""
+
+
+@dataclass(slots=True)
+class _Device:
+    """Counters by slot and version as they were told last; requests and failed runs of samples that were begun."""
+
+    counters: OrderedDict[tuple[str, str], Counters] = field(default_factory=OrderedDict)
+    begun: OrderedDict[str, Counters] = field(default_factory=OrderedDict)
+
+
 class Samples:
-    """Versions of slots beyond `limit` are forgotten, the longest silent first."""
+    """Of devices beyond `limit` the longest silent are forgotten; no device can make another's be forgotten sooner."""
 
     def __init__(self, min_sample: int, limit: int) -> None:
         self._min_sample, self._limit = min_sample, limit
-        self._counters: OrderedDict[tuple[str, str, str], tuple[int, int]] = OrderedDict()
-        self._begun: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._devices: OrderedDict[str, _Device] = OrderedDict()
 
-    def take(self, device: str, slot: str, version: str, counters: tuple[int, int]) -> Sample | None:
+    def take(self, device: str, slot: str, version: str, counters: Counters) -> Sample | None:
         """`counters`: requests and failed runs since the daemon started. The sample, where it is complete."""
-        before = self._counters.get((device, slot, version))
-        _keep(self._counters, (device, slot, version), counters, self._limit)
+        known = self._devices.get(device) or _Device()
+        _keep(self._devices, device, known, self._limit)
+        before = known.counters.get((slot, version))
+        _keep(known.counters, (slot, version), counters, VERSIONS_LIMIT)
         if before is None:
             return None
         if counters[0] < before[0] or counters[1] < before[1]:
             before = (0, 0)  # the daemon started anew
-        return self._add((device, slot), counters[0] - before[0], counters[1] - before[1])
+        return self._add(known, slot, counters[0] - before[0], counters[1] - before[1])
 
-    def _add(self, slot: tuple[str, str], requests: int, failed: int) -> Sample | None:
-        begun = self._begun.pop(slot, (0, 0))
+    def _add(self, known: _Device, slot: str, requests: int, failed: int) -> Sample | None:
+        begun = known.begun.pop(slot, (0, 0))
         sample = Sample(begun[0] + requests, begun[1] + failed)
         if max(sample.requests, sample.failed) >= self._min_sample:
             return sample
-        _keep(self._begun, slot, (sample.requests, sample.failed), self._limit)
+        _keep(known.begun, slot, (sample.requests, sample.failed), VERSIONS_LIMIT)
         return None
 
     def __len__(self) -> int:
-        """How many versions of slots are remembered."""
-        return len(self._counters)
+        """How many devices are remembered."""
+        return len(self._devices)
 
 
 def _keep(table: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

@@ -26,12 +26,14 @@ class AlertSettings:
     clock_s: float = 300.0  # how far a device's clock may be ahead
     repository_d: float = 14.0  # a role signed offline that holds no longer than that
     lasts_s: float = 86_400.0  # an alert of which nothing is heard for that long is closed
+    calm_s: float = 120.0  # how long it has to be over before an alert is closed: what wavers is told once
     open_limit: int = 10_000  # at one time; further ones are counted only
+    device_limit: int = 16  # likewise of one device: one that lies must not hide others
     keep_d: float = 90.0  # how long a closed alert is remembered
     keep_limit_rows: int = 100_000  # closed alerts; the oldest go first
     rows_limit: int = 5_000  # of telemetry read at once
     pages_limit: int = 20  # read in one look; the rest waits for the next
-    samples_limit: int = 200_000  # versions of slots whose counters are remembered; the longest silent go first
+    samples_limit: int = 100_000  # devices whose counters are remembered; the longest silent are forgotten first
     url: str = ""  # a webhook; "": alerts are kept, and shown, and sent nowhere
     secret_file: str = ""  # with which messages are signed: whsec_ and base64 (Standard Webhooks), beneath the folder
     timeout_s: float = 15.0  # for the receiver to answer

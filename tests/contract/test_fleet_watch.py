@@ -334,3 +334,30 @@ def test_what_is_open_at_one_time_is_bounded_and_the_rest_counted(database: Data
     fleet.look(after_s=HOUR + 60)
     assert len(fleet.open) == 5
     assert fleet.counts["alerts_left_out"] >= 1
+
+
+def test_a_device_that_lies_and_floods_opens_little_and_hides_nobody(database: Database) -> None:
+    enrolled(database, "liar", "honest")
+    fleet = WatchedFleet(database, calm_s=120.0)
+    fleet.look()
+    for number in range(40):
+        fleet.says("liar", "updates", update("rolled_back") | {"slot": f"slot-{number}"})
+        fleet.says("liar", "updates", update(("committed", "rolled_back")[number % 2]))
+    fleet.says("honest", "updates", update("rolled_back"))
+    fleet.look(after_s=30)
+    assert ("rollback", "honest", "m") in fleet.open
+    assert len(fleet.alerts(None)) == fleet.settings.device_limit + 1
+
+
+def test_what_wavers_is_one_alert(database: Database) -> None:
+    enrolled(database, "a")
+    fleet = WatchedFleet(database, calm_s=120.0)
+    fleet.look()
+    for number in range(10):
+        fleet.says("a", "updates", update(("rolled_back", "committed")[number % 2]))
+        fleet.look(after_s=60)
+        fleet.restart()
+    assert len(fleet.alerts(None)) == len(fleet.open) == 1
+    fleet.look(after_s=120)
+    (over,) = fleet.alerts(State.CLOSED)
+    assert (over.closed, over.evidence["reason"]) == (over.calm, "latency")

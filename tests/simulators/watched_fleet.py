@@ -19,7 +19,9 @@ from fleet.watch.look import Watch
 from fleet.watch.settings import AlertSettings
 from tests.simulators.databases import NOW
 
-SETTINGS = AlertSettings(settle_s=0.0, look_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0)
+SETTINGS = AlertSettings(
+    settle_s=0.0, look_every_s=60.0, silent_s=3_600.0, error_min_sample=10, temperature_s=120.0, calm_s=0.0
+)
 STEP_S = 300.0
 
 

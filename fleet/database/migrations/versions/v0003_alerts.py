@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("since", sa.BigInteger(), nullable=False),
         sa.Column("heard", sa.BigInteger(), nullable=False),
+        sa.Column("calm", sa.BigInteger(), nullable=True),
         sa.Column("opened", sa.BigInteger(), nullable=True),
         sa.Column("closed", sa.BigInteger(), nullable=True),
         sa.Column("summary", sa.Text(), nullable=False),

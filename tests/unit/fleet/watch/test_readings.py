@@ -75,6 +75,14 @@ def test_what_is_remembered_of_counters_is_bounded() -> None:
     assert len(samples) == 10
 
 
+def test_no_device_makes_another_be_forgotten() -> None:
+    samples = Samples(10, 100)
+    samples.take("honest", "m", "1", (100, 0))
+    for number in range(10_000):
+        samples.take("liar", f"slot-{number}", "1", (number, number))
+    assert samples.take("honest", "m", "1", (110, 5)) == Sample(10, 5)
+
+
 def test_an_update_that_was_given_up_comes_with_its_evidence() -> None:
     failure = {"step": "probation", "reason": "latency", "evidence": {"p99_us": 9000, "limit": "x", "nested": {"a": 1}}}
     said = {"slot": "m", "state": "rolled_back", "target": "models/a/m/2/release", "version": "2", "failure": failure}
