@@ -9,7 +9,7 @@ import time
 from fleet.cli.remote import ago, client, local
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import plain, print_json, print_table
 
 LOOK_S = 2.0
 """Between two looks for an answer."""
@@ -70,11 +70,11 @@ def _answer(arguments: argparse.Namespace, found: Json) -> int:
         return 0
     print(f"request {found['id']} to {found['device']}, answered {_outcome(found)}")
     for part, said in (found["answer"] or {}).items():
-        print(f"\n== {part} ==")
+        print(f"\n== {plain(part)} ==")
         if isinstance(said, list) and all(isinstance(line, str) for line in said):
-            print("\n".join(said))
+            print("\n".join(map(plain, said)))
         elif isinstance(said, str):
-            print(said)
+            print(plain(said))
         else:
             print_json(said)
     return 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from fleet.client.client import Access, Client, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import plain
 
 URL_VARIABLE = "EDGE_FLEET_URL"
 CA_VARIABLE = "EDGE_FLEET_CA"
@@ -81,16 +82,16 @@ def target_of(text: str) -> str:
 
 def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
     """A document in one line, name=value; what is empty is left out."""
-    plain = {name: value for name, value in document.items() if value not in (None, "", [], {})}
-    text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in plain.items())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    filled = {name: value for name, value in document.items() if value not in (None, "", [], {})}
+    text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in filled.items())
+    return plain(text if len(text) <= limit else f"{text[: limit - 1]}…")
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
     """Name and value, line by line."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {plain(value)}")
 
 
 def hand_out(secret: str, out: str | None, what: str) -> None:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.terminal.tables import plain
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -100,7 +101,7 @@ class Program:
         return code
 
     def _complain(self, message: str, code: int) -> int:
-        print(f"{self.name}: {' '.join(message.splitlines())}", file=sys.stderr)
+        print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)
         return code
 
 

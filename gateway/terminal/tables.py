@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,18 @@ if TYPE_CHECKING:
 
 WORD_WIDTH = 16
 """Columns no wider than this are never broken over lines."""
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, and what turns the direction of writing (Unicode's UAX 9)."""
+
+
+def plain(text: str) -> str:
+    """What others wrote, with `\\u001b` for what would steer the terminal of whoever reads it."""
+    return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
     """Pretty JSON on standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(plain(json.dumps(value, indent=2, ensure_ascii=False)))  # within strings only: it stays the same JSON
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
@@ -28,7 +36,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
 
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
-    cells = list(rows)
+    cells = [[plain(cell) for cell in row] for row in rows]
     for position, column in enumerate(columns):
         widest = max((cell_len(row[position]) for row in cells), default=0)
         table.add_column(column, overflow="fold", no_wrap=widest <= WORD_WIDTH)
