@@ -1,0 +1,27 @@
+"""How the tests are shared by the processes of `make test`: a file is carried out by one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
+INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
+"""Files with these beginnings share one installation, as long to make as a hundred tests: one process has them all."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """None: as pytest-xdist does it, where something else than files is shared."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "installation" if nodeid.startswith(INSTALLATION) else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
