@@ -9,7 +9,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from fleet.database.engine import adding, alone
+from fleet.database.engine import Insert, adding, alone
 from fleet.database.errors import ConflictError
 from fleet.database.tables import assignments, numbers
 
@@ -34,7 +34,7 @@ class StoredAssignment:
 
 def current(connection: Connection, device: str) -> StoredAssignment | None:
     """The one that holds, also if expired; None: sign one."""
-    row = connection.execute(sa.select(assignments).where(assignments.c.device == device)).one_or_none()
+    row = connection.execute(_CURRENT, {"of": device}).one_or_none()
     return StoredAssignment(*row) if row and row.version > base(connection) else None
 
 
@@ -42,7 +42,7 @@ def next_version(connection: Connection, device: str) -> int:
     """What to sign next, in a `write`. Until its transaction ends no other replica gets a version for this device:
     sign and `put` within it."""
     alone(connection, f"assignment of {device}")
-    last = connection.execute(sa.select(assignments.c.version).where(assignments.c.device == device)).scalar()
+    last = connection.execute(_LAST, {"of": device}).scalar()
     return max(last or 0, base(connection)) + 1
 
 
@@ -50,20 +50,13 @@ def put(connection: Connection, signed: StoredAssignment) -> None:
     """Keep it, before it is handed out. Raises ConflictError where this version or a later one is there already (do
     not hand it out: read the current one), or the device is unknown."""
     values = {name: getattr(signed, name) for name in StoredAssignment.__slots__}
-    add = adding(connection, assignments).values(**values)
-    newer = add.on_conflict_do_update(
-        index_elements=[assignments.c.device],
-        set_={name: add.excluded[name] for name in values if name != "device"},
-        where=assignments.c.version < add.excluded.version,
-    )
-    if signed.version <= base(connection) or connection.execute(newer).rowcount != 1:
+    if signed.version <= base(connection) or connection.execute(_newer(connection), values).rowcount != 1:
         raise ConflictError(f"version {signed.version} of the assignment of {signed.device!r:.140} is given already")
 
 
 def base(connection: Connection) -> int:
     """0 where no backup was ever restored."""
-    found = connection.execute(sa.select(numbers.c.value).where(numbers.c.name == BASE)).scalar()
-    return int(found or 0)
+    return int(connection.execute(_BASE).scalar() or 0)
 
 
 def leap(connection: Connection, by: int) -> int:
@@ -73,3 +66,23 @@ def leap(connection: Connection, by: int) -> int:
     add = adding(connection, numbers).values(name=BASE, value=value)
     connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
     return value
+
+
+_MINE = assignments.c.device == sa.bindparam("of", type_=assignments.c.device.type)
+_CURRENT, _LAST = sa.select(assignments).where(_MINE), sa.select(assignments.c.version).where(_MINE)
+_BASE = sa.select(numbers.c.value).where(numbers.c.name == BASE)
+_NEWER: dict[str, Insert] = {}
+"""By dialect: building it takes longer than carrying it out."""
+
+
+def _newer(connection: Connection) -> Insert:
+    """An INSERT that replaces older versions only."""
+    dialect = connection.dialect.name
+    if dialect not in _NEWER:
+        add = adding(connection, assignments)
+        _NEWER[dialect] = add.on_conflict_do_update(
+            index_elements=[assignments.c.device],
+            set_={name: add.excluded[name] for name in StoredAssignment.__slots__ if name != "device"},
+            where=assignments.c.version < add.excluded.version,
+        )
+    return _NEWER[dialect]
