@@ -12,7 +12,7 @@ from tests.simulators.served_fleet import served_fleet, wait_until
 
 SLOT = "meter-reader"
 SHARES = {"lying": 1.0, "replaying": 1.0, "flooding": 0.5, "failing": 2.0, "silent": 1.0}
-QUICK = {"director": {"poll_s": 2.0, "published_every_s": 0.2}, "scheduler": {"turn_s": 0.2}}
+QUICK = {"director": {"poll_s": 3.0, "published_every_s": 0.2}, "scheduler": {"turn_s": 0.2}}
 SPEC: dict[str, Any] = {
     "name": "meter-reader-2",
     "slot": SLOT,
@@ -31,7 +31,7 @@ def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(tmp_path: Pa
     with served_fleet(tmp_path / "fleet", tables=QUICK) as fleet:
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
-        with playing(fleet, tmp_path, 200, SHARES, "--seconds", "90") as played:
+        with playing(fleet, tmp_path, 200, SHARES, "--seconds", "90", "--keep-alive") as played:
             rollout = fleet.roll_out(played.operator, SPEC)
             found = played.ended(90)
             assert (found["settled"], found["distrusted"]) == (True, 0), found
