@@ -9,7 +9,7 @@ from fleet.cli.diagnose import answers, diagnose
 from fleet.cli.remote import ago, bounded, client, facts, hand_out, local, short, target_of
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import plain, print_json, print_table
 
 COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
@@ -134,7 +134,7 @@ def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
     if arguments.json:
         print_json(device)
     else:
-        print(f"{device['id']}: {words}")
+        print(plain(f"{device['id']}: {words}"))
     return 0
 
 

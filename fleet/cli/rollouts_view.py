@@ -9,6 +9,7 @@ from fleet.cli.remote import local
 from fleet.client.client import Json
 from fleet.rollouts.spec import CANARY, Wave
 from fleet.rollouts.waves import places
+from gateway.terminal.tables import plain
 
 UNDER_WAY = ("offered", "downloading", "probation")
 GAVE_UP = ("failed", "rolled_back", "silent")
@@ -116,7 +117,7 @@ def notes(view: Json) -> list[str]:
     """What an operator should know beside the bars."""
     found = []
     if view["reason"] and view["state"] in {"paused", "aborted"}:
-        found.append(f"{'halted' if view['halted'] else view['state']}: {view['reason']}")
+        found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
     if view["state"] == "paused":
         found.append(f"go on, or end it: edge-fleet rollouts resume {view['id']}, … abort {view['id']}")
     if view["state"] == "running" and view["waiting"] and view["next_opening"] is None:

@@ -12,7 +12,7 @@ from itertools import islice
 from fleet.cli.remote import bounded, client, local, said, short
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import plain, print_json, print_table
 
 LOOK_S = 2.0
 """Between two looks for new rows."""
@@ -97,13 +97,13 @@ def _coming(asked: Client, path: str, after: str) -> Iterator[Json]:
         except UnreachableError as error:
             if time.monotonic() - answered_s >= AWAY_LIMIT_S:
                 raise
-            print(f"waiting: {error}", file=sys.stderr)
+            print(f"waiting: {plain(str(error))}", file=sys.stderr)
         time.sleep(LOOK_S)
 
 
 def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
     for row in rows:
-        line = json.dumps(row) if arguments.json else "  ".join(_row(row))
+        line = json.dumps(row) if arguments.json else plain("  ".join(_row(row)))
         print(line, flush=True)
 
 

@@ -15,6 +15,7 @@ from fleet.cli.remote import client
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, bar, headline, line, notes, outcome, wave_rows
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
+from gateway.terminal.tables import plain
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -52,7 +53,7 @@ def _views(asked: Client, path: str, timeout_s: float | None) -> Iterator[Json]:
         except UnreachableError as error:
             if time.monotonic() - answered_s >= AWAY_LIMIT_S:
                 raise
-            print(f"waiting: {error}", file=sys.stderr)
+            print(f"waiting: {plain(str(error))}", file=sys.stderr)
         if timeout_s is not None and time.monotonic() - begun_s >= timeout_s:
             return
         time.sleep(LOOK_S)

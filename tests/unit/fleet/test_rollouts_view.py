@@ -143,3 +143,8 @@ def test_watching_never_begins_where_nobody_answers(monkeypatch, capsys) -> None
     monkeypatch.setenv("EDGE_FLEET_TOKEN", TOKEN)
     assert main(["rollouts", "watch", "r1"]) == 3
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_what_devices_say_does_not_steer_the_terminal() -> None:
+    (note, _) = notes(view(wave(0), state="paused", reason="\x1b[2J3 of 4 failed\x9b"))
+    assert note == "paused: \\u001b[2J3 of 4 failed\\u009b"
