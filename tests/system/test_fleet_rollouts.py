@@ -4,6 +4,7 @@ that is gone for a while. Nothing is lost, and no device is offered a release tw
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -168,3 +169,27 @@ def test_a_database_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> No
         wait_until(lambda: watched.status(rollout) is Status.FINISHED, 30)
         watched.whole(rollout)
         assert served.replicas[0].end() == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_controller_that_is_killed_again_and_again(kind: str, tmp_path: Path) -> None:
+    """At any moment of its life, while a rollout goes through a wave for each device."""
+    chance = random.Random(11)
+    with place(kind, tmp_path) as url, served_fleet(tmp_path / "fleet", database=url, tables=QUICK) as served:
+        served.repository.add_release(SLOT, "2")
+        watched, replica = Watched(served), served.replicas[0]
+        watched.enrol_all()
+        replica.start()
+        waves = [{"count": 1} for _ in NAMES[1:]] + [{"percent": 100}]
+        rollout = watched.started(0, waves=waves)
+        kills = 0
+        while watched.status(rollout) is not Status.FINISHED:
+            time.sleep(chance.uniform(0.0, 2.0))
+            replica.end(signal.SIGKILL)
+            kills += 1
+            watched.said(rollout)
+            replica.start()
+        print(f"\n{kind}: killed {kills} times")
+        watched.whole(rollout)
