@@ -100,10 +100,8 @@ def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict
 
 def of_device(connection: Connection, device: str) -> DesiredState:
     """The revision is read first: a change that comes between leaves it too low, and so is signed once more."""
-    mine = sa.select(desired_revisions.c.revision).where(desired_revisions.c.device == device)
-    revision = connection.execute(mine).scalar_one_or_none() or 0
-    slots = sa.select(desired).where(desired.c.device == device).order_by(desired.c.slot)
-    return DesiredState(revision, tuple(Desired(*row) for row in connection.execute(slots)))
+    revision = connection.execute(_REVISION, {"of": device}).scalar_one_or_none() or 0
+    return DesiredState(revision, tuple(Desired(*row) for row in connection.execute(_SLOTS, {"of": device})))
 
 
 def of_devices(connection: Connection, devices: Sequence[str], slot: str) -> dict[str, Desired]:
@@ -143,3 +141,9 @@ def _revise(connection: Connection, devices: set[str]) -> None:
     more = {"revision": desired_revisions.c.revision + 1}
     statement = add.on_conflict_do_update(index_elements=[desired_revisions.c.device], set_=more)
     connection.execute(statement, [{"named": device} for device in sorted(devices)])
+
+
+_OF = sa.bindparam("of", type_=desired.c.device.type)
+_REVISION = sa.select(desired_revisions.c.revision).where(desired_revisions.c.device == _OF)
+_SLOTS = sa.select(desired).where(desired.c.device == _OF).order_by(desired.c.slot)
+"""Built once: a director asks them for every assignment."""
