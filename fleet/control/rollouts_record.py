@@ -26,6 +26,8 @@ LIVE = (Status.RUNNING.value, Status.PAUSED.value, RETURNING)
 """Stored states of rollouts in which something may be to be done."""
 STATES_LIMIT = 64
 """Rollouts whose state is kept in memory; those that were not asked for longest go first."""
+MEMBERS_LIMIT = 1_000_000
+"""Devices of all these rollouts together, unless one alone has more; one takes some 500 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,16 @@ class States:
             kept = self._kept.pop(known.stored.id, None)
             newer = kept if kept and kept[1].seq > known.state.seq else (known.spec, known.state)
             self._kept[known.stored.id] = newer
-            while len(self._kept) > STATES_LIMIT:
+            while len(self._kept) > STATES_LIMIT or (len(self._kept) > 1 and self._members() > MEMBERS_LIMIT):
                 self._kept.popitem(last=False)
 
     def forget(self) -> None:
         """All of them: what the database holds may be another one than before."""
         with self._lock:
             self._kept.clear()
+
+    def _members(self) -> int:
+        return sum(len(state.members) for _, state in self._kept.values())
 
     def _at_most(self, stored: StoredRollout) -> tuple[Spec, State]:
         """What is kept, unless the database was put back behind it."""
