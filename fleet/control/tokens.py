@@ -11,7 +11,7 @@ from fleet.access import Role
 from fleet.audit import Deed
 from fleet.database import audit, tokens
 from fleet.database.credentials import Credential, new_credential
-from fleet.database.engine import Connection, Database
+from fleet.database.engine import Connection, Database, alone
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tokens import ApiToken
@@ -22,6 +22,8 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
 VALIDITY_D = 90.0
 """Of a new token, where nothing else is said."""
 VALIDITY_LIMIT_D = 3660.0
+ALONE = "tokens are named and revoked"
+"""Two admins who revoke each other at the same time do so one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ def make_token(database: Database, wanted: WantedToken, by: str, now: datetime) 
         raise RefusedError(f"a token holds for up to {VALIDITY_LIMIT_D:g} days, not {wanted.validity_d:g}")
     credential, expires = new_credential(KIND), now + timedelta(days=wanted.validity_d)
     with database.write() as connection:
+        alone(connection, ALONE)
         if any(token.name == wanted.name for token in holding(connection, database.settings, now)):
             raise ConflictError(f"a token named {wanted.name!r} holds already: the audit log tells them apart by name")
         given = {"name": wanted.name, "role": wanted.role, "tags": wanted.tags, "expires": expires}
@@ -62,6 +65,7 @@ def revoke_token(database: Database, number: int, by: str, now: datetime, *, las
     """It opens nothing any more. Raises AbsentError; ConflictError for the last token that can make others, which goes
     only where `last` says so."""
     with database.write() as connection:
+        alone(connection, ALONE)
         found = find_token(connection, database.settings, number)
         left = [token for token in holding(connection, database.settings, now) if _governs(token)]
         if not last and [token.id for token in left] == [number]:
