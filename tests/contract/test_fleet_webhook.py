@@ -16,6 +16,7 @@ from standardwebhooks import Webhook as Verifier
 from fleet.database import alerts
 from fleet.database.alerts import Alert, State
 from fleet.database.engine import Database
+from fleet.database.errors import AwayError
 from fleet.watch.message import read_secret
 from fleet.watch.settings import AlertSettings
 from fleet.watch.webhook import Webhook
@@ -170,3 +171,28 @@ def test_what_nobody_took_for_days_is_dropped_and_counted(database: Database) ->
         sender.turn(3_601)
         assert (len(receiver.posted), sender.waiting()) == (1, 0)
         assert sender.counts["webhook_dropped"] == 1
+
+
+def test_where_the_database_goes_away_after_a_message_arrived_it_comes_again(database: Database) -> None:
+    with receiving() as receiver:
+        sender = Sender(database, receiver.url)
+        opened(database, 1)
+        sender.database = _Failing(database)  # type: ignore[assignment]
+        sender.restart()
+        with pytest.raises(AwayError):
+            sender.turn()
+        sender.database = database
+        sender.restart()
+        sender.turn()
+        assert ids(receiver) == ["0001-opened"] * 2
+        assert len({posted.content for posted in receiver.posted}) == 1
+
+
+class _Failing:
+    """Can be read, and is away whenever somebody would write."""
+
+    def __init__(self, database: Database) -> None:
+        self.read = database.read
+
+    def write(self) -> None:
+        raise AwayError("the database is away", 5.0)
