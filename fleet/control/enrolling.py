@@ -78,10 +78,12 @@ class Enrolling:
             with self._database.read() as connection:
                 self._admit(connection, asked, name, digest, now)  # who is refused costs no write
             with self._database.write() as connection:
-                return self._enrolled(connection, asked, name, digest, now)
+                made = self._enrolled(connection, asked, name, digest, now)
         except RequestError as error:
             self._counts[f"enrolment_refused_{error.fault.value}"] += 1
             raise
+        self._counts["enrolled"] += 1
+        return made
 
     def renew(self, serial: str, request_pem: bytes, now: datetime) -> DeviceCertificate:
         """Another certificate for the device that shows this one, for another key. The one that it shows holds until
@@ -138,7 +140,6 @@ class Enrolling:
         details = {"by": let_in.by, "certificate": made.serial, "agent": asked.agent, "again": let_in.again}
         details |= {"token": let_in.token.id} if let_in.token else {"serial": asked.serial}
         audit.append(connection, Deed(f"device:{device}", "devices.enrol", device, details), now)
-        self._counts["enrolled"] += 1
         return made
 
     def _renewing(self, connection: Connection, serial: str, digest: str, now: datetime) -> str:

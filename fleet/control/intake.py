@@ -24,7 +24,7 @@ from fleet.control.reports import (
     slot_report,
     update_event,
 )
-from fleet.control.rollouts_record import LIVE, States, new_fact
+from fleet.control.rollouts_record import LIVE, Known, States, new_fact
 from fleet.control.settings import IntakeSettings
 from fleet.database import devices, events, rollouts, telemetry
 from fleet.database.engine import Connection, Database
@@ -69,8 +69,11 @@ class Intake:
             row_bytes = self._database.settings.telemetry.row_limit_bytes
             found = batches(content, Limits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
             self._check(found)
+            counted = Counter[str]()
             with self._database.write() as connection:
-                return self._stored(connection, device, found, now)
+                said = self._stored(connection, device, found, now, counted)
+            self._counts.update(counted)  # only of what is on the disk
+            return said
 
     def _check(self, found: Sequence[Batch]) -> None:
         """The bound of one batch is that of a request."""
@@ -79,7 +82,7 @@ class Intake:
             raise RequestError(Fault.TOO_LARGE, f"more than {limit} rows at once; send fewer")
 
     def _stored(
-        self, connection: Connection, device: str, found: Sequence[Batch], now: datetime
+        self, connection: Connection, device: str, found: Sequence[Batch], now: datetime, counted: Counter[str]
     ) -> list[Acknowledgement]:
         said: list[Acknowledgement] = []
         fresh: dict[str, list[Row]] = {}
@@ -87,18 +90,18 @@ class Intake:
             answer = telemetry.receive(connection, device, batch, now, self._database.settings.telemetry)
             said.append(Acknowledgement(batch.stream, batch.boot_epoch, answer.contiguous))
             fresh.setdefault(batch.stream, []).extend(answer.fresh)
-            self._counts["telemetry_rows"] += answer.stored
+            counted["telemetry_rows"] += answer.stored
             for reason, count in answer.left.items():
-                self._counts[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
-        self._heard(connection, device, fresh.get(STATE, ()), fresh.get(UPDATES, ()), now)
+                counted[f"telemetry_left_{reason.replace(' ', '_').replace(',', '')}"] += count
+        state, updates = fresh.get(STATE, ()), fresh.get(UPDATES, ())
+        if state or updates:
+            counted.update(self._heard(connection, device, state, updates, now))
         return said
 
     def _heard(
         self, connection: Connection, device: str, state: Sequence[Row], updates: Sequence[Row], now: datetime
-    ) -> None:
-        """What new rows say: of the device, of its slots, of updates that ended."""
-        if not state and not updates:
-            return
+    ) -> Counter[str]:
+        """What new rows say: of the device, of its slots, of updates that ended. Reports by what became of them."""
         slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
         self._describe(connection, device, state, slots)
         said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
@@ -106,8 +109,11 @@ class Intake:
         reports = [(slot, report) for slot, report in said if slot and report]
         concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
         self._record_events(connection, device, updates, concerned, now)
-        for rollout in concerned:
+        recorded = sum(
             self._record(connection, rollout, [report for slot, report in reports if slot == rollout.slot], now)
+            for rollout in concerned
+        )
+        return Counter({"reports_recorded": recorded, "reports_without_effect": max(0, len(reports) - recorded)})
 
     def _describe(self, connection: Connection, device: str, state: Sequence[Row], slots: Iterable[SlotReport]) -> None:
         latest = {one.slot: one.running for one in slots}
@@ -134,24 +140,30 @@ class Intake:
     # ---- facts -------------------------------------------------------------------------------------------------------
     def _record(
         self, connection: Connection, rollout: StoredRollout, reports: Sequence[Reported], now: datetime
-    ) -> None:
-        """Of these the ones that change something, in their order."""
+    ) -> int:
+        """Of these reports of one device the ones that change something, in their order; how many."""
         known = self._states.read(connection, rollout.id, self._database.settings)
         self._states.keep(known)
-        state, changed = known.state, []
-        for report in answered(connection, known, reports):
-            after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
-            if self._matters(state.members.get(report.device), after.members.get(report.device), now):
-                state = after
-                changed.append(report)
+        changed = self._changing(known, answered(connection, known, reports), now)
         if changed:
             facts = [new_fact(now, report) for report in changed]
             rollouts.record(connection, rollout.id, facts, self._database.settings)
-            self._counts["reports_recorded"] += len(changed)
-        self._counts["reports_without_effect"] += len(reports) - len(changed)
+        return len(changed)
 
-    def _matters(self, before: Member | None, after: Member | None, now: datetime) -> bool:
-        if before is None or after is None or before == after:
+    def _changing(self, known: Known, reports: Sequence[Reported], now: datetime) -> list[Reported]:
+        """Held against the one device alone: a fold copies the table of devices, and some devices report a lot."""
+        mine = {report.device: known.state.members.get(report.device) for report in reports}
+        state = replace(known.state, members={device: member for device, member in mine.items() if member})
+        changed = []
+        for report in reports if state.members else ():
+            after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
+            if self._matters(state.members[report.device], after.members[report.device], now):
+                state = after
+                changed.append(report)
+        return changed
+
+    def _matters(self, before: Member, after: Member, now: datetime) -> bool:
+        if before == after:
             return False
         goes_on = before.state is after.state and before.state in IN_FLIGHT
         return not goes_on or now - before.heard_at >= timedelta(seconds=self._settings.heard_every_s)
