@@ -136,6 +136,17 @@ def _replayed(admin: Operator, rollout: str) -> None:
     assert re.search(rf"{rollout} +│ meter-reader-2 +│ acme/meter-reader/2", admin.run("rollouts", "list")[1])
 
 
+def test_who_approves_sees_what_and_says_yes(admin) -> None:
+    rollout = created(admin, "--target", "acme/meter-reader/3", "--query", "tag = nobody", "--rollback", "forced")
+    code, said = admin.looked("rollouts", "approve", rollout, typed="n\n")
+    assert (code, "nothing was approved" in said) == (1, True)
+    code, said = admin.looked("rollouts", "approve", rollout, typed="yes\n")
+    assert code == 0
+    for words in ("acme/meter-reader/3 into the slot", "tag = nobody", "all go back by themselves", "approve this?"):
+        assert words in said
+    assert admin.told("rollouts", "show", rollout)["state"] == "approved"
+
+
 def test_what_fails_halts_and_watching_ends_with_1(controller, admin) -> None:
     with playing(controller, admin, "bad", 6, "--failing", "100"):
         until(lambda: len(admin.told("devices", "list", "--tag", "bad")["devices"]) == 6, "nobody enrolled")

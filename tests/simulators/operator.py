@@ -57,8 +57,8 @@ class Operator:
             self._command(words), cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True
         )
 
-    def looked(self, *words: str | Path, columns: int = 80) -> tuple[int, str]:
-        """Exit code, and all that a terminal of so many columns got."""
+    def looked(self, *words: str | Path, columns: int = 80, typed: str = "") -> tuple[int, str]:
+        """Exit code, and all that a terminal of so many columns got. `typed`: what the operator answers."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {name: text for name, text in self.environment.items() if name != "COLUMNS"} | {"TERM": "xterm"}
@@ -66,6 +66,7 @@ class Operator:
             self._command(words), cwd=ROOT, env=environment, stdin=slave, stdout=slave, stderr=slave
         )
         os.close(slave)
+        os.write(master, typed.encode())
         try:
             said = _all_of(master)
             return process.wait(PATIENCE_S), said
