@@ -168,6 +168,13 @@ def test_under_its_hardening_it_may_still_ask_whether_the_clock_is_right(seen: d
     assert {line["reason"] for line in polled} == {"believed"}
 
 
+def test_under_its_hardening_it_may_read_the_logs_that_an_operator_asks_for(seen: dict[str, str]) -> None:
+    assert seen["fleet.reads"].strip() == "0", seen["errors"]
+    for unit, said in json.loads(seen["fleet.lines"]).items():
+        assert "problem" not in said, (unit, said)
+        assert any('"component"' in line for line in said["lines"])
+
+
 def test_a_gateway_that_begins_anew_needs_neither_agent_nor_fleet(seen: dict[str, str]) -> None:
     assert seen["fleet.restart"].strip() == "0"
     assert json.loads(seen["fleet.infer.again"])["outputs"] == json.loads(seen["fleet.infer"])["outputs"]

@@ -31,6 +31,24 @@ infers > fleet.infer
 grep VmRSS "/proc/$(asks_agent MainPID)/status" > fleet.memory
 stat -c '%U:%G %a %F' /run/edge-gateway/control.sock > fleet.socket
 
+# What an operator who asks would be told of both logs, read under the unit's own hardening.
+cat > reads.py <<'PYTHON'
+import json
+
+from gateway.agent.last_lines import last_lines
+from gateway.agent.settings import DiagnosticsSettings
+
+settings = DiagnosticsSettings()
+print(json.dumps({unit: last_lines(unit, settings) for unit in settings.log_units}))
+PYTHON
+python=$(dirname "$(readlink -f "$(command -v edge-agent)")")/python
+reading="s|^ExecStart=.*|ExecStart=$python $PWD/reads.py|; s|^Type=.*|Type=oneshot|"
+sed "$reading; /^Restart/d; /^ExecReload/d; s|^\[Service\]|&\nStandardOutput=truncate:$PWD/fleet.lines|" \
+    "$(asks_agent FragmentPath)" > /run/systemd/system/reads.service
+systemctl daemon-reload
+systemctl start reads.service
+echo $? > fleet.reads
+
 # By hand, as root: beside the unit, which sleeps, and without it.
 edge-agent sync --json > fleet.sync.beside
 echo $? > fleet.sync.beside.rc
