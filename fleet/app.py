@@ -15,7 +15,7 @@ from securesystemslib.signer import Signer
 
 from fleet.api.application import application
 from fleet.authority.ca import Authority
-from fleet.authority.folder import open_authority
+from fleet.authority.folder import CERTIFICATE_FILE, open_authority
 from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
@@ -32,7 +32,7 @@ from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import States
 from fleet.control.scheduler import Scheduler
 from fleet.control.worker import Worker
-from fleet.database import migrate
+from fleet.database import certificates, migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
 from fleet.database.seen import Seen
@@ -72,9 +72,9 @@ class Controller:
     def __init__(self, origin: Origin) -> None:
         """Opens and migrates the database. Raises ConfigurationError, OSError, AwayError."""
         self._origin, config = origin, origin.config
-        authority = open_authority(origin.folder / AUTHORITY_FOLDER, origin.clock(), config.authority)
         database = open_database(read_place(config.database.url, origin.folder), config.database)
         migrate.upgrade(database)
+        authority = _authority(origin, database)
         self.control = _control(origin, authority, database)
         self._shown = _shown(origin, authority) if config.listen.tls else None
         self._pair = self._shown(origin.clock()) if self._shown else None
@@ -133,6 +133,20 @@ class Controller:
                 self._pair = pair
         except (ConfigurationError, RequestError) as error:
             _log.warning("the port goes on with its old certificate: %s", error)
+
+
+def _authority(origin: Origin, database: Database) -> Authority:
+    """Made where there is none yet, and nobody has a certificate of another. Raises ConfigurationError, OSError,
+    AwayError."""
+    folder = origin.folder / AUTHORITY_FOLDER
+    if not (folder / CERTIFICATE_FILE).exists():
+        with database.read() as connection:
+            known = certificates.any_known(connection)
+        if known:
+            problem = f"holds no {CERTIFICATE_FILE}, and devices have certificates of a CA that is not here"
+            remedy = "put ca.key and ca.pem there, from a backup or from where another replica runs"
+            raise ConfigurationError(f"{problem}; {remedy}", file=str(folder))
+    return open_authority(folder, origin.clock(), origin.config.authority)
 
 
 def _shown(origin: Origin, authority: Authority) -> Shown:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import check_above_zero
+
+VALIDITY_LIMIT_D = 36_500.0
+"""A hundred years: X.509 knows no time beyond 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,6 @@ class AuthoritySettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        for name in ("validity_d", "authority_validity_d", "server_validity_d", "request_limit_bytes"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError("must be above 0", table="authority", key=name)
+        days = ("validity_d", "authority_validity_d", "server_validity_d")
+        check_above_zero(self, "authority", *days, high=VALIDITY_LIMIT_D)
+        check_above_zero(self, "authority", "request_limit_bytes")

@@ -16,6 +16,7 @@ from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
+from gateway.domain.errors import ConfigurationError
 
 LINE = "%(levelname)s %(name)s: %(message)s"
 
@@ -26,6 +27,8 @@ def command(arguments: argparse.Namespace) -> int:
     for quiet in ("alembic", "urllib3", "tuf"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
     folder = Path(arguments.dir)
+    if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
+        raise ConfigurationError("is no folder; --dir names the publisher's: edge-fleet repo init", file=str(folder))
     origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
     asyncio.run(_serve(Controller(origin)))
     return 0

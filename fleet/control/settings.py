@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import check_above_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class DirectorSettings:
     signing_wait_s: float = 1.0  # how long one of them waits for its turn before that
     enrolment_token_h: float = 24.0  # how long a new enrolment token may be used, where nothing else is said
     certificates_per_day: int = 24  # that one device is given at most
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        check_above_zero(self, "director", "poll_s", "signings_at_once", "enrolment_token_h", "certificates_per_day")
+        check_above_zero(self, "director", "renew_share", high=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,11 @@ class IntakeSettings:
     answer_limit_bytes: int = 1_048_576  # 1 MiB: of one answer to diagnostics, unpacked
     diagnostics_validity_h: float = 24.0  # how long a device may take to answer
 
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        sizes = ("inventory_limit_bytes", "telemetry_limit_bytes", "telemetry_unpacked_bytes", "answer_limit_bytes")
+        check_above_zero(self, "intake", *sizes, "lines_limit", "sources_limit", "at_once", "diagnostics_validity_h")
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
@@ -45,6 +56,10 @@ class SchedulerSettings:
     revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
     devices_per_turn: int = 1_000  # whose membership is asked for at a time; all come round
     zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        check_above_zero(self, "scheduler", "turn_s", "revocations_every_s", "devices_per_turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ class ChoresSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
+        check_above_zero(self, "chores", "turn_s", "revocation_list_h", "sweep_limit_s")
         if not 0 < self.publish_share < 1:
             raise ConfigurationError("must be between 0 and 1", table="chores", key="publish_share")
 

@@ -39,6 +39,11 @@ def find(connection: Connection, serial: str) -> Certificate | None:
     return Certificate(*row) if row else None
 
 
+def any_known(connection: Connection) -> bool:
+    """Whether anybody was ever given one that is remembered."""
+    return connection.execute(sa.select(certificates.c.serial).limit(1)).first() is not None
+
+
 def of_device(connection: Connection, device: str, settings: DatabaseSettings) -> tuple[Certificate, ...]:
     """The newest first."""
     statement = sa.select(certificates).where(certificates.c.device == device)

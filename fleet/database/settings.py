@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.domain.settings import VAST
+from gateway.domain.settings import VAST, check_above_zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,11 @@ class TelemetrySettings:
     device_limit_bytes: int = 16_777_216  # 16 MiB: of one device; its oldest rows go first
     total_limit_bytes: int = field(default=17_179_869_184, metadata=VAST)  # 16 GiB: of all devices; likewise
     sweep_rows: int = 5_000  # that one transaction of the sweep removes
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        bounds = ("batch_limit_rows", "row_limit_bytes", "streams_limit", "boots_limit", "window_rows", "spans_limit")
+        check_above_zero(self, "database.telemetry", *bounds, "age_limit_d", "sweep_rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,9 @@ class DatabaseSettings:
     dump_timeout_s: float = 3_600.0  # for pg_dump and pg_restore
     restore_leap: int = 1_000_000  # added to assignment versions by a restore: devices refuse what they saw before
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError. SQLAlchemy takes no connections for any number of them."""
+        bounds = ("connections", "page_limit_rows", "facts_limit_rows", "releases_limit", "events_limit_rows")
+        check_above_zero(self, "database", *bounds, "diagnostics_open_limit", "diagnostics_limit", "tokens_limit")
+        check_above_zero(self, "database", "enrolments_limit", "lease_s", "dump_timeout_s")

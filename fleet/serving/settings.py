@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass, field
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.settings import check_above_zero
 
 FORMS = ("pem", "xfcc", "rfc9440")
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,10 @@ class RateSettings:
     refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
     tracked_limit: int = 100_000  # devices and addresses remembered, each; the longest silent are forgotten first
 
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        check_above_zero(self, "serve.rates", "device_burst", "address_burst", "tracked_limit")
+
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
@@ -57,6 +74,12 @@ class ListenSettings:
             raise ConfigurationError("names no address", table="listen", key="addresses")
         if bool(self.certificate) != bool(self.key):
             raise ConfigurationError("certificate and key come together", table="listen", key="certificate")
+        for name in self.names:
+            if not (_HOST.fullmatch(name) or _is_address(name)):
+                problem = f"{name!r:.80} is no host name in ASCII (IDNA: xn--…) and no address"
+                raise ConfigurationError(problem, table="listen", key="names")
+        if self.url and not _URL.fullmatch(self.url):
+            raise ConfigurationError(f"must be https://HOST[:PORT], not {self.url!r:.80}", table="listen", key="url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +103,9 @@ class ServingSettings:
     unix_socket_mode: int = 0o660  # of UNIX sockets; proxies need to be of the group
     rates: RateSettings = field(default_factory=RateSettings)
     proxy: ProxySettings = field(default_factory=ProxySettings)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        bounds = ("max_connections", "max_connections_per_address", "max_requests", "max_header_bytes")
+        check_above_zero(self, "serve", *bounds, "max_body_bytes", "max_buffered_bytes", "send_piece_bytes")
+        check_above_zero(self, "serve", "handshake_timeout_s", "header_timeout_s", "body_timeout_s", "write_timeout_s")

@@ -53,6 +53,15 @@ def read_settings(settings: type[S], table: Table) -> S:
         table.refuse(error.key, error.problem)
 
 
+def check_above_zero(settings: object, table: str, *names: str, high: float = NUMBER_LIMIT) -> None:
+    """For a dataclass' `__post_init__`: these fields are above 0 and at most `high`. Raises ConfigurationError."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 0 < value <= high:
+            limit = f" and at most {high:.15g}" if high < NUMBER_LIMIT else ""
+            raise ConfigurationError(f"must be above 0{limit}, not {value:g}", table=table, key=name)
+
+
 def _value(kind: Any, key: str, table: Table, high: int) -> Any:
     if isinstance(kind, types.UnionType):
         return _value(_not_none(kind), key, table, high) or None  # "" is how a text that is not set may be written
