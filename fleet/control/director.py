@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from securesystemslib.signer import Signer
 
@@ -40,6 +40,9 @@ BARRED = "release-barred"
 """Kind of the event: what a device is to run may not be assigned."""
 ASKED = "+diagnostics"
 """Of a basis, where the assignment says that a request for diagnostics waits."""
+
+CLOCKS_APART = timedelta(hours=1)
+"""Replicas' clocks may be; a greater difference is a clock that was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Director:
 
     # ---- whether what was signed still stands ------------------------------------------------------------------------
     def _stands(self, polled: Polled, publication: Publication, now: datetime) -> bool:
-        if not polled.version or polled.revision != polled.signed_revision:
+        if polled.issued is None or polled.revision != polled.signed_revision or _was_ahead(polled.issued, now):
             return False
         return polled.basis == _basis(publication, polled) and now < self._renewal(polled)
 
@@ -159,7 +162,7 @@ class Director:
     def _as_wanted(self, standing: StoredAssignment, revision: int, basis: str, now: datetime) -> bool:
         """Another replica, or this device's own question a moment ago, has signed it meanwhile."""
         age, life = now - standing.issued, standing.expires - standing.issued
-        young = age < life * self._settings.renew_share * 0.75
+        young = age < life * self._settings.renew_share * 0.75 and not _was_ahead(standing.issued, now)
         return standing.revision == revision and standing.basis == basis and young
 
     def _document(
@@ -205,6 +208,11 @@ class Director:
             for signer in signers:
                 add_signature(metadata, signer)
         return metadata.to_bytes()
+
+
+def _was_ahead(issued: datetime, now: datetime) -> bool:
+    """The clock was set back since: what was signed then would hold for too long."""
+    return issued > now + CLOCKS_APART
 
 
 def _chosen(connection: Connection, publication: Publication, device: str, wanted: Sequence[Desired]) -> Slots:

@@ -118,6 +118,17 @@ def test_it_is_signed_anew_before_half_of_its_life_is_over(running, name) -> Non
         assert client.get(PATH, headers={"if-none-match": first.headers["etag"]}).status_code == 200
 
 
+def test_what_was_signed_by_a_clock_that_was_wrong_is_signed_anew(running, name) -> None:
+    with running.device_client(running.enrolled(name)) as client:
+        with ahead(running, timedelta(days=60)):
+            first = client.get(PATH)
+        found = believed(running, client.get(PATH, headers={"if-none-match": first.headers["etag"]}), name)
+        assert (found.version, found.expires < running.clock() + timedelta(hours=25)) == (2, True)
+        assert believed(running, client.get(PATH), name).version == 2
+        with ahead(running, timedelta(minutes=-4)):
+            assert believed(running, client.get(PATH), name).version == 2, "another replica's clock"
+
+
 def test_a_request_for_diagnostics_is_told_until_it_is_answered(running, name) -> None:
     made, now, settings = running.enrolled(name), running.clock(), running.control.database.settings
     with running.device_client(made) as client:
