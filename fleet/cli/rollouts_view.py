@@ -119,7 +119,7 @@ def notes(view: Json) -> list[str]:
     if view["reason"] and view["state"] in {"paused", "aborted"}:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
     if view["state"] == "paused":
-        found.append(f"go on, or end it: edge-fleet rollouts resume {view['id']}, … abort {view['id']}")
+        found.append(f"go on: edge-fleet rollouts resume {view['id']} (or abort)")
     if view["state"] == "running" and view["waiting"] and view["next_opening"] is None:
         found.append("no window opens any more")
     if view["state"] == "draft":
@@ -128,7 +128,7 @@ def notes(view: Json) -> list[str]:
         found.append(f"approved: edge-fleet rollouts start {view['id']}")
     waits = next((one for one in view["waves"] if not one["opened"]), None)
     if view["state"] == "running" and waits and not waits["approved"]:
-        found.append(f"the next wave needs approval: edge-fleet rollouts approve-wave {view['id']} {waits['wave']}")
+        found.append(f"the next wave waits: edge-fleet rollouts approve-wave {view['id']} {waits['wave']}")
     return found
 
 

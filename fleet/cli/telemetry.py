@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from fleet.cli.remote import bounded, client, local, said, short
 from fleet.client.client import Client, Json, path_of
@@ -18,6 +17,7 @@ LOOK_S = 2.0
 """Between two looks for new rows."""
 AWAY_LIMIT_S = 600.0
 """So long a controller may be away while its rows are followed."""
+ELSEWHERE = frozenset({"attempt", "began", "changed", "release", "slot", "step", "target", "version"})
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -113,12 +113,18 @@ def _events(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"events": found})
         return 0
-    rows = [
-        (local(one["at"]), one["device"], one["kind"], one["slot"], short(one["target"]), said(one["document"]))
-        for one in islice(found, arguments.limit)
-    ]
-    print_table(("at", "device", "event", "slot", "release", "says"), rows)
+    rows = [(local(one["at"]), one["device"], one["kind"], _happened(one)) for one in found]
+    print_table(("at", "device", "event", "what"), rows)
     return 0
+
+
+def _happened(one: Json) -> str:
+    """Such as "acme/meter-reader/2: 3 of 40 runs failed". What stands elsewhere in the event is left out."""
+    document = {name: value for name, value in one["document"].items() if name not in ELSEWHERE}
+    reason = document.pop("reason", "")
+    words = f"{reason}; {said(document)}".strip("; ") if isinstance(reason, str) else said(one["document"])
+    about = short(one["target"]) or one["slot"]
+    return ": ".join(part for part in (about, words) if part)
 
 
 def _alerts(arguments: argparse.Namespace) -> int:

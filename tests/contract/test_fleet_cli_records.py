@@ -30,7 +30,14 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
         with running.control.database.write() as connection:
             now, settings = running.clock(), running.control.database.settings
             happened = Event(
-                "camera", "k", now, "rollback", "reader", "models/acme/reader/2/release", "", {"why": "heat"}
+                "camera",
+                "k",
+                now,
+                "rollback",
+                "reader",
+                "models/acme/reader/2/release",
+                "",
+                {"why": "heat", "reason": "too hot", "began": "now"},
             )
             events.record(connection, [happened], now, settings)
         yield running
@@ -58,7 +65,7 @@ def test_what_a_device_told(admin) -> None:
     assert [row["seq"] for row in admin.told("telemetry", "rows", "camera", "vitals", "--after", "1.1")["rows"]] == [2]
     assert [row["seq"] for row in admin.told("telemetry", "newest", "camera", "vitals")["rows"]] == [2]
     code, out, _ = admin.run("telemetry", "events", "--kind", "rollback")
-    assert re.search(r"camera +│ rollback │ reader │ acme/reader/2 │ why=heat", out)
+    assert re.search(r"camera +│ rollback │ acme/reader/2: too hot; why=heat", out)
     code, _, err = admin.run("telemetry", "rows", "camera", "vitals", "--after", "x")
     assert (code, "is no BOOT_EPOCH.SEQ" in err) == (2, True)
 

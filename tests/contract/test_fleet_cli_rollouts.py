@@ -109,7 +109,7 @@ def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
     out, err = watching.communicate(timeout=120)
     assert (watching.returncode, err) == (0, "")
     lines = out.splitlines()
-    assert any("the next wave needs approval" in line for line in lines)
+    assert any("the next wave waits: edge-fleet rollouts approve-wave" in line for line in lines)
     assert f"finished · wave 2 of 2 · {DEVICES} of {DEVICES} devices committed" in lines[-1]
     assert len(lines) == len(set(lines))
     _watched_again(admin, rollout)

@@ -124,7 +124,7 @@ def test_notes_say_what_an_operator_can_do(changes, said) -> None:
 
 def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
     waits = view(wave(2, 5, committed=5), wave(3, opened=False, approved=False), waiting=9)
-    assert notes(waits) == ["the next wave needs approval: edge-fleet rollouts approve-wave r1 3"]
+    assert notes(waits) == ["the next wave waits: edge-fleet rollouts approve-wave r1 3"]
 
 
 def test_watching_waits_for_a_controller_that_is_away_for_a_while(monkeypatch, capsys) -> None:
