@@ -122,12 +122,14 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
     FencedError."""
     settings, began_s = control.database.settings, time.monotonic()
     while time.monotonic() - began_s < control.settings.chores.sweep_limit_s:
+        with control.database.read() as connection:
+            due = sweep.due(connection, now, settings.telemetry)
         with control.database.write() as connection:
             guard(connection, fence)
-            if sweep.sweep(connection, now, settings.telemetry):
-                continue
-            events.sweep(connection, now, settings)
-            return True
+            if not due:
+                events.sweep(connection, now, settings)
+                return True
+            sweep.sweep(connection, now, settings.telemetry)
     return False
 
 

@@ -17,6 +17,15 @@ from fleet.database.settings import TelemetrySettings
 from fleet.database.tables import telemetry, telemetry_sources
 
 
+def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> bool:
+    """Whether `sweep` would remove anything: asked in a read, which nobody who writes has to wait for."""
+    oldest = now - timedelta(days=settings.age_limit_d)
+    old = sa.select(telemetry.c.source).where(telemetry.c.received < oldest).limit(1)
+    if connection.execute(old).first() is not None or _worst(connection, settings) is not None:
+        return True
+    return kept_bytes(connection) > settings.total_limit_bytes
+
+
 def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) -> int:
     """Remove at most `sweep_rows` rows that are too many or too old; how many. Call again until it is 0."""
     alone(connection, "telemetry is swept")
@@ -30,16 +39,21 @@ def kept_bytes(connection: Connection) -> int:
 
 
 def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
-    """Of the device that is furthest above its limit."""
-    used = sa.func.sum(telemetry_sources.c.bytes)
-    devices = sa.select(telemetry_sources.c.device, used).group_by(telemetry_sources.c.device)
-    worst = devices.having(used > settings.device_limit_bytes).order_by(used.desc()).limit(1)
-    found = connection.execute(worst).one_or_none()
+    found = _worst(connection, settings)
     if found is None:
         return 0
     device, size_bytes = found
     mine = _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
-    return _remove(connection, mine, int(size_bytes) - settings.device_limit_bytes)
+    return _remove(connection, mine, size_bytes - settings.device_limit_bytes)
+
+
+def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, int] | None:
+    """The device that is furthest above its limit, and what is kept of it."""
+    used = sa.func.sum(telemetry_sources.c.bytes)
+    devices = sa.select(telemetry_sources.c.device, used).group_by(telemetry_sources.c.device)
+    worst = devices.having(used > settings.device_limit_bytes).order_by(used.desc()).limit(1)
+    found = connection.execute(worst).one_or_none()
+    return None if found is None else (str(found[0]), int(found[1]))
 
 
 def _sweep_total(connection: Connection, settings: TelemetrySettings) -> int:

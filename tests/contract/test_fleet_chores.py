@@ -122,7 +122,7 @@ def test_old_telemetry_goes_all_of_it_in_one_turn(house: House) -> None:
 def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(house: House) -> None:
     house.certified("01", house.now + DAY)
     rows(house, first=1, count=30)
-    chores = replace(house.control.settings.chores, sweep_limit_s=0.0)
+    chores = replace(house.control.settings.chores, sweep_limit_s=1e-9)
     control = replace(house.control, settings=replace(house.control.settings, chores=chores))
     slow = Chores(control, house.chores.fence)
     slow.turn(house.now + 11 * DAY)
