@@ -282,7 +282,7 @@ def test_requests_and_answers_are_bounded(database: Database) -> None:
     enrolled(database, "camera-1")
     limits = DatabaseSettings(diagnostics_open_limit=2, diagnostics_limit=3)
     numbers = [ask(database, limits=limits), ask(database, limits=limits)]
-    with pytest.raises(RefusedError, match="2 requests wait"):
+    with pytest.raises(ConflictError, match="2 requests wait"):
         ask(database, limits=limits)
     for _ in range(3):
         with database.write() as connection:
