@@ -33,7 +33,7 @@ class IntakeSettings:
 
     inventory_limit_bytes: int = 262_144  # of one inventory, unpacked
     telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it travels
-    telemetry_unpacked_bytes: int = 8_388_608  # 8 MiB: of one request, unpacked
+    telemetry_unpacked_bytes: int = 2_097_152  # 2 MiB: of one request, unpacked; parsed it may take 25 times as much
     lines_limit: int = 2_000  # of one request of telemetry: records and gaps
     sources_limit: int = 64  # streams and boots that one request speaks of
     at_once: int = 8  # requests of telemetry that are stored at one time; further ones are told to come again

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fleet.authority.certificate import DeviceCertificate, device_certificate
+from fleet.authority.certificate import device_certificate
 from fleet.config import FleetConfig
 from fleet.database import desired, enrolment
 from fleet.database.credentials import new_credential
@@ -103,6 +103,3 @@ def tell(client: httpx.Client, *lines: Mapping[str, Any], body: bytes | None = N
     headers = {"content-encoding": "gzip", "content-type": "application/x-ndjson"}
     content = packed(*lines) if body is None else body
     return client.post("/v1/self/telemetry", content=content, headers=headers)
-
-
-__all__ = ["DeviceCertificate"]
