@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from fleet.control.callers import admitted
+from fleet.control.door import Door
 from fleet.control.intake_lines import document_of, plain_body
 from fleet.control.reports import name
 from fleet.control.settings import IntakeSettings
@@ -35,14 +37,15 @@ class Inventories:
 
     def __init__(self, database: Database, settings: IntakeSettings) -> None:
         self._database, self._settings = database, settings
+        self._door = Door(settings.at_once, settings.wait_s)
 
     def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
-        """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE."""
+        """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE, OVERLOADED."""
         device = self._device(serial, now)
-        document = document_of(plain_body(body, encoding, self._settings.inventory_limit_bytes))
-        with self._database.write() as connection:
+        with self._read(serial, body, encoding, self._settings.inventory_limit_bytes) as document:
             kinds = accelerators(document.get("accelerators"))
-            devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
+            with self._database.write() as connection:
+                devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
 
     def asked(self, serial: str, now: datetime) -> list[Asked]:
         """Requests that wait for this device, the oldest first."""
@@ -52,14 +55,23 @@ class Inventories:
         return [Asked(one.id, _parts(one.wanted.get(WANTED)), one.expires) for one in waiting]
 
     def answered(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
-        """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND; ConflictError for a second one."""
+        """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND, OVERLOADED; ConflictError for a second
+        one."""
         device = self._device(serial, now)
-        document = document_of(plain_body(body, encoding, self._settings.answer_limit_bytes))
-        number, answer = document.get("id"), document.get("answer")
-        if type(number) is not int or not isinstance(answer, dict):
-            raise RequestError(Fault.INVALID, 'an answer is {"id": NUMBER, "answer": {…}}')
-        with self._database.write() as connection:
-            diagnostics.answer(connection, number, device, answer, now)
+        with self._read(serial, body, encoding, self._settings.answer_limit_bytes) as document:
+            number, answer = document.get("id"), document.get("answer")
+            if type(number) is not int or not isinstance(answer, dict):
+                raise RequestError(Fault.INVALID, 'an answer is {"id": NUMBER, "answer": {…}}')
+            with self._database.write() as connection:
+                diagnostics.answer(connection, number, device, answer, now)
+
+    @contextmanager
+    def _read(self, serial: str, body: bytes, encoding: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
+        """A document; parsed it takes many times what it does as text, so not all of them at once."""
+        with self._door.entered(serial) as free:
+            if not free:
+                raise RequestError(Fault.OVERLOADED, "many devices, or this one, send just now; send it again later")
+            yield document_of(plain_body(body, encoding, limit_bytes))
 
     def _device(self, serial: str, now: datetime) -> str:
         with self._database.glance() as connection:

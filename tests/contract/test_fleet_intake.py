@@ -220,6 +220,14 @@ def test_what_is_no_inventory_is_refused(client) -> None:
     assert client.put("/v1/self/inventory", content=bomb, headers=GZIP).status_code == 413
 
 
+def test_inventories_wait_for_each_other_too(running, name) -> None:
+    made, inventories = running.enrolled(name), running.control.inventories
+    serial = made.certificate.serial
+    with inventories._door.entered(serial), pytest.raises(Exception, match="again later"):
+        inventories.keep(serial, b"{}", "", running.clock())
+    inventories.keep(serial, b"{}", "", running.clock())
+
+
 def test_an_answer_that_nobody_asked_for_is_refused(client) -> None:
     for body in ({"id": 1, "answer": {}}, {"id": 2**62, "answer": {}}):
         assert client.post("/v1/self/diagnostics", json=body).status_code == 404
