@@ -15,6 +15,7 @@ from fleet.database.engine import Connection, Database, alone
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tokens import ApiToken
+from fleet.times import moment
 
 KIND = "eft_"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
@@ -55,7 +56,7 @@ def make_token(database: Database, wanted: WantedToken, by: str, now: datetime) 
             "name": wanted.name,
             "role": wanted.role,
             "tags": sorted(wanted.tags),
-            "expires": expires.isoformat(),
+            "expires": moment(expires),
         }
         audit.append(connection, Deed(by, "tokens.create", str(number), details), now)
         return credential, find_token(connection, database.settings, number)
