@@ -1,0 +1,102 @@
+"""What verbs print of a controller's answers: times, releases, documents; and the warning of a last admin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fleet.cli.parser import main
+from fleet.cli.remote import ago, bounded, local, said, short, target_of
+from tests.simulators.scripted_server import TOKEN, Scripted, good, scripted
+
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    with scripted() as running:
+        monkeypatch.setenv("EDGE_FLEET_URL", running.url)
+        monkeypatch.setenv("EDGE_FLEET_TOKEN", TOKEN)
+        yield running
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "now"),
+        (59, "now"),
+        (60, "1 min ago"),
+        (119, "1 min ago"),
+        (120, "2 min ago"),
+        (7199, "120 min ago"),
+        (7200, "2 h ago"),
+        (172_800, "2 d ago"),
+        (8_640_000, "100 d ago"),
+    ],
+)
+def test_how_long_ago(seconds, words) -> None:
+    assert ago((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == words
+
+
+def test_no_time_is_said() -> None:
+    assert (ago(None), local(None)) == ("never", "-")
+
+
+@pytest.mark.usefixtures("berlin")
+def test_times_are_those_of_who_looks() -> None:
+    assert local("2027-07-01T23:30:00Z") == "2027-07-02 01:30"
+    assert local("2027-01-01T23:30:00.123456Z") == "2027-01-02 00:30"
+
+
+@pytest.mark.parametrize("name", ["acme/meter-reader/2", ""])
+def test_a_release_has_a_short_name(name) -> None:
+    assert short(target_of(name)) == name
+    assert target_of(target_of(name)) == target_of(name)
+
+
+def test_a_document_in_a_line() -> None:
+    assert said({"b": 1, "a": "x y", "no": None, "nothing": "", "none": [], "zero": 0}) == "b=1 a=x y zero=0"
+    assert said({"x": {"y": [1]}}) == 'x={"y": [1]}'
+    assert (len(said({"x": "y" * 999})), said({"x": "\x1b[2J"})) == (160, "x=\\u001b[2J")
+
+
+def test_a_list_is_cut_where_it_says_so(capsys) -> None:
+    assert bounded(({"n": number} for number in range(9)), 2) == [{"n": 0}, {"n": 1}]
+    assert "the first 2; --limit N shows more" in capsys.readouterr().err
+    assert len(bounded(({"n": number} for number in range(2)), 2)) == 2
+    assert capsys.readouterr().err == ""
+
+
+def token(number: int, days: float, **changes: Any) -> dict[str, Any]:
+    expires = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+    made = {"id": number, "prefix": "eft_x", "name": f"t{number}", "role": "admin", "tags": [], "revoked": None}
+    return {**made, "expires": expires, "created": expires, "created_by": "x", **changes}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "warned"),
+    [
+        ([token(1, 3)], True),
+        ([token(1, 3), token(2, 30)], False),
+        ([token(1, 3), token(2, 30, tags=["pilot"]), token(3, 30, role="viewer")], True),
+        ([token(1, 3), token(2, 30, revoked="2027-01-01T00:00:00Z")], True),
+        ([token(1, 30)], False),
+    ],
+)
+def test_the_end_of_the_last_admin_is_announced(server, capsys, tokens, warned) -> None:
+    server.replies = [good({"items": tokens, "next": None})]
+    assert main(["tokens", "list"]) == 0
+    assert ("the last admin token for all devices ends" in capsys.readouterr().out) == warned
