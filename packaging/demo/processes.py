@@ -92,7 +92,9 @@ class Broker(Process):
         if program is None:
             raise SystemExit("mosquitto is missing: sudo apt-get install mosquitto")
         config = folder / "mosquitto.conf"
-        config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
+        )
         super().__init__([program, "-c", str(config)], folder / "mosquitto.log")
 
     def __enter__(self) -> Self:

@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "store": {"keep_free_bytes": 0},
 }
 """Short: a test waits for all of them."""
-TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 6.0\n"
+TRIALS = "[trial]\nmeasure_s = 0.02\nnice = 0\ndeadline_s = 15.0\n"
 ONE_VARIANT = "onnx-int8"
 PAUSE_S = 0.005
 """Between two requests of the client that asks throughout: agent and daemon share a small machine with it."""

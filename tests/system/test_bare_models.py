@@ -11,7 +11,7 @@ import tritonclient.http as over_http
 
 from gateway.domain.tensor import Datatype
 from tests.simulators import models
-from tests.simulators.daemon import COMMAND, ROOT, running
+from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
 
 FILES = ("model.onnx", "model.tflite", "model.xml")
 RUNTIMES = {"model.onnx": "onnx", "model.tflite": "litert", "model.xml": "openvino"}
@@ -47,7 +47,8 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gateway(library, tmp_path_factory, state):
-    with running(tmp_path_factory.mktemp("gateway"), models=library, state=state) as daemon:
+    config = f"{QUIET}{SHORT_TRIALS}[limits]\nready_within_s = 50.0\n"  # of twenty models, however busy this machine is
+    with running(tmp_path_factory.mktemp("gateway"), models=library, state=state, config=config) as daemon:
         yield daemon
 
 
