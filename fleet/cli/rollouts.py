@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from fleet.cli.remote import ago, bounded, client, facts, local, short
 from fleet.cli.replay import replay
@@ -60,7 +61,7 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     ]
     print()
     print_table(("wave", "opened", "devices", "committed", "states"), rows)
-    for note in notes(view):
+    for note in notes(view, datetime.now(UTC)):
         print(note)
     return 0
 
@@ -131,7 +132,7 @@ def _said(arguments: argparse.Namespace, view: Json) -> int:
         print_json(view)
         return 0
     print(f"{view['id']}: {headline(view)}")
-    for note in notes(view):
+    for note in notes(view, datetime.now(UTC)):
         print(note)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from fleet.cli.remote import local
 from fleet.client.client import Json
@@ -13,6 +14,8 @@ from gateway.terminal.tables import plain
 
 UNDER_WAY = ("offered", "downloading", "probation")
 GAVE_UP = ("failed", "rolled_back", "silent")
+SOON = timedelta(minutes=1)
+"""An opening that is no further away is now, by another clock."""
 DONE, COMING, LOST, FREE = "█", "▒", "x", "·"
 """Told apart without colours, too."""
 
@@ -113,15 +116,15 @@ def _wave_of(view: Json) -> str:
     return "canary" if view["wave"] == CANARY else f"wave {view['wave']} of {len(view['spec']['waves'])}"
 
 
-def notes(view: Json) -> list[str]:
+def notes(view: Json, now: datetime) -> list[str]:
     """What an operator should know beside the bars."""
     found = []
     if view["reason"] and view["state"] in {"paused", "aborted"}:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
     if view["state"] == "paused":
         found.append(f"go on: edge-fleet rollouts resume {view['id']} (or abort)")
-    if view["state"] == "running" and view["waiting"] and view["next_opening"] is None:
-        found.append("no window opens any more")
+    if view["state"] == "running" and view["waiting"]:
+        found += _opening(view["next_opening"], now)
     if view["state"] == "draft":
         found.append(f"a draft: edge-fleet rollouts approve {view['id']}")
     if view["state"] == "approved":
@@ -132,11 +135,18 @@ def notes(view: Json) -> list[str]:
     return found
 
 
-def line(view: Json) -> str:
+def _opening(at: str | None, now: datetime) -> list[str]:
+    """Outside the windows and in blackouts all wait."""
+    if at is None:
+        return ["no window opens any more"]
+    return [f"nobody is offered anything before {local(at)}"] if datetime.fromisoformat(at) > now + SOON else []
+
+
+def line(view: Json, now: datetime) -> str:
     """All of it in one line, for logs."""
     rows = [row for row in wave_rows(view) if row.opened]
     waves = "; ".join(f"{row.label}: {row.states or 'nobody yet'}" for row in rows)
-    return " | ".join(part for part in (headline(view), waves, *notes(view)) if part)
+    return " | ".join(part for part in (headline(view), waves, *notes(view, now)) if part)
 
 
 def outcome(view: Json) -> int | None:
@@ -146,8 +156,3 @@ def outcome(view: Json) -> int | None:
         return 0
     stopped = view["state"] == "paused" and bool(view["halted"] or view["evidence"])
     return 1 if stopped or view["state"] == "aborted" else None
-
-
-def opening(view: Json) -> str:
-    """When devices that wait may be offered something, where that is not now."""
-    return local(view["next_opening"]) if view["next_opening"] else "-"

@@ -80,10 +80,12 @@ def _lines(*, as_json: bool) -> Show:
 
     def show(view: Json) -> None:
         nonlocal last
-        said = json.dumps(view) if as_json else line(view)
-        if said != last:
-            last = said
-            print(said if as_json else f"{datetime.now(UTC).astimezone():%H:%M:%S} {said}", flush=True)
+        now = datetime.now(UTC)
+        said = line(view, now)
+        seen = json.dumps({**view, "next_opening": None}) if as_json else said  # which is now, and again now
+        if seen != last:
+            last = seen
+            print(json.dumps(view) if as_json else f"{now.astimezone():%H:%M:%S} {said}", flush=True)
 
     return show
 
@@ -107,5 +109,5 @@ def picture(view: Json, width: int) -> Group:
         count = f"{row.committed}/{row.expected}" if row.expected else "-"
         table.add_row(Text(row.label, "bold" if row.opened else "dim"), filled, count, Text(row.states))
     title = Text(f"{view['name']} {view['id']}", "bold")
-    said = [Text(note, "bold yellow") for note in notes(view)]
+    said = [Text(note, "bold yellow") for note in notes(view, datetime.now(UTC))]
     return Group(title, Text(headline(view)), table, *said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.cli.parser import main
+from fleet.cli.remote import local
 from fleet.cli.rollouts_view import COMING, DONE, FREE, LOST, WaveRow, bar, headline, line, notes, outcome, wave_rows
 from tests.simulators.controller import free_port
 from tests.simulators.scripted_server import TOKEN, good, scripted
@@ -36,6 +38,7 @@ def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
 
 
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
 HALF_WAY = view(
     wave(0, 2, committed=2),
     wave(1, 3, committed=1, probation=1, rolled_back=1),
@@ -64,7 +67,7 @@ def test_waves_say_how_many_they_will_be() -> None:
 
 def test_one_line_for_a_log() -> None:
     assert headline(HALF_WAY) == "running · wave 1 of 3 · 3 of 50 devices committed, 1 gave up"
-    assert line(HALF_WAY) == (
+    assert line(HALF_WAY, NOW) == (
         "running · wave 1 of 3 · 3 of 50 devices committed, 1 gave up"
         " | canary: 2 committed; 1. 10 %: 1 committed, 1 probation, 1 rolled back"
     )
@@ -116,15 +119,16 @@ def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
         ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
         ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
         ({"waiting": 3, "next_opening": None}, "no window opens any more"),
+        ({"waiting": 3, "next_opening": "2027-01-01T12:00:00Z"}, f"before {local('2027-01-01T12:00:00Z')}"),
     ],
 )
 def test_notes_say_what_an_operator_can_do(changes, said) -> None:
-    assert said in notes(view(wave(0), **changes))
+    assert any(said in note for note in notes(view(wave(0), **changes), NOW))
 
 
 def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
     waits = view(wave(2, 5, committed=5), wave(3, opened=False, approved=False), waiting=9)
-    assert notes(waits) == ["the next wave waits: edge-fleet rollouts approve-wave r1 3"]
+    assert notes(waits, NOW) == ["the next wave waits: edge-fleet rollouts approve-wave r1 3"]
 
 
 def test_watching_waits_for_a_controller_that_is_away_for_a_while(monkeypatch, capsys) -> None:
@@ -146,5 +150,5 @@ def test_watching_never_begins_where_nobody_answers(monkeypatch, capsys) -> None
 
 
 def test_what_devices_say_does_not_steer_the_terminal() -> None:
-    (note, _) = notes(view(wave(0), state="paused", reason="\x1b[2J3 of 4 failed\x9b"))
+    (note, _) = notes(view(wave(0), state="paused", reason="\x1b[2J3 of 4 failed\x9b"), NOW)
     assert note == "paused: \\u001b[2J3 of 4 failed\\u009b"
