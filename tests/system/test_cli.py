@@ -121,9 +121,15 @@ def test_config_check_names_file_table_key_and_line(cli, tmp_path, text, said):
     assert said in done.stdout.decode()
     if said.startswith(":"):
         assert done.stdout.decode().startswith(f"{file}{said}")
+
+
+@pytest.mark.parametrize(("text", "code"), [("[limits]\nqueues = 3\n", 2), ("[http]\nlisten = ['0.0.0.0:80']\n", 0)])
+def test_what_is_wrong_with_a_file_ends_those_that_need_it(cli, tmp_path, text, code):
+    file = tmp_path / "edge.toml"
+    file.write_text(text)
     checked = told(cli("config", "check", str(file), "--json"), 1)
     assert (checked["file"], checked["ok"]) == (str(file), False)
-    assert cli("probe", "--config", str(file)).returncode == (0 if "0.0.0.0" in text or "tls" in text else 2)
+    assert cli("probe", "--config", str(file)).returncode == code
 
 
 def test_config_check_of_a_good_file(cli, gateway):
