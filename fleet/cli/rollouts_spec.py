@@ -29,7 +29,8 @@ def specification(arguments: argparse.Namespace) -> Json:
         raise ConfigurationError("which release? --target OWNER/MODEL/VERSION, or a file with --spec")
     document |= _plain(arguments)
     _sections(document, arguments)
-    named = document["target"]["path"] if isinstance(document["target"], dict) else document["target"]
+    target = document["target"]
+    named = target.get("path", "") if isinstance(target, dict) else target
     _, model, version, *_ = [*short(str(named)).split("/"), "", ""]
     document.setdefault("slot", model)
     document.setdefault("name", f"{document['slot']}-{version}")
@@ -55,9 +56,11 @@ def _sections(document: Json, arguments: argparse.Namespace) -> None:
     )
     for name, default, said in sections:
         given = {key: value for key, value in said.items() if value is not None}
-        section = {**(document.get(name) or default), **given}
-        if section:
-            document[name] = section
+        section = document.get(name) or default
+        if not isinstance(section, dict):
+            raise ConfigurationError(f"{name} must be a table", file=arguments.spec)
+        if section or given:
+            document[name] = {**section, **given}
 
 
 def _from_file(file: Path) -> Json:

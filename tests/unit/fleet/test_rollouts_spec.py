@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.cli.parser import PROGRAM
 from fleet.cli.rollouts_options import duration, waves
@@ -149,3 +151,23 @@ def test_an_approver_is_shown_everything_that_binds(tmp_path: Path) -> None:
         "after a halt: all go back by themselves",
     ):
         assert said in shown
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["path", "min_sample", "x"]), inner),
+    max_leaves=4,
+)
+KEYS = st.sampled_from(["target", "slot", "name", "query", "waves", "canary", "success", "abort", "retries", "odd"])
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=6))
+def test_whatever_a_file_holds_is_sent_or_refused(tmp_path_factory, held) -> None:
+    file = tmp_path_factory.getbasetemp() / "held.json"
+    file.write_text(json.dumps(held))
+    try:
+        said = document("--spec", str(file), "--failed-sample", "3")
+    except ConfigurationError:
+        return
+    assert said["abort"]["min_sample"] == 3
+    assert set(held) <= set(said)
