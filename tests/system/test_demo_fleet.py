@@ -58,7 +58,7 @@ def test_all_of_it_happens_and_nothing_is_left_running(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("words", ["keys new carol", "enrol localhost", "joins", "call every gateway"])
+@pytest.mark.parametrize("words", ["keys new carol", "edge-agent enrol", "joins", "call every gateway"])
 def test_an_interrupted_demo_leaves_nothing_behind(folder: Path, words: str) -> None:
     process = started(folder)
     assert process.stdout
@@ -68,6 +68,8 @@ def test_an_interrupted_demo_leaves_nothing_behind(folder: Path, words: str) -> 
         if words in line:
             process.send_signal(signal.SIGINT)
             break
+    else:
+        pytest.fail(f"it never came to {words!r}: {told}")
     told += process.communicate()[0]
     assert process.returncode == 128 + signal.SIGINT, told
     assert "Traceback" not in told
