@@ -76,6 +76,11 @@ def _create(arguments: argparse.Namespace) -> int:
     return _print(arguments, view)
 
 
+def _revise(arguments: argparse.Namespace) -> int:
+    path = path_of("rollouts", arguments.rollout)
+    return _print(arguments, client(arguments).ask("PUT", path, body=specification(arguments)))
+
+
 def _preview(arguments: argparse.Namespace) -> int:
     found = client(arguments).ask("POST", path_of("rollouts", "preview"), body=specification(arguments))
     if arguments.json:
@@ -162,6 +167,7 @@ def _devices(arguments: argparse.Namespace) -> int:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "create": _create,
+    "revise": _revise,
     "list": _list,
     "show": _show,
     "preview": _preview,

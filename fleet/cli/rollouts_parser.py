@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, actions, limit_option, positive, remote_options
+from fleet.cli.options import Action, Options, actions, limit_option, positive, remote_options
 from fleet.cli.rollouts_options import WAVES, duration, waves
 from gateway.terminal.program import Verb, named
 
@@ -61,6 +61,11 @@ def _create(parser: argparse.ArgumentParser) -> None:
     _spec(parser)
     parser.add_argument("--start", action="store_true", help="approve and start it at once")
     remote_options(parser)
+
+
+def _revise(parser: argparse.ArgumentParser) -> None:
+    _one(parser)
+    _spec(parser)
 
 
 def _preview(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +130,7 @@ RELEASES = Verb(
 )
 
 
-def _simple(name: str, what: str, options=_one, example: str = "") -> Action:  # type: ignore[no-untyped-def]
+def _simple(name: str, what: str, options: Options = _one, example: str = "") -> Action:
     return Action(name, what, f"  edge-fleet rollouts {name} r261121-114500-a1b2c3{example}", options)
 
 
@@ -147,6 +152,7 @@ ROLLOUTS = Verb(
             "      --canary 2 --waves 5%,25%!,100% --soak 2h --rollback forced",
             _create,
         ),
+        _simple("revise", "another specification for a draft", _revise, " --spec meter-reader-2.toml"),
         Action(
             "preview",
             "what a specification would reach; nothing is created",

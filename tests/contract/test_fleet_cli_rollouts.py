@@ -138,13 +138,16 @@ def _replayed(admin: Operator, rollout: str) -> None:
 
 def test_who_approves_sees_what_and_says_yes(admin) -> None:
     rollout = created(admin, "--target", "acme/meter-reader/3", "--query", "tag = nobody", "--rollback", "forced")
+    revised = ("--target", "acme/meter-reader/3", "--query", "tag = none", "--rollback", "forced")
+    assert admin.told("rollouts", "revise", rollout, *revised)["spec"]["query"] == "tag = none"
     code, said = admin.looked("rollouts", "approve", rollout, typed="n\n")
     assert (code, "nothing was approved" in said) == (1, True)
     code, said = admin.looked("rollouts", "approve", rollout, typed="yes\n")
     assert code == 0
-    for words in ("acme/meter-reader/3 into the slot", "tag = nobody", "all go back by themselves", "approve this?"):
+    for words in ("acme/meter-reader/3 into the slot", "tag = none", "all go back by themselves", "approve this?"):
         assert words in said
     assert admin.told("rollouts", "show", rollout)["state"] == "approved"
+    assert admin.run("rollouts", "revise", rollout, *revised)[0] == 1
 
 
 def test_what_fails_halts_and_watching_ends_with_1(controller, admin) -> None:
