@@ -19,6 +19,7 @@ from securesystemslib.signer import Signer
 
 from fleet.assignments import next_assignment
 from fleet.control.callers import admitted
+from fleet.control.director_before import by_hand
 from fleet.control.director_published import Publication, Publications
 from fleet.control.door import Door
 from fleet.control.settings import DirectorSettings
@@ -38,6 +39,8 @@ from gateway.trust.settings import DEFAULTS
 
 BARRED = "release-barred"
 """Kind of the event: what a device is to run may not be assigned."""
+FIRST = 1
+"""Version of the first assignment that a device gets of a controller that was never restored."""
 ASKED = "+diagnostics"
 """Of a basis, where the assignment says that a request for diagnostics waits."""
 
@@ -134,8 +137,13 @@ class Director:
     def _signed(self, polled: Polled, now: datetime, nonce: str) -> StoredAssignment:
         publication = self._publications.fresh()
         signers = self._keys(publication)
+        before = None if polled.version else by_hand(self._publications.workspace, publication, polled.device)
         with self._database.write() as connection:
             version = assignments.next_version(connection, polled.device)
+            if version > FIRST:
+                before = None
+            elif before:
+                version = before.adopt(connection, now, self._database.settings)
             wanted = desired.of_device(connection, polled.device)
             basis = _basis(publication, polled)
             standing = assignments.current(connection, polled.device)
@@ -156,6 +164,8 @@ class Director:
             )
             assignments.put(connection, signed)
             events.record(connection, _events(polled.device, slots, now), now, self._database.settings)
+            if before:
+                before.note(connection, now)
         self._counts["assignments_signed"] += 1
         return signed
 

@@ -92,6 +92,11 @@ class Publications:
         self._mark: Any = None
         self._looked_s = self._judged_s = float("-inf")
 
+    @property
+    def workspace(self) -> Workspace:
+        """What is read."""
+        return self._workspace
+
     def current(self) -> Publication:
         """At most `published_every_s` old; while one thread reads it anew, others go by what was known. Raises
         RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError."""

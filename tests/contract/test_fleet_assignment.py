@@ -15,7 +15,7 @@ import pytest
 
 from fleet.config import FleetConfig
 from fleet.control.director import BARRED, Director
-from fleet.database import assignments, certificates, desired, devices, diagnostics, events
+from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events
 from fleet.database.certificates import Certificate
 from fleet.database.devices import Running
 from fleet.roles import DIRECTOR
@@ -145,6 +145,35 @@ def test_a_request_for_diagnostics_is_told_until_it_is_answered(running, name) -
         assert client.post("/v1/self/diagnostics", json=answer | {"id": 10**6}).status_code == 404
         assert client.get("/v1/self/diagnostics").json() == {"requests": []}
         assert not believed(running, client.get(PATH), name).diagnostics
+
+
+def test_a_device_goes_on_from_what_it_was_assigned_by_hand(running, name) -> None:
+    path, other = "models/acme/meter/1/release", running.repository.add_release(f"m-{name}", "1")
+    running.repository.now = running.clock()
+    running.repository.assign(name, {"meter": path, "door": other}, version=7)
+    made = running.enrolled(name)
+    newer = running.repository.add_release(f"m-{name}", "2")
+    want(running, name, newer, slot="door", attempt=2)
+    with running.device_client(made) as client:
+        found = believed(running, client.get(PATH), name, last_version=7)
+        assert {slot: one.path for slot, one in found.slots.items()} == {"meter": path, "door": newer}
+        assert (found.version, found.attempt("door")) == (8, 2)
+        assert believed(running, client.get(PATH, params={"nonce": "n"}), name, nonce="n").version == 9
+    with running.control.database.read() as connection:
+        deeds = audit.page(connection, running.control.database.settings, subject=name, action="assignments.adopt")
+    assert [deed.deed.details["version"] for deed in deeds] == [7]
+
+
+@pytest.mark.parametrize("ill", ["of another", "of nobody", "damaged"])
+def test_what_the_director_did_not_sign_for_it_is_not_gone_on_from(running, name, ill) -> None:
+    repository, name = running.repository, f"{name}-x"
+    signers = [new_key()] if ill == "of nobody" else None
+    device = "another" if ill == "of another" else name
+    content = repository.assignment(device, {"meter": "models/acme/meter/1/release"}, version=7, signers=signers)
+    repository.put_assignment(name, content[:-9] if ill == "damaged" else content)
+    with running.device_client(running.enrolled(name)) as client:
+        found = believed(running, client.get(PATH), name)
+    assert (found.version, found.slots) == (1, {})
 
 
 # ---- what is not assigned --------------------------------------------------------------------------------------------

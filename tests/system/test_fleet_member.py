@@ -181,3 +181,17 @@ def test_a_certificate_is_renewed_by_itself(tmp_path, state) -> None:
         assert third
         assert third.serial != second.serial
         assert device.status["controller"]["problem"] == ""
+
+
+def test_a_device_that_was_assigned_by_hand_goes_on(tmp_path, state) -> None:
+    with member_device(tmp_path, state) as device, device.server.running():
+        assert device.bootstrap().code == 0
+        assert device.update().code == 0
+        assert device.update().code == 0
+        before = device.status
+        done = device.enrol()
+        assert done.code == 0, done.err
+        done = device.sync()
+        assert (done.code, done.told["state"]) == (0, "in-step"), done.err
+        assert device.status["assignment"]["version"] > before["assignment"]["version"] == 2
+        assert list(device.serving) == ["2"]

@@ -1,0 +1,72 @@
+"""What a device was assigned by hand before it had a controller: it goes on from there.
+
+An assignment that began at version 1 again would be refused as older than what the device has; an empty one would
+retire all that it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from tuf.api.metadata import Metadata, Targets
+
+from fleet.audit import Deed
+from fleet.control.director_published import Publication
+from fleet.database import audit, desired
+from fleet.database.desired import Desired
+from fleet.database.engine import Connection
+from fleet.database.settings import DatabaseSettings
+from fleet.repository import assignment_file, read_metadata
+from fleet.workspace import Workspace
+from gateway.domain.assignment import Assignment
+from gateway.domain.errors import ConfigurationError
+from gateway.trust.assignment_form import read_assignment
+from gateway.trust.distrust import Distrust
+from gateway.trust.settings import DEFAULTS
+
+ACTOR = "the director"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """`edge-fleet assign` signed it, and it lies in the published repository."""
+
+    assignment: Assignment
+
+    def adopt(self, connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
+        """Let this be what the device is to run, but for slots of which a rollout has said so already; the version that
+        follows. In a `write`."""
+        device = self.assignment.device
+        taken = {one.slot for one in desired.of_device(connection, device).slots}
+        free = {slot: target for slot, target in self.assignment.slots.items() if slot not in taken}
+        wanted = [Desired(device, slot, one.path, one.sha256, one.size_bytes, "", now) for slot, one in free.items()]
+        desired.put(connection, wanted, settings)
+        return self.assignment.version + 1
+
+    def note(self, connection: Connection, now: datetime) -> None:
+        """In the audit log, last."""
+        slots = {slot: target.path for slot, target in self.assignment.slots.items()}
+        details = {"version": self.assignment.version, "slots": slots}
+        audit.append(connection, Deed(ACTOR, "assignments.adopt", self.assignment.device, details), now)
+
+
+def by_hand(workspace: Workspace, publication: Publication, device: str) -> ByHand | None:
+    """The one that devices would believe; None where there is none."""
+    file = assignment_file(device)
+    if not (workspace.public / file).exists():
+        return None
+    try:
+        metadata: Metadata[Targets] = read_metadata(
+            workspace.public, file, Targets, workspace.settings.document_limit_bytes
+        )
+        found = read_assignment(metadata.signed, file, DEFAULTS)
+    except (ConfigurationError, Distrust, OSError) as error:
+        _log.warning("%s is not gone on from: %s", file, error)
+        return None
+    if publication.director.missing(metadata) or found.device != device:
+        _log.warning("%s is not gone on from: the director's keys did not sign it for this device", file)
+        return None
+    return ByHand(found)
