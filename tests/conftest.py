@@ -1,4 +1,4 @@
-"""How the tests are shared by the processes of `make test`: a file is carried out by one of them."""
+"""How the tests are shared by the processes of `make test`: a file is one process's."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
             return "installation" if nodeid.startswith(INSTALLATION) else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A test has one name in all processes, whatever bytes it is given: those of gzip tell when they were made."""
+    return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None
