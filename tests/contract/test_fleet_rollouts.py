@@ -219,6 +219,27 @@ def test_a_slot_belongs_to_the_rollout_that_came_first_until_its_end(fleet: Roll
         fleet.replayed(rollout)
 
 
+def test_two_rollouts_that_wait_for_the_same_devices_do_not_both_take_them(tmp_path) -> None:
+    with rolling("sqlite", tmp_path, SchedulerSettings(devices_per_turn=1)) as fleet:
+        fleet.publish("3")
+        fleet.enrol(names(8))
+        waves = [{"count": 1}, {"percent": 100}]
+        one = fleet.start(waves=waves)
+        fleet.now += timedelta(seconds=1)
+        two = fleet.start(target="acme/meter-reader/3", waves=waves)
+        fleet.turn()
+        for rollout in (one, two):
+            fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
+        fleet.turn(1)
+        assert (len(fleet.members(one, "offered")), fleet.members(two, "offered")) == (6, [])
+        assert len(fleet.known(two).state.members) == 7
+        fleet.report(one, fleet.members(one, "offered"), "committed")
+        fleet.turn(1)
+        assert [fleet.status(rollout) for rollout in (one, two)] == [Status.FINISHED, Status.FINISHED]
+        for rollout in (one, two):
+            fleet.replayed(rollout)
+
+
 def test_what_another_took_back_is_not_offered_below_it(fleet: RolledFleet) -> None:
     """The first ends and the second begins in the same turn: the second remembers what was there before the first."""
     fleet.publish("3")

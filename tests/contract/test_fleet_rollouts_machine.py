@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleet.audit import Break
+from fleet.control.settings import SchedulerSettings
 from fleet.database import audit, devices
 from fleet.database.errors import ConflictError
 from fleet.rollouts.decisions import Offer, Retry
@@ -38,7 +39,9 @@ class Rollouts(RuleBasedStateMachine):
     def begin(self) -> None:
         self.stack = ExitStack()
         folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        self.fleet: RolledFleet = self.stack.enter_context(rolling("sqlite", folder))
+        self.fleet: RolledFleet = self.stack.enter_context(
+            rolling("sqlite", folder, SchedulerSettings(devices_per_turn=2))
+        )
         self.fleet.publish("3")
         self.fleet.enrol(NAMES)
         self.first = self.fleet.start(target="acme/meter-reader/1", waves=[{"percent": 100}])
