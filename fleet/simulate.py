@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,10 @@ from fleet.simulation.settings import Settings
 from fleet.simulation.stage import Stage
 from fleet.simulation.tally import Tally, summary
 from fleet.simulation.wire import device_context, find_door
+from gateway.domain.errors import ConfigurationError
 
+FILES_BESIDE = 64
+"""Open beside the connections."""
 LOOK_S = 0.1
 """How often it is asked whether all is over, and the bar is drawn."""
 
@@ -46,6 +50,7 @@ async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
 
     `shown` is called ten times a second. Cancelled, it ends as if its time were over.
     """
+    _open_files(run.settings.devices if run.settings.keep_alive else run.settings.at_once)
     characters, kept = cast(run.settings), read_identities(run.keep) if run.keep else Kept()
     stage = await _stage(run, kept)
     actors = [Actor(character, stage) for character in characters]
@@ -80,6 +85,17 @@ async def _stage(run: Run, kept: Kept) -> Stage:
         asyncio.Semaphore(settings.at_once),
         int(time.time()),
     )
+
+
+def _open_files(connections: int) -> None:
+    """Let this process have so many open, and what it needs itself. Raises ConfigurationError where it may not."""
+    wanted = connections + FILES_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        problem = f"{connections} connections at a time need {wanted} open files and {hard} are allowed"
+        raise ConfigurationError(f"{problem}; raise it (ulimit -Hn), or leave --keep-alive out, or lower --at-once")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _watched(

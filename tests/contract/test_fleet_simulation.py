@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from fleet.simulate import Run, simulate
 from fleet.simulation.casting import Character, Part, cast
 from fleet.simulation.device import ELSE
 from fleet.simulation.settings import Settings, Shares
+from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_controller import Answer, Call, FleetController
 from tests.simulators.fleet_repository import FleetRepository, new_key
@@ -247,6 +249,19 @@ def test_what_is_signed_is_fetched_once_for_all(play: Play) -> None:
     assert play.played(devices(2))["settled"]
     metadata = [call for call in play.controller.asked if call.path.startswith("/repository/metadata/")]
     assert len(metadata) == 4  # the next root, timestamp, snapshot, targets
+
+
+def test_as_many_files_are_opened_as_devices_need(play: Play) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    run = play.run(devices(2, keep_alive=True), seconds=0.1)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, before[1]))
+        asyncio.run(simulate(run))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 66
+        with pytest.raises(ConfigurationError, match="open files"):
+            asyncio.run(simulate(replace(run, settings=replace(run.settings, devices=before[1] + 1))))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
