@@ -41,7 +41,9 @@ UPDATE = {
 
 
 def config(**changes: Any) -> FleetConfig:
-    alerts = AlertSettings(look_every_s=0.2, settle_s=2.0, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes)
+    alerts = AlertSettings(
+        look_every_s=0.2, settle_s=2.0, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
+    )
     return replace(FleetConfig(), alerts=alerts, chores=ChoresSettings(turn_s=0.2))
 
 
