@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from fleet.control.rollouts_record import Known
 from fleet.database import devices
 from fleet.database.devices import Running, State, Wanted
-from fleet.database.engine import Database
+from fleet.database.engine import Connection, Database
+from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.facts import Joined, Left
 from fleet.rollouts.members import CLAIMED, membership
-from fleet.rollouts.query import Device
+from fleet.rollouts.query import Device, matches
+from fleet.rollouts.query_parser import parse
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State as Standing
 
+PAGE_ROWS = 1_000
+ENROLLED = Wanted(state=State.ENROLLED)
 PARTS = 5
 """Of a release's path: models/<owner>/<model>/<version>/release."""
 
@@ -68,6 +73,22 @@ def changes(
         elif (member := state.members.get(device.id)) and member.present:
             gone.append(Left(device.id, f"it is {device.state}"))
     return (*gone, *membership(spec, state, here, claimed))
+
+
+def awaited(
+    connection: Connection, settings: DatabaseSettings, known: Known, held: AbstractSet[str], zones: Mapping[str, str]
+) -> bool:
+    """Whether one of the devices that other rollouts have belongs to this one, too, and comes to it when they are over.
+    Looks until it finds one."""
+    members = known.state.members
+    wanted = {device for device in held if not (device in members and members[device].present)}
+    wanted = wanted if known.spec.dynamic else wanted & members.keys()
+    query, after = parse(known.spec.query), ""
+    while wanted and (page := devices.page(connection, ENROLLED, settings, after=after, limit_rows=PAGE_ROWS)):
+        if any(device.id in wanted and matches(query, device_of(device, zones)) for device in page):
+            return True
+        after = page[-1].id
+    return False
 
 
 def taken_away(state: Standing, claimed: AbstractSet[str]) -> tuple[Left, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fleet.audit import Deed
 from fleet.control.catalogue import usable
 from fleet.control.claims import carry_out, claimed
-from fleet.control.membership import changes, taken_away
+from fleet.control.hints import Hints
+from fleet.control.membership import awaited, changes, taken_away
 from fleet.control.rollouts_record import RETURNING, Known, States, add, facts_after
-from fleet.database import audit, leader
+from fleet.database import audit, desired, leader
 from fleet.database.devices import Device
 from fleet.database.engine import Connection, Database
 from fleet.rollouts.decide import decide
@@ -35,13 +36,14 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What the leader looks at rollouts with. `live`: the rollouts of one slot in which something may be to be done;
-    `zones`: time zone by site; `fence`: of its office."""
+    `zones`: time zone by site; `fence`: of its office; `hints`: who is worth waking."""
 
     database: Database
     states: States
     fence: int
     live: Sequence[str]
     zones: Mapping[str, str]
+    hints: Hints
     now: datetime
 
     def look(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> Known:
@@ -57,14 +59,17 @@ class Turn:
         with self.database.write() as connection:
             leader.guard(connection, self.fence)
             known = self.states.read(connection, rollout, settings, lock=True)
-            known = self._act(connection, known, self._plan(connection, known, devices, complete=complete))
+            plan = self._plan(connection, known, devices, complete=complete)
+            known = self._act(connection, known, plan)
         self.states.keep(known)
+        self.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
         return known
 
     def _plan(self, connection: Connection, known: Known, devices: Sequence[Device], *, complete: bool) -> Plan:
         if known.state.status is Status.ABORTED:  # whoever joined or left: what was offered is taken back
             return Plan((), decide(known.spec, known.state, self.now))
-        taken = claimed(connection, known.spec, [other for other in self.live if other != known.stored.id])
+        others = [other for other in self.live if other != known.stored.id]
+        taken = claimed(connection, known.spec, others)
         looked_at = {device.id for device in devices}
         events: list[Event] = [
             *([ClockSetBack()] if set_back(known.state, self.now) else []),
@@ -75,7 +80,16 @@ class Turn:
         if not complete:
             return Plan(events, ())
         state = fold(known.spec, facts_after(known.state, events, self.now), known.state)
-        return Plan(events, decide(known.spec, state, self.now))
+        decisions = decide(known.spec, state, self.now)
+        if Finish() in decisions and self._awaited(connection, replace(known, state=state), others):
+            return Plan(events, ())  # not recorded, the answer is the same until they come or their rollout is over
+        return Plan(events, decisions)
+
+    def _awaited(self, connection: Connection, known: Known, others: Sequence[str]) -> bool:
+        """Whether it would end without devices that older rollouts have for now; older, so that no two wait for each
+        other."""
+        held = desired.held(connection, known.spec.slot, [other for other in others if other < known.stored.id])
+        return awaited(connection, self.database.settings, known, held, self.zones)
 
     def _act(self, connection: Connection, known: Known, plan: Plan) -> Known:
         settings = self.database.settings
