@@ -22,6 +22,11 @@ def _save(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     if file.is_dir():
         raise ConfigurationError("is a folder; name the file of the backup", file=arguments.file)
+    there = place_of(arguments.dir).file
+    if there and there.exists() and file.exists() and file.samefile(there):
+        raise ConfigurationError("is the database itself; name another file", file=arguments.file)
+    if file.exists() and not backup.is_backup(file):
+        raise ConfigurationError("is there already, and no backup; name another file", file=arguments.file)
     with beside(arguments.dir) as database:
         return _say(arguments, backup.save(database, file), "saved, and read again")
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from fleet.cli.diagnose import answers, diagnose
-from fleet.cli.remote import ago, bounded, client, facts, hand_out, local, short, target_of
+from fleet.cli.remote import ago, bounded, check_out, client, facts, hand_out, local, short, target_of
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import plain, print_json, print_table
@@ -139,6 +139,7 @@ def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
 
 
 def _token(arguments: argparse.Namespace) -> int:
+    check_out(arguments.out)
     body = {"device": arguments.device or "", "tags": arguments.tag, "site": arguments.site or ""}
     if arguments.hours is not None:
         body["validity_h"] = arguments.hours

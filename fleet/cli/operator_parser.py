@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, tags_option
+from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, span, tags_option
 from fleet.cli.records_parser import RECORD_VERBS
 from fleet.cli.rollouts_parser import ROLLOUT_VERBS
 from gateway.terminal.program import Verb, named
@@ -69,7 +69,7 @@ def _devices_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=named, metavar="ID", help="for this device only (default: any new one)")
     tags_option(parser, "a tag that the device gets")
     parser.add_argument("--site", type=named, metavar="SITE", help="the site that the device gets")
-    parser.add_argument("--hours", type=float, metavar="H", help="how long it may be used (default: as configured)")
+    parser.add_argument("--hours", type=span, metavar="H", help="how long it may be used (default: as configured)")
     _out(parser)
     remote_options(parser)
 
@@ -107,7 +107,7 @@ def _tokens_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", type=named, help="whose it is; the audit log names it so")
     parser.add_argument("--role", choices=ROLES, required=True, help="what it may do")
     tags_option(parser, "for devices with this tag only")
-    parser.add_argument("--days", type=float, metavar="D", help="how long it holds (default 90)")
+    parser.add_argument("--days", type=span, metavar="D", help="how long it holds (default 90)")
     _out(parser)
     folder_option(parser, needed=False)
     remote_options(parser)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**53):
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r:.40}")
     return int(text)
+
+
+def span(text: str) -> float:
+    """Hours or days above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r:.40}")
+    return number
 
 
 def tags_option(parser: argparse.ArgumentParser, what: str) -> None:

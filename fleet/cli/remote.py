@@ -94,6 +94,12 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
         print(f"{name:<{width}}  {plain(value)}")
 
 
+def check_out(out: str | None) -> None:
+    """Before a secret is made for it: a file that is there may hold another one. Raises ConfigurationError."""
+    if out and Path(out).exists():
+        raise ConfigurationError("is there already; name another file, or move it away", file=out)
+
+
 def hand_out(secret: str, out: str | None, what: str) -> None:
     """To a file that only its owner reads, or to standard output. Raises OSError."""
     if out:

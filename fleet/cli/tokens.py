@@ -7,7 +7,7 @@ import getpass
 from datetime import UTC, datetime, timedelta
 
 from fleet.access import Role
-from fleet.cli.remote import bounded, client, hand_out, local
+from fleet.cli.remote import bounded, check_out, client, hand_out, local
 from fleet.client.client import Json, path_of
 from fleet.times import moment
 from gateway.terminal.tables import print_json, print_table
@@ -22,6 +22,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
+    check_out(arguments.out)
     made = _made_beside(arguments) if arguments.dir else _made(arguments)
     if arguments.json and not arguments.out:
         print_json(made)

@@ -47,6 +47,12 @@ def save(database: Database, file: Path) -> Saved:
     return Saved(file, size_bytes, found)
 
 
+def is_backup(file: Path) -> bool:
+    """Whether it begins as one does, or is empty. Raises OSError."""
+    with file.open("rb") as opened:
+        return opened.read(16).startswith((b"SQLite format 3\0", b"PGDMP")) or not file.stat().st_size
+
+
 def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) -> Saved:
     """Put a copy where no database is yet, bring its tables up to date, and leap over the assignment versions that
     were given since it was taken: devices refuse those. No `edge-fleet serve` may run meanwhile.

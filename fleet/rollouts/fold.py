@@ -99,7 +99,10 @@ def refusal(spec: Spec, state: State, event: Event) -> str:
     if isinstance(event, WaveApproved):
         return _approval_refusal(spec, state, event.wave)
     move = _MOVES.get(type(event))
-    return f"the rollout is {state.status.value}" if move and state.status not in move[0] else ""
+    if not move or state.status in move[0]:
+        return ""
+    wanted = " or ".join(sorted(status.value for status in move[0]))
+    return f"the rollout is {state.status.value}; for that it has to be {wanted}"
 
 
 def _approval_refusal(spec: Spec, state: State, wave: int) -> str:

@@ -11,6 +11,7 @@ from fleet.access import Role
 from fleet.control.intake_lines import NESTING_LIMIT
 from tests.simulators.asking import ask, csr, new_key
 from tests.simulators.controller import RunningController, controlling
+from tests.simulators.operator import until
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +94,17 @@ def test_what_is_nested_as_far_as_is_allowed_is_kept_and_read(controller) -> Non
     with controller.client(Role.VIEWER) as viewer:
         assert viewer.get("/v1/devices/wide/telemetry/vitals").json()["items"][0]["document"] == line["document"]
         assert viewer.get("/v1/devices/wide/inventory").json() == line["document"]
+
+
+def test_a_word_that_comes_too_soon_is_told_what_has_to_be_before_it(controller) -> None:
+    target = controller.repository.add_release("reader", "1")
+    spec = {"name": "reader-1", "slot": "reader", "target": target, "query": "all", "waves": [{"percent": 100}]}
+    spec |= {"success": {"min_sample": 1, "min_percent": 90}, "abort": {"min_sample": 5, "max_failed_percent": 5}}
+    with controller.client() as admin:
+        until(lambda: admin.get("/v1/releases").json()["items"], "the release was not read")
+        made = admin.post("/v1/rollouts", json=spec)
+        assert made.status_code == 201, made.text
+        early = [admin.post(f"/v1/rollouts/{made.json()['id']}/{word}") for word in ("start", "rollback")]
+    assert [answer.status_code for answer in early] == [409, 409]
+    assert "the rollout is draft; for that it has to be approved" in early[0].json()["detail"]
+    assert "for that it has to be aborted" in early[1].json()["detail"]

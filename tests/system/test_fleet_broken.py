@@ -1,4 +1,4 @@
-"""`edge-fleet serve` where it should not begin: a folder that is not there, a CA that was lost."""
+"""`edge-fleet` where it should not begin, and what a clumsy operator may lose: a CA, a database, a token's file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fleet.app import Controller, Origin
 from fleet.config import FleetConfig
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import controlling, free_port
+from tests.simulators.operator import operator
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +38,36 @@ def test_a_lost_ca_is_not_replaced_while_devices_have_certificates_of_it(tmp_pat
     shutil.move(kept, folder / "authority")
     with controlling(tmp_path, repository=repository) as again, again.device_client(again.enrolled("camera-2")) as one:
         assert one.get("/v1/self/assignment").status_code == 200
+
+
+def test_what_lies_in_a_file_is_not_lost_to_a_slip_of_the_hand(tmp_path: Path) -> None:
+    with controlling(tmp_path) as running:
+        admin, database = operator(running), running.folder / "fleet.sqlite"
+        mine = tmp_path / "mine.token"
+        mine.write_text("a secret that is shown nowhere again")
+        before = database.stat().st_ino
+        for words in (
+            ("devices", "token", "--out", mine),
+            ("tokens", "create", "ben", "--role", "viewer", "--out", mine),
+            ("backup", "save", mine, "--dir", running.folder),
+            ("backup", "save", database, "--dir", running.folder),
+        ):
+            code, _, err = admin.run(*words)
+            assert (code, "name another file" in err) == (2, True), err
+        assert mine.read_text() == "a secret that is shown nowhere again"
+        assert database.stat().st_ino == before
+        assert [one["name"] for one in admin.told("tokens", "list")["tokens"]] == ["olga"]
+        assert admin.told("devices", "tokens")["enrolments"] == []
+        saved = tmp_path / "daily.backup"
+        assert [admin.run("backup", "save", saved, "--dir", running.folder)[0] for _ in range(2)] == [0, 0]
+
+
+def test_a_span_that_is_none_is_refused_by_its_option(tmp_path: Path) -> None:
+    with controlling(tmp_path) as running:
+        for words in (("devices", "token", "--hours"), ("tokens", "create", "x", "--role", "viewer", "--days")):
+            for text in ("0", "nan", "inf", "-1", "soon"):
+                code, _, err = operator(running, name=f"o-{words[0]}{text}").run(*words[:-1], f"{words[-1]}={text}")
+                assert (code, f"{words[-1]}: must be a number above 0" in err) == (2, True), err
 
 
 def _on_a_free_port() -> FleetConfig:
