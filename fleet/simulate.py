@@ -30,8 +30,9 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How long, and with what: `tokens` None where the controller knows the devices' serials; `authority`: PEM of whom
-    to trust; `keep`: file of the devices' identities; ends after `seconds`, or once all that can have committed."""
+    """How long, and with what: `tokens` None where the controller knows the devices' serials; `operator`: an API token
+    that makes them; `authority`: PEM of whom to trust; `keep`: file of the identities; ends after `seconds`, or
+    once all that can have committed."""
 
     settings: Settings
     replicas: Sequence[str] = ()
@@ -40,6 +41,7 @@ class Run:
     keep: Path | None = None
     seconds: float | None = None
     until_committed: bool = False
+    operator: str = ""
 
 
 Shown = Callable[[Tally], None]
@@ -84,6 +86,7 @@ async def _stage(run: Run, kept: Kept) -> Stage:
         device_context(run.authority, b"") if tls else None,
         asyncio.Semaphore(settings.at_once),
         int(time.time()),
+        run.operator,
     )
 
 

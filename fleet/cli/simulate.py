@@ -63,6 +63,7 @@ def _run(arguments: argparse.Namespace) -> Run:
         Path(arguments.keep) if arguments.keep else None,
         arguments.seconds,
         arguments.until_committed,
+        _text(arguments.operator).strip() if arguments.operator else "",
     )
 
 

@@ -22,8 +22,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--url", type=named, metavar="URL", nargs="+", required=True, help="the controller, or each of its replicas"
     )
     parser.add_argument("--ca", type=named, metavar="FILE", help="who signs its certificate (PEM): authority/ca.pem")
-    parser.add_argument(
+    letting_in = parser.add_mutually_exclusive_group()
+    letting_in.add_argument(
         "--tokens", type=named, metavar="FILE", help="enrolment tokens, one a line (default: serials are known there)"
+    )
+    letting_in.add_argument(
+        "--operator", type=named, metavar="FILE", help="an operator's API token, to make enrolment tokens with"
     )
     parser.add_argument("--keep", type=named, metavar="FILE", help="keep the devices there, to go on with them later")
     parser.add_argument("--seconds", type=float, metavar="S", help="end then (default: Ctrl-C)")
@@ -58,7 +62,7 @@ SIMULATE = Verb(
     "simulate",
     "simulate",
     "play thousands of devices against a controller: real HTTP, TLS and signatures, no models",
-    "  edge-fleet simulate --devices 200 --url https://localhost:8443 --ca authority/ca.pem --tokens tokens.txt\n"
+    "  edge-fleet simulate --devices 200 --url https://localhost:8443 --ca authority/ca.pem --operator token\n"
     "  edge-fleet simulate --devices 10000 --url https://a:8443 https://b:8443 --keep fleet.jsonl --until-committed\n"
     "  edge-fleet simulate --devices 1000 --url https://localhost:8443 --lying 1 --failing 5 --seconds 600 --json",
     options,

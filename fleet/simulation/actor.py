@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from fleet.simulation.wire import device_context
 from gateway.trust.distrust import Distrust
 
 JSON = (("Content-Type", "application/json"),)
+WANTED = b'{"tags": ["simulated"]}'
+"""What enrolment tokens that are made here give to devices: a query can leave them out, or mean them."""
 DOUBLINGS = 12
 SAID_CHARS = 200
 
@@ -85,10 +88,9 @@ class Actor:
     async def _enrolled(self) -> Identity:
         stage = self._stage
         async with stage.gate:
-            name = self._character.name
-            self._application = self._application or apply(name, stage.token())
             line = Line(stage.doors, stage.tally, self._character.number, stage.anonymous, at=self._replica)
             try:
+                self._application = self._application or apply(self._character.name, await self._token(line))
                 answer = await line.ask("enrol", "POST", "/v1/enrol", self._application.content, JSON)
             finally:
                 line.close()
@@ -97,6 +99,14 @@ class Actor:
         identity, root = admitted(self._application, answer.body)
         stage.belief.pin(root)
         return identity
+
+    async def _token(self, line: Line) -> str:
+        if not self._stage.operator:
+            return self._stage.token()
+        headers = (*JSON, ("Authorization", f"Bearer {self._stage.operator}"))
+        answer = await line.ask("token", "POST", "/v1/enrolments", WANTED, headers)
+        refuse(answer)
+        return str(json.loads(answer.body)["token"])
 
     def _hang_up(self) -> None:
         if self._conversation is not None:

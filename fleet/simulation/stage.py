@@ -21,7 +21,8 @@ class TurnedAwayError(Exception):
 @dataclass(slots=True)
 class Stage:
     """`doors`: replicas of the controller; `tokens`: those that are left, None where the controller knows the serials;
-    `gate`: who talks at one time; `stopping`: nobody begins anything new."""
+    `operator`: an API token by which they are made, "" where they are there; `gate`: who talks at one time; `stopping`:
+    nobody begins anything new."""
 
     settings: Settings
     doors: tuple[Door, ...]
@@ -32,6 +33,7 @@ class Stage:
     anonymous: Context | None
     gate: asyncio.Semaphore
     boot_epoch: int
+    operator: str = ""
     tally: Tally = field(default_factory=Tally)
     began: float = field(default_factory=time.monotonic)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -157,6 +157,22 @@ def test_who_has_no_token_stays_outside(play: Play) -> None:
     assert found["states"] == {"committed": 2, "turned away": 1}
 
 
+def test_an_operators_token_lets_everybody_in(play: Play) -> None:
+    run = play.run(devices(2), seconds=20.0, until_committed=True)
+    left = list(run.tokens or ())
+
+    def made(call: Call) -> Answer:
+        if call.headers.get("authorization") != "Bearer eft_ann":
+            return 401, {}, b"{}"
+        return 201, {}, json.dumps({"token": left.pop()}).encode()
+
+    play.controller.ill["/v1/enrolments"] = made
+    assert asyncio.run(simulate(replace(run, tokens=None, operator="eft_ann")))["settled"]
+    assert json.loads(asked(play, "/v1/enrolments")[0].body) == {"tags": ["simulated"]}
+    found = asyncio.run(simulate(replace(run, tokens=None, operator="eft_bob")))
+    assert found["states"] == {"turned away": 2}
+
+
 def test_a_revoked_device_stops_asking(play: Play) -> None:
     play.controller.ill["/v1/self/assignment"] = lambda _: (403, {}, b"{}")
     found = play.played(devices(2))

@@ -67,11 +67,15 @@ class Played:
 def playing(
     fleet: ServedFleet, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
 ) -> Iterator[Played]:
-    """That many devices, until all have committed that can; they are enrolled when this returns."""
-    (folder / "tokens").write_text("\n".join(fleet.tokens(count)))
+    """That many devices, until all have committed that can; they are enrolled when this returns. Their tokens are made
+    beforehand, where `words` do not say otherwise."""
+    (folder / "operator").write_text(fleet.token)
     running = [replica for replica in fleet.replicas if replica.process]
     command = [sys.executable, "-m", "fleet", "simulate", "--devices", str(count), "--json", "--until-committed"]
-    command += ["--ca", str(fleet.ca_file), "--tokens", str(folder / "tokens")]
+    command += ["--ca", str(fleet.ca_file)]
+    if "--operator" not in words:
+        (folder / "tokens").write_text("\n".join(fleet.tokens(count)))
+        command += ["--tokens", str(folder / "tokens")]
     command += ["--url", *(replica.url for replica in running)]
     if len(running) == 1:  # one that ends meanwhile cannot be asked what it took
         command += ["--pid", str(running[0].pid)]

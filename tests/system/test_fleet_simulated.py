@@ -53,12 +53,15 @@ def test_a_release_that_fails_on_many_devices_halts(tmp_path: Path) -> None:
     with served_fleet(tmp_path / "fleet", tables=QUICK) as fleet:
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
-        with playing(fleet, tmp_path, 40, {"failing": 50.0}, "--seconds", "90") as played:
+        words = ("--operator", str(tmp_path / "operator"), "--seconds", "90")
+        with playing(fleet, tmp_path, 40, {"failing": 50.0}, *words) as played:
             abort = {"min_sample": 5, "max_failed_percent": 5}
             waves = [{"percent": 50}, {"percent": 100}]
-            rollout = fleet.roll_out(played.operator, SPEC | {"abort": abort, "waves": waves})
+            rollout = fleet.roll_out(
+                played.operator, SPEC | {"abort": abort, "waves": waves, "query": "tag = simulated"}
+            )
             wait_until(lambda: played.rollout(rollout)["state"] == "paused", 60)
             seen = played.rollout(rollout)
             assert (seen["halted"], seen["wave"]) == (True, 1)
             assert seen["waiting"] >= 20  # the second half, and whose offer was withdrawn
-            assert seen["evidence"]["failed"] >= 5
+            assert seen["evidence"]["failed"] >= 2  # of five, one alone says nothing for sure
