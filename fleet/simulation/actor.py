@@ -13,6 +13,7 @@ from fleet.simulation.device import Device
 from fleet.simulation.enrolling import Application, admitted, apply
 from fleet.simulation.identities import Identity
 from fleet.simulation.line import Line, LostError
+from fleet.simulation.settings import Settings
 from fleet.simulation.stage import Stage, TurnedAwayError
 from fleet.simulation.wire import device_context
 from gateway.trust.distrust import Distrust
@@ -113,13 +114,20 @@ class Actor:
             self._conversation.line.close()
 
     def _pause_s(self) -> float:
-        """As the agent: never less than the server asked for."""
-        settings, least_s = self._stage.settings, 0.0
-        base_s = settings.retry_s
-        if self._conversation is not None:
-            assignment, least_s = self.device.assignment, self._conversation.retry_after_s
-            base_s = (assignment.poll_s if assignment else None) or self._conversation.identity.poll_s
-            base_s = base_s if settings.poll_s is None else settings.poll_s
-        if self._failures:
-            base_s = min(base_s, settings.retry_s * 2.0 ** min(self._failures - 1, DOUBLINGS))
-        return max(base_s * (1.0 + settings.jitter_percent / 100.0 * self._chance.uniform(-1.0, 1.0)), least_s)
+        if self._conversation is None:
+            return pause_s(self._stage.settings, None, self._failures, 0.0, self._chance.random())
+        assignment, talk = self.device.assignment, self._conversation
+        told_s = (assignment.poll_s if assignment else None) or talk.identity.poll_s
+        return pause_s(self._stage.settings, told_s, self._failures, talk.retry_after_s, self._chance.random())
+
+
+def pause_s(settings: Settings, told_s: float | None, failures: int, least_s: float, chance: float) -> float:
+    """How long until the controller is asked again, as agents do. `told_s`: what it said, None where it let nobody in
+    yet; `least_s`: what it asked for with its refusal; `chance` 0..1, drawn anew for each."""
+    base_s = settings.retry_s if told_s is None else told_s
+    if settings.poll_s is not None and told_s is not None:
+        base_s = settings.poll_s
+    if failures:
+        base_s = min(base_s, settings.retry_s * 2.0 ** min(failures - 1, DOUBLINGS))
+    jitter = 1.0 + (2.0 * chance - 1.0) * settings.jitter_percent / 100.0
+    return max(base_s * jitter, least_s)
