@@ -15,8 +15,9 @@ from securesystemslib.signer import Signer
 from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
+from fleet.database.errors import AwayError
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, UnreachableError
 
 LINE = "%(levelname)s %(name)s: %(message)s"
 
@@ -30,7 +31,10 @@ def command(arguments: argparse.Namespace) -> int:
     if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
         raise ConfigurationError("is no folder; --dir names the publisher's: edge-fleet repo init", file=str(folder))
     origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
-    asyncio.run(_serve(Controller(origin)))
+    try:
+        asyncio.run(_serve(Controller(origin)))
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
     return 0
 
 

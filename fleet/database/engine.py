@@ -25,6 +25,8 @@ from fleet.database.settings import DatabaseSettings
 Connection = sa.Connection
 """What the functions of this room take; whoever composes them needs no SQLAlchemy."""
 Insert = sqlite.Insert | postgresql.Insert
+DAMAGED = ("malformed", "file is not a database")
+"""What SQLite says of a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
     "execution_options": {"preserve_rowcount": True},  # an INSERT … ON CONFLICT says by it whether it did anything
@@ -83,7 +85,10 @@ class Database:
             raise self._away(_first_line(error)) from error
 
     def _away(self, problem: str) -> AwayError:
-        message = f"the database {self.place} cannot be used now: {problem}; try again, and see to it if this stays so"
+        remedy = "try again, and see to it if this stays so"
+        if any(words in problem for words in DAMAGED):
+            remedy = "stop what uses it, move it away with its -wal, and put a backup there: edge-fleet backup restore"
+        message = f"the database {self.place} cannot be used now: {problem}; {remedy}"
         return AwayError(message, self.settings.retry_after_s)
 
 

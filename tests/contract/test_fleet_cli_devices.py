@@ -48,6 +48,8 @@ def test_the_first_token_is_made_beside_the_database(controller, admin, tmp_path
     assert code == 0
     assert re.search(r"ann +│ admin +│ all devices", out)
     code, _, err = admin.run(*create)
+    assert (code, "ann.token: is there already" in err) == (2, True)
+    code, _, err = admin.run(*create[:-2])
     assert (code, "a token named 'ann' holds already" in err) == (1, True)
 
 
@@ -153,7 +155,7 @@ def test_what_is_missing_is_said_in_one_line(admin, environment, code, said) -> 
 
 def test_a_wrong_value_is_usage(admin) -> None:
     code, _, err = admin.run("devices", "token", "--hours", "0")
-    assert (code, "validity_h" in err) == (2, True)
+    assert (code, "--hours: must be a number above 0" in err) == (2, True)
     assert admin.run("devices", "list", "--limit", "0")[0] == 2
     assert admin.run("devices")[0] == 2
 

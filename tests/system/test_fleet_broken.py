@@ -40,6 +40,22 @@ def test_a_lost_ca_is_not_replaced_while_devices_have_certificates_of_it(tmp_pat
         assert one.get("/v1/self/assignment").status_code == 200
 
 
+@pytest.mark.parametrize("spoilt", [b"nothing of the kind", None])
+def test_a_damaged_database_is_told_with_its_remedy(tmp_path: Path, spoilt: bytes | None) -> None:
+    with controlling(tmp_path) as running:
+        folder = running.folder
+    file = folder / "fleet.sqlite"
+    content = bytearray(file.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    file.write_bytes(spoilt or content)
+    port = f'[listen]\naddresses = ["127.0.0.1:{free_port()}"]\n'
+    (folder / "fleet.toml").write_text(port)
+    command = [sys.executable, "-m", "fleet", "serve", "--dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "edge-fleet backup restore" in done.stderr) == (3, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_lies_in_a_file_is_not_lost_to_a_slip_of_the_hand(tmp_path: Path) -> None:
     with controlling(tmp_path) as running:
         admin, database = operator(running), running.folder / "fleet.sqlite"
