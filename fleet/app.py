@@ -25,6 +25,7 @@ from fleet.control.control import Clock, Control, utc_now
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.enrolling import Enrolling
+from fleet.control.hints import Hints
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
 from fleet.control.revocations import Revocations
@@ -45,6 +46,7 @@ from fleet.serving.shown import Shown, filed_certificate, own_certificate
 from fleet.serving.stack import mounted, stacked
 from fleet.serving.tls import server_context
 from fleet.watch.desk import Desk, DeskSettings
+from fleet.watch.wake import Waker
 from fleet.workspace import Workspace
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, RequestError
@@ -84,7 +86,11 @@ class Controller:
         watching = DeskSettings(config.alerts, config.metrics, config.otlp)
         self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy)
         self._server = Server(self._application(), config.serve, self.control.counts, context)
-        self._workers = (*_workers(self.control, scheduler, chores), *self._desk.workers())
+        self._workers: tuple[Worker | Waker, ...] = (
+            *_workers(self.control, scheduler, chores),
+            *self._desk.workers(),
+            *_wakers(origin, self.control),
+        )
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[Address, ...]:
@@ -174,7 +180,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         settings=config.control,
         seen=seen,
         revocations=Revocations(database),
-        rollouts=Rollouts(database, workspace, config.scheduler, states),
+        rollouts=Rollouts(database, workspace, config.scheduler, states, hints=_hints(config)),
         publications=publications,
         director=Director(database, publications, origin.signers, settings, seen=seen, counts=counts),
         enrolling=Enrolling(database, authority, config.director, counts),
@@ -217,6 +223,17 @@ def _workers(control: Control, scheduler: Scheduler, chores: Chores) -> tuple[Wo
         ),
         Worker("chores", control.settings.chores.turn_s, chores.turn, control.clock, end=chores.end),
     )
+
+
+def _hints(config: FleetConfig) -> Hints:
+    """None are kept where there is no broker."""
+    return Hints() if config.wake.url else Hints(0)
+
+
+def _wakers(origin: Origin, control: Control) -> tuple[Waker, ...]:
+    if not origin.config.wake.url:
+        return ()
+    return (Waker(origin.config.wake, origin.folder, control.rollouts.hints, control.counts, control.holder),)
 
 
 def addresses_of(config: FleetConfig) -> list[Address]:

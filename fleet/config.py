@@ -18,7 +18,7 @@ from fleet.database.settings import DatabaseSettings
 from fleet.disk import read_bounded
 from fleet.serving.settings import ListenSettings, ServingSettings
 from fleet.settings import FleetSettings
-from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
+from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings, WakeSettings
 from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import read_settings, sections
@@ -41,6 +41,7 @@ class FleetConfig:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     chores: ChoresSettings = field(default_factory=ChoresSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    wake: WakeSettings = field(default_factory=WakeSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     otlp: OtlpSettings = field(default_factory=OtlpSettings)
 

@@ -74,7 +74,9 @@ def ask_device(
         number = diagnostics.ask(connection, device, {WANTED: wanted}, settings, now=now, expires=expires, by=by)
         details = {"request": number, WANTED: wanted}
         audit.append(connection, Deed(by, "diagnostics.ask", device, details), now)
-        return DiagnosticsEntry(**_fields(_find(connection, device, number)))
+        made = _find(connection, device, number)
+    control.rollouts.hints.note([device])
+    return DiagnosticsEntry(**_fields(made))
 
 
 @get(

@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet.audit import Deed
 from fleet.control.catalogue import resolve, usable
+from fleet.control.hints import Hints
 from fleet.control.rollouts_record import Known, States, add
 from fleet.control.settings import SchedulerSettings
 from fleet.database import audit, rollouts
@@ -34,13 +35,14 @@ Permit = Callable[[Known], None]
 @dataclass(frozen=True, slots=True)
 class Rollouts:
     """What rollouts are worked on with. `workspace`: the publisher's folder; `due`: set where the scheduler should look
-    at once."""
+    at once; `hints`: devices for which there is something new."""
 
     database: Database
     workspace: Workspace
     settings: SchedulerSettings
     states: States
     due: threading.Event = field(default_factory=threading.Event)
+    hints: Hints = field(default_factory=lambda: Hints(0))
 
 
 @dataclass(frozen=True, slots=True)

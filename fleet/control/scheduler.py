@@ -116,7 +116,8 @@ class Scheduler:
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")
         others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling.database, self._rolling.states, self._fence, others, self._zones, now)
+        rolling = self._rolling
+        return Turn(rolling.database, rolling.states, self._fence, others, self._zones, rolling.hints, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Those that end come first: what they give back is free for the others. Then the oldest."""

@@ -60,6 +60,27 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WakeSettings:
+    """`[wake]`: a broker on which devices are told that asking now is worth while. Nothing else is said there."""
+
+    url: str = ""  # mqtt://HOST:PORT or mqtts://HOST:PORT; empty: devices ask in their own time
+    topic: str = "edge-fleet/{device}/wake"  # where the device listens
+    user: str = ""  # for brokers that ask who speaks
+    password_file: str = ""  # its first line is the password; beneath the folder, as the files below
+    ca_file: str = ""  # PEM; empty: the system's authorities
+    certificate_file: str = ""  # PEM, for brokers that ask for one
+    key_file: str = ""  # PEM; empty: in certificate_file
+    keepalive_s: int = 60  # sent when nothing else was for so long
+    retry_limit_s: float = 60.0  # longest pause between attempts to reach the broker
+    per_s: int = 200  # devices that are woken in a second: each of them asks
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        if self.url and (self.per_s < 1 or self.retry_limit_s < 1):
+            raise ConfigurationError("must be 1 at least", table="wake", key="per_s, retry_limit_s")
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """`[metrics]`: the page of /metrics."""
 

@@ -1,0 +1,126 @@
+"""Hints over MQTT that asking now is worth while (gateway/agent/README.md, "Being woken"). An empty message; who could
+read or forge it learns and gains nothing but that."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from paho.mqtt.client import Client, MQTTv311
+from paho.mqtt.enums import CallbackAPIVersion
+
+from fleet.control.hints import Hints
+from fleet.watch.settings import WakeSettings
+from gateway.domain.errors import ConfigurationError
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+STOP_S = 5.0
+FIRST_RETRY_S = 1
+_log = logging.getLogger(__name__)
+
+
+class Waker:
+    """One per replica. `start` once, then `stop` once; a broker that is away costs nobody else anything."""
+
+    def __init__(self, settings: WakeSettings, folder: Path, hints: Hints, counts: Counter[str], holder: str) -> None:
+        """`folder`: beneath which files are named. Raises ConfigurationError."""
+        self._settings, self._hints, self._counts = settings, hints, counts
+        self._host, self._port, tls = broker(settings.url)
+        self._client = _client(settings, folder, holder, tls=tls)
+        self._client.on_connect = self._connected
+        self._client.on_disconnect = self._lost
+        self._up, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wake", daemon=True)
+
+    def start(self) -> None:
+        """Returns at once."""
+        self._client.connect_async(self._host, self._port, self._settings.keepalive_s)
+        self._client.loop_start()
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        """What waits is forgotten."""
+        self._ended.set()
+        self._up.set()
+        self._hints.noted.set()
+        self._thread.join(wait_s)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._hints.noted.wait()
+            self._up.wait()
+            if not self._ended.is_set():
+                self._say()
+                self._ended.wait(1.0)
+
+    def _say(self) -> None:
+        """One second's worth: woken devices ask, and a fleet must not ask all at once."""
+        for device in self._hints.take(self._settings.per_s):
+            self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
+            self._counts["wakes"] += 1
+
+    def _connected(self, *said: Any) -> None:
+        code = said[3]
+        if code.is_failure:
+            _log.warning("the broker %s refuses this controller: %s; see [wake]", self._host, code)
+        else:
+            _log.info("devices are woken over %s", self._host)
+            self._up.set()
+
+    def _lost(self, *said: Any) -> None:
+        if self._up.is_set() and not self._ended.is_set():
+            self._up.clear()
+            _log.warning("the broker %s is away (%s); devices ask in their own time", self._host, said[3])
+
+
+def broker(url: str) -> tuple[str, int, bool]:
+    """Host, port, and whether TLS is spoken. Raises ConfigurationError."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in PORTS and parts.hostname and not parts.username:
+            return parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "mqtts"
+    except ValueError:
+        pass
+    problem = f"{url!r:.200} is no broker: write mqtt://HOST:PORT or mqtts://HOST:PORT, and the user in user"
+    raise ConfigurationError(problem, table="wake", key="url")
+
+
+def _client(settings: WakeSettings, folder: Path, holder: str, *, tls: bool) -> Client:
+    client = Client(CallbackAPIVersion.VERSION2, client_id=f"edge-fleet-{holder}", protocol=MQTTv311)
+    client.reconnect_delay_set(FIRST_RETRY_S, int(settings.retry_limit_s))
+    client.max_queued_messages_set(settings.per_s)
+    if settings.user:
+        client.username_pw_set(settings.user, _secret(settings, folder))
+    if tls:
+        client.tls_set_context(_context(settings, folder))
+    return client
+
+
+def _secret(settings: WakeSettings, folder: Path) -> str | None:
+    if not settings.password_file:
+        return None
+    try:
+        return (folder / settings.password_file).read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        problem = f"{settings.password_file} cannot be used ({error}); its first line is the password"
+        raise ConfigurationError(problem, table="wake", key="password_file") from None
+
+
+def _context(settings: WakeSettings, folder: Path) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=str(folder / settings.ca_file) if settings.ca_file else None)
+        if settings.certificate_file:
+            key = folder / settings.key_file if settings.key_file else None
+            context.load_cert_chain(folder / settings.certificate_file, key)
+    except (OSError, ssl.SSLError) as error:
+        problem = f"a file cannot be used ({error}); name PEM files that the controller may read"
+        raise ConfigurationError(problem, table="wake") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,142 @@
+"""Devices are woken over a real broker, and nobody minds where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from fleet.config import FleetConfig
+from fleet.control.hints import Hints
+from fleet.control.settings import SchedulerSettings
+from fleet.watch.settings import WakeSettings
+from fleet.watch.wake import broker
+from gateway.domain.errors import ConfigurationError
+from tests.simulators.broker import Mosquitto, free_port
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.fleet_repository import FleetRepository
+
+SUBSCRIBER = which("mosquitto_sub") or "mosquitto_sub"
+DEVICES = ("camera-1", "camera-2")
+
+
+@contextmanager
+def steering(folder: Path, url: str) -> Iterator[RunningController]:
+    """A controller with a release to roll out and two devices."""
+    repository = FleetRepository(folder / "publisher")
+    repository.add_owner("acme")
+    repository.add_release("meter-reader", "1")
+    config = replace(FleetConfig(), wake=WakeSettings(url, retry_limit_s=1.0), scheduler=SchedulerSettings(turn_s=0.2))
+    with controlling(folder / "publisher", config, repository) as controller:
+        for name in DEVICES:
+            controller.enrolled(name)
+        yield controller
+
+
+def roll_out(controller: RunningController) -> None:
+    """To all of them at once."""
+    spec = {"name": "all", "slot": "meter-reader", "target": "acme/meter-reader/1", "query": "all", "soak_s": 0}
+    spec |= {"waves": [{"percent": 100}], "success": {"min_sample": 1, "min_percent": 90}}
+    spec |= {"abort": {"min_sample": 2, "max_failed_percent": 50}}
+    with controller.client() as operator:
+        while (made := operator.post("/v1/rollouts", json=spec)).status_code == 400:
+            time.sleep(0.1)  # the leader has not read the releases yet
+        rollout = made.raise_for_status().json()
+        path = f"/v1/rollouts/{rollout['id']}"
+        operator.post(f"{path}/approve", json={"spec": rollout["spec_digest"]}).raise_for_status()
+        operator.post(f"{path}/start").raise_for_status()
+
+
+@contextmanager
+def heard(port: int, count: int) -> Iterator[list[str]]:
+    """Topics of the next messages, once the block ends."""
+    topics: list[str] = []
+    words = [
+        "/usr/bin/stdbuf",
+        "-oL",
+        SUBSCRIBER,
+        "-p",
+        str(port),
+        "-t",
+        "edge-fleet/#",
+        "-C",
+        str(count),
+        "-W",
+        "30",
+        "-F",
+        "%t %l",
+        "-d",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as listening:
+        assert listening.stdout
+        while "SUBACK" not in listening.stdout.readline():
+            pass
+        yield topics
+        said = listening.stdout.read().splitlines()
+        topics += [line for line in said if line.startswith("edge-fleet/")]
+    assert listening.returncode == 0, (topics, said)
+
+
+@pytest.mark.asyncio
+async def test_who_is_offered_something_or_asked_is_woken(tmp_path) -> None:
+    mosquitto = Mosquitto(tmp_path)
+    await mosquitto.start()
+    try:
+        with steering(tmp_path, f"mqtt://127.0.0.1:{mosquitto.port}") as controller:
+            with heard(mosquitto.port, 2) as topics:
+                roll_out(controller)
+            assert sorted(topics) == [f"edge-fleet/{name}/wake 0" for name in DEVICES]
+            with heard(mosquitto.port, 1) as topics, controller.client() as operator:
+                operator.post("/v1/devices/camera-2/diagnostics", json={}).raise_for_status()
+            assert topics == ["edge-fleet/camera-2/wake 0"]
+            assert controller.control.counts["wakes"] == 3
+    finally:
+        await mosquitto.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_comes_late_is_found(tmp_path) -> None:
+    mosquitto = Mosquitto(tmp_path)
+    with steering(tmp_path, f"mqtt://127.0.0.1:{mosquitto.port}") as controller:
+        controller.control.rollouts.hints.note(["camera-1"])
+        await mosquitto.start()
+        try:
+            while len(controller.control.rollouts.hints):
+                time.sleep(0.05)
+        finally:
+            await mosquitto.stop()
+
+
+def test_a_broker_that_never_comes_delays_nobody(tmp_path) -> None:
+    with steering(tmp_path, f"mqtt://127.0.0.1:{free_port()}") as controller, controller.client() as operator:
+        roll_out(controller)
+        while not operator.get("/v1/devices/camera-1").json()["desired"]:
+            time.sleep(0.05)
+
+
+def test_hints_are_bounded_and_each_device_waits_once() -> None:
+    hints = Hints(2)
+    hints.note(["a", "b", "a", "c"])
+    assert len(hints) == 2
+    assert (hints.take(1), hints.take(5), hints.take(5)) == (["a"], ["b"], [])
+    assert not hints.noted.is_set()
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [("mqtt://b", ("b", 1883, False)), ("mqtts://b", ("b", 8883, True)), ("mqtt://[::1]:7", ("::1", 7, False))],
+)
+def test_where_a_broker_is(url, found) -> None:
+    assert broker(url) == found
+
+
+@pytest.mark.parametrize("url", ["b:1883", "http://b", "mqtt://", "mqtt://u:p@b", "mqtt://b:x"])
+def test_what_is_no_broker_is_said(url) -> None:
+    with pytest.raises(ConfigurationError, match=r"wake\.url"):
+        broker(url)
