@@ -15,10 +15,10 @@ from securesystemslib.signer import Signer
 from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
-from fleet.database.errors import AwayError
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
-from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 
+_log = logging.getLogger(__name__)
 LINE = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -33,8 +33,10 @@ def command(arguments: argparse.Namespace) -> int:
     origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
     try:
         asyncio.run(_serve(Controller(origin)))
-    except AwayError as error:
-        raise UnreachableError(str(error)) from None
+    except RequestError as error:
+        if error.fault is not Fault.UNAVAILABLE:
+            raise
+        raise UnreachableError(error.message) from None
     return 0
 
 
@@ -52,4 +54,8 @@ def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
     """The online keys that lie here, or in a token; of others only the public part does. Raises ConfigurationError,
     UnreachableError."""
     files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
+    if not files:
+        _log.warning(
+            "%s holds no secret key: nothing is assigned to devices, and no timestamp signed, from here", folder
+        )
     return [load_signer(file, asker(arguments)) for file in files]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from fleet.access import Role
 from fleet.control.intake_lines import NESTING_LIMIT
+from fleet.database import certificates
+from fleet.database.certificates import Certificate
 from tests.simulators.asking import ask, csr, new_key
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
@@ -108,3 +111,16 @@ def test_a_word_that_comes_too_soon_is_told_what_has_to_be_before_it(controller)
     assert [answer.status_code for answer in early] == [409, 409]
     assert "the rollout is draft; for that it has to be approved" in early[0].json()["detail"]
     assert "for that it has to be aborted" in early[1].json()["detail"]
+
+
+def test_a_clock_that_was_far_ahead_for_a_moment_costs_no_device_its_place(controller) -> None:
+    before = controller.enrolled("ahead")
+    with controller.control.database.write() as connection:
+        made = controller.authority.sign_csr(csr(new_key()).encode(), "ahead", controller.clock())
+        renewed = Certificate(made.serial, "ahead", made.issued, made.expires + timedelta(hours=1))
+        certificates.add(connection, renewed)
+        certificates.forget(connection, controller.clock() + timedelta(days=4000))
+    with controller.control.database.read() as connection:
+        kept = certificates.of_device(connection, "ahead", controller.control.database.settings)
+        assert certificates.find(connection, before.certificate.serial) is None
+    assert [one.serial for one in kept] == [made.serial]
