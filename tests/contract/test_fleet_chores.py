@@ -146,7 +146,8 @@ def test_what_expired_some_time_ago_is_forgotten(house: House) -> None:
         with house.control.database.read() as connection:
             assert len(enrolment.page(connection, DatabaseSettings())) == left
             assert len(tokens.page(connection, DatabaseSettings())) == left
-            assert len(certificates.of_device(connection, "camera-1", DatabaseSettings())) == left
+            kept = certificates.of_device(connection, "camera-1", DatabaseSettings())
+            assert len(kept) == max(left, 1)  # the clock may be wrong: the newest stays
 
 
 # ---- the revocation list
