@@ -7,7 +7,6 @@ and was rolled back, and no camera's call failed. Everything it starts, it stops
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ sys.path.insert(1, str(ROOT))  # the packages, and the boards that tests/devices
 from asking import ask_how_it_is  # noqa: E402
 from cameras import Camera, Played  # noqa: E402
 from children import Children  # noqa: E402
-from controller import Controller, Hints, start_broker  # noqa: E402
+from controller import Controller, start_broker  # noqa: E402
 from device import Device, Hardware  # noqa: E402
 from publisher import Publisher  # noqa: E402
 from rollout import EVERYWHERE, Rollout  # noqa: E402
@@ -37,8 +36,8 @@ SLOW = "reference"
 def main() -> int:
     """Run the demo; 0 if all of it happened."""
     story = Story()
-    with ExitStack() as stack:
-        ending = _play(stack.enter_context(Children()), stack, story)
+    with Children() as children:
+        ending = _play(children, story)
     found = problems(ending)
     for problem in found:
         story.tell("demo", problem, style="bold red")
@@ -47,20 +46,18 @@ def main() -> int:
     return 1 if found else 0
 
 
-def _play(children: Children, stack: ExitStack, story: Story) -> Ending:
+def _play(children: Children, story: Story) -> Ending:
     story.chapter("Keys, a repository, a first release")
     publisher = Publisher(children.folder, children, story)
     publisher.begin()
     publisher.release("1")
     story.chapter("A controller, a broker, three devices")
     broker = start_broker(children.folder, children)
-    controller = Controller(publisher.folder, children, story)
+    controller = Controller(publisher.folder, children, story, broker)
     controller.start()
     devices = [Device(hardware, children.folder, children, broker) for hardware in HARDWARE]
     _enrol(devices, controller, story)
-    hints = Hints(broker)
-    stack.callback(hints.close)
-    stage = Stage(controller, hints, children, story, devices)
+    stage = Stage(controller, children, story, devices)
     first = Rollout(stage).run("1", EVERYWHERE)
     cameras = [Camera(device.grpc) for device in devices]
     for camera in cameras:

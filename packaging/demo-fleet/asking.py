@@ -15,7 +15,6 @@ def ask_how_it_is(stage: Stage, device: str) -> dict[str, Any]:
     answers: list[dict[str, Any]] = []
 
     def is_answered() -> bool:
-        stage.wake(device)
         found = stage.ask("GET", f"{path}/{request['id']}")
         answers.extend([found["answer"]] if found["answered"] else [])
         return bool(answers)

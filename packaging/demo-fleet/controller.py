@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 from children import Child, Children, answers, free_port
 from story import Story
 
@@ -24,6 +23,8 @@ poll_s = 30.0
 published_every_s = 0.5
 [scheduler]
 turn_s = 0.5
+[wake]
+url = "mqtt://127.0.0.1:{broker}"
 """
 """Devices ask every half minute by themselves; that the demo takes less, it owes to the broker."""
 TAG = "demo"
@@ -40,32 +41,14 @@ def start_broker(folder: Path, children: Children) -> int:
     return port
 
 
-class Hints:
-    """What says to a device that asking now is worth while, and nothing else."""
-
-    def __init__(self, port: int) -> None:
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="demo-hints")
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-
-    def wake(self, device: str) -> None:
-        """Without waiting for anybody."""
-        self._client.publish(f"edge-fleet/{device}/wake", b"", qos=0)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
 class Controller:
     """`edge-fleet serve` in the publisher's folder. `ask` is what an operator asks over its API."""
 
-    def __init__(self, folder: Path, children: Children, story: Story) -> None:
+    def __init__(self, folder: Path, children: Children, story: Story, broker: int) -> None:
         self._folder, self._children, self._story = folder, children, story
         self._port = free_port()
         self.url, self.authority = f"https://localhost:{self._port}", folder / "authority" / "ca.pem"
-        (folder / "fleet.toml").write_text(CONFIG.format(port=self._port))
+        (folder / "fleet.toml").write_text(CONFIG.format(port=self._port, broker=broker))
         self._access = [*("--url", self.url), *("--ca", self.authority), *("--token-file", folder / "admin.token")]
         self._client: Client | None = None
 

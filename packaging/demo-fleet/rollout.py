@@ -50,8 +50,6 @@ class Rollout:
 
     def _is_settled(self, version: str) -> bool:
         self._watch()
-        for name in self.offered():
-            self._stage.wake(name)
         known = known_states(self._stage)
         back = all(known[device.name] == (version, "committed") for device in self._stage.devices)
         return back and all(shares == {version: 100} for shares in self._shares.values())
@@ -65,7 +63,6 @@ class Rollout:
         self.state = self._stage.ask("GET", self._path)["state"]
         self._look()
         self._watch()
-        self._wake()
         return self.state in OVER
 
     def _look(self) -> None:
@@ -84,12 +81,6 @@ class Rollout:
                 self._shares[device.name] = shares
                 said = ", ".join(f"{percent} % by {version}" for version, percent in sorted(shares.items()))
                 self._stage.story.tell(device.name, f"answers {said}", style="dim")
-
-    def _wake(self) -> None:
-        """Who was offered something and has not said that it heard of it."""
-        for device in self._stage.ask("GET", f"{self._path}/devices")["items"]:
-            if device["state"] == "offered":
-                self._stage.wake(device["device"])
 
     def devices(self, state: str) -> list[str]:
         """Who reported this state of the release at some time, in the order of the first reports."""

@@ -7,22 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from children import Children
-from controller import Controller, Hints
+from controller import Controller
 from device import Device
 from story import Story
 
-LOOK_S, DEADLINE_S, HINT_S = 0.2, 240.0, 1.0
+LOOK_S, DEADLINE_S = 0.2, 240.0
 
 
 class Stage:
     """What the rest of the demo speaks to."""
 
-    def __init__(
-        self, controller: Controller, hints: Hints, children: Children, story: Story, devices: Sequence[Device]
-    ) -> None:
+    def __init__(self, controller: Controller, children: Children, story: Story, devices: Sequence[Device]) -> None:
         self.story, self.devices = story, tuple(devices)
-        self._controller, self._hints, self._children = controller, hints, children
-        self._hinted: dict[str, float] = {}
+        self._controller, self._children = controller, children
 
     def ask(self, method: str, path: str, **parts: Any) -> Any:
         """As an operator, of the controller's API."""
@@ -31,13 +28,6 @@ class Stage:
     def command(self, *arguments: str) -> str:
         """What `edge-fleet …` prints."""
         return self._controller.command(*arguments)
-
-    def wake(self, device: str) -> None:
-        """Hint that asking is worth while, once in a while."""
-        now_s = time.monotonic()
-        if now_s - self._hinted.get(device, 0.0) > HINT_S:
-            self._hinted[device] = now_s
-            self._hints.wake(device)
 
     def until(self, done: Callable[[], bool], problem: str) -> None:
         """Look until it is done. Ends the demo with `problem` where that takes too long."""
