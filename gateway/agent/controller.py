@@ -21,6 +21,7 @@ from gateway.agent.source import FetchError
 
 ANSWER_LIMIT_BYTES = 1_048_576
 """Of one answer: an enrolment brings a signed root."""
+UNBELIEVED = "; say who signed its certificate: edge-agent enrol … --ca FILE"
 UNWELCOME = frozenset({401, 403})
 """The controller knows who asks, or cannot tell, and does not let that one in."""
 
@@ -55,7 +56,8 @@ class Controller:
         try:
             status, retry_after_s, content = self._exchange(method, where, body, headers)
         except (HTTPError, HungUpError, OSError) as error:
-            raise FetchError(f"{where} does not answer: {type(error).__name__}: {error!s:.300}") from error
+            remedy = UNBELIEVED if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+            raise FetchError(f"{where} does not answer: {type(error).__name__}: {error!s:.300}{remedy}") from error
         document = _document(content)
         if 200 <= status < 300 and document is not None:
             return document

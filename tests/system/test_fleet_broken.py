@@ -89,3 +89,12 @@ def test_a_span_that_is_none_is_refused_by_its_option(tmp_path: Path) -> None:
 def _on_a_free_port() -> FleetConfig:
     config = FleetConfig()
     return replace(config, listen=replace(config.listen, addresses=(f"127.0.0.1:{free_port()}",)))
+
+
+def test_a_device_that_does_not_know_the_ca_is_told_the_option(tmp_path: Path) -> None:
+    with controlling(tmp_path) as running:
+        (tmp_path / "token").write_text("efe_any")
+        words = ["enrol", running.url, "--token-file", str(tmp_path / "token"), "--state", str(tmp_path / "state")]
+        command = [sys.executable, "-m", "gateway.agent", *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "edge-agent enrol … --ca FILE" in done.stderr) == (3, True), done.stderr
