@@ -196,7 +196,7 @@ def _url(config: FleetConfig) -> str:
     listen = config.listen
     if listen.url:
         return listen.url.rstrip("/")
-    ports = [address.port for address in addresses_of(config) if not address.path]
+    ports = [address.port for address in addresses_of(config) if address.port]
     if not ports or not listen.names:
         raise ConfigurationError("say how devices reach this controller", table="listen", key="url")
     return f"{'https' if listen.tls else 'http'}://{listen.names[0]}:{ports[0]}"

@@ -37,7 +37,7 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--canary", type=positive, metavar="N", help="devices of each kind of accelerators go first")
     for option, what_for in (
-        ("--canary-soak", "that canaries are watched (default 1h)"),
+        ("--canary-soak", "that canaries are watched (default: as --soak)"),
         ("--soak", "that a wave is watched (default 1h)"),
         ("--silence", "without a word from a device, and it failed (default 1d)"),
         ("--deadline", "after an offer, and a device that is not done failed (default 7d)"),

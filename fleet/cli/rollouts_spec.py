@@ -49,7 +49,7 @@ def _plain(arguments: argparse.Namespace) -> Json:
 def _sections(document: Json, arguments: argparse.Namespace) -> None:
     """Options change single values of a file's tables."""
     sections: tuple[tuple[str, Json, Json], ...] = (
-        ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": arguments.canary_soak_s}),
+        ("canary", {}, {"per_accelerator": arguments.canary, "soak_s": _canary_soak_s(arguments)}),
         ("success", SUCCESS, {"min_percent": arguments.success_percent, "min_sample": arguments.success_sample}),
         ("abort", ABORT, {"max_failed_percent": arguments.failed_percent, "min_sample": arguments.failed_sample}),
         ("retries", {}, {"limit": arguments.retries, "backoff_s": arguments.backoff_s}),
@@ -61,6 +61,12 @@ def _sections(document: Json, arguments: argparse.Namespace) -> None:
             raise ConfigurationError(f"{name} must be a table", file=arguments.spec)
         if section or given:
             document[name] = {**section, **given}
+
+
+def _canary_soak_s(arguments: argparse.Namespace) -> float | None:
+    """Whoever asks for canaries and for a time means it for them, too."""
+    chosen: float | None = arguments.canary_soak_s
+    return arguments.soak_s if chosen is None and arguments.canary is not None else chosen
 
 
 def _from_file(file: Path) -> Json:

@@ -126,8 +126,13 @@ def _ordered(operator: Operator, value: str, limit: str) -> bool:
     return _ORDERED[operator](version_order(value), version_order(limit))
 
 
+def is_glob(pattern: str) -> bool:
+    """Whether it stands for more than one value."""
+    return "*" in pattern or "?" in pattern
+
+
 def _alike(pattern: str, value: str) -> bool:
-    return _pattern(pattern).match(value) is not None
+    return _pattern(pattern).match(value) is not None if is_glob(pattern) else pattern == value
 
 
 @lru_cache(maxsize=_PATTERNS_CACHED)

@@ -22,13 +22,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from fleet.rollouts.query import FIELDS, VERSION, All, And, Match, Not, Operator, Or, Query
+from fleet.rollouts.query import FIELDS, VERSION, All, And, Match, Not, Operator, Or, Query, is_glob
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 QUERY_LIMIT_CHARS = 4096
 DEPTH_LIMIT = 32
 """Of parentheses and `not`."""
 VALUE_LIMIT_CHARS = 128
+GLOBS_LIMIT = 32
+"""Values with `*` or `?` in a query: each is tried on every device, again and again."""
 RESERVED = frozenset({"and", "or", "not", "in", "all"})
 _QUERIES_CACHED = 256
 _WORD = re.compile(r"[A-Za-z0-9._+:/@*?-]+")
@@ -115,7 +117,7 @@ class _Parser:
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
-        self._next = 0
+        self._next = self._globs = 0
 
     def either(self, depth: int) -> Query:
         parts = [self._both(depth)]
@@ -182,6 +184,9 @@ class _Parser:
         value = token.text if token.kind == "word" else re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
         if len(value) > VALUE_LIMIT_CHARS:
             self._fail(f"a value has at most {VALUE_LIMIT_CHARS} characters, this one {len(value)}")
+        self._globs += is_glob(value)
+        if self._globs > GLOBS_LIMIT:
+            self._fail(f"at most {GLOBS_LIMIT} values of a query may hold '*' or '?'")
         self._next += 1
         return value
 

@@ -171,3 +171,9 @@ def test_whatever_a_file_holds_is_sent_or_refused(tmp_path_factory, held) -> Non
         return
     assert said["abort"]["min_sample"] == 3
     assert set(held) <= set(said)
+
+
+def test_canaries_are_watched_as_long_as_waves_where_nothing_else_is_said() -> None:
+    spec = read("--target", "acme/meter-reader/2", "--canary", "1", "--soak", "2h")
+    assert spec.canary is not None
+    assert (spec.canary.soak_s, spec.soak_s) == (7200, 7200)

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.rollouts.query import FIELDS, All, And, Device, Match, Not, Operator, Or, matches
-from fleet.rollouts.query_parser import DEPTH_LIMIT, QUERY_LIMIT_CHARS, VALUE_LIMIT_CHARS, QueryError, parse, query_text
+from fleet.rollouts.query_parser import (
+    DEPTH_LIMIT,
+    GLOBS_LIMIT,
+    QUERY_LIMIT_CHARS,
+    VALUE_LIMIT_CHARS,
+    QueryError,
+    parse,
+    query_text,
+)
 
 CAMERA = Device(
     "cam-7",
@@ -187,3 +195,11 @@ def test_nothing_but_a_query_or_an_error_with_its_place_comes_out(text):
 def test_a_glob_of_many_stars_is_refused_quickly():
     query = parse("id = " + "*a" * 60 + "b")
     assert not matches(query, Device("a" * 100_000))
+
+
+def test_a_query_holds_only_so_many_globs() -> None:
+    plain = ", ".join(f"camera-{number}" for number in range(200))
+    globs = ", ".join(f"camera-{number}*" for number in range(GLOBS_LIMIT))
+    assert parse(f"id in ({plain}) or id in ({globs})")
+    with pytest.raises(QueryError, match="at most 32 values"):
+        parse(f"id in ({globs}) or site = b*")
