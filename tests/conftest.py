@@ -1,16 +1,20 @@
-"""How the tests are shared by the processes of `make test`: a file is one process's."""
+"""How the tests are shared by the processes of `make test`: a file is one process's; and properties' settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
 """Files with these beginnings share one installation, as long to make as a hundred tests: one process has them all."""
+
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("here")  # a busy machine is no finding
 
 
 @pytest.hookimpl(optionalhook=True)
