@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.parser import PROGRAM, VERBS
+from fleet.config import parse_config
+from fleet.database.place import read_place
 from fleet.settings import FleetSettings
 from gateway.domain.policy import read_policy
 
@@ -31,6 +33,13 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
 def test_the_policy_of_the_guide_can_be_read() -> None:
     (text,) = (block for block in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL) if '"profile_delay_h"' in block)
     assert read_policy(text.encode(), "README.md").share_percent_per_hour == 10
+
+
+def test_the_configuration_of_the_guide_can_be_read() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    config = parse_config(text, "README.md")
+    assert read_place(config.database.url, Path()).file is None
+    assert config.blobs.s3.bucket
 
 
 def test_every_command_of_the_guide_can_be_parsed() -> None:
