@@ -63,8 +63,8 @@ class Waker:
     def _say(self) -> None:
         """One second's worth: woken devices ask, and a fleet must not ask all at once."""
         for device in self._hints.take(self._settings.per_s):
-            self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
             self._counts["wakes"] += 1
+            self._client.publish(self._settings.topic.replace("{device}", device), b"", qos=0)
 
     def _connected(self, *said: Any) -> None:
         code = said[3]

@@ -105,11 +105,14 @@ def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
     assert "approved: edge-fleet rollouts start" in watching.stdout.readline()
     assert admin.run("rollouts", "start", rollout)[0] == 0
     until(lambda: admin.told("rollouts", "show", rollout)["waves"][0]["states"].get("committed"), "no canary committed")
+    lines = [watching.stdout.readline().rstrip()]
+    while "the next wave waits: edge-fleet rollouts approve-wave" not in lines[-1]:
+        lines.append(watching.stdout.readline().rstrip())
+        assert lines[-1], lines
     assert admin.run("rollouts", "approve-wave", rollout, "1")[0] == 0
     out, err = watching.communicate(timeout=120)
     assert (watching.returncode, err) == (0, "")
-    lines = out.splitlines()
-    assert any("the next wave waits: edge-fleet rollouts approve-wave" in line for line in lines)
+    lines += out.splitlines()
     assert f"finished · wave 2 of 2 · {DEVICES} of {DEVICES} devices committed" in lines[-1]
     assert len(lines) == len(set(lines))
     _watched_again(admin, rollout)
