@@ -19,9 +19,9 @@ from fleet.disk import read_bounded
 from fleet.serving.settings import ListenSettings, ServingSettings
 from fleet.settings import FleetSettings
 from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings, WakeSettings
-from gateway.domain.document import Table, read_document
+from gateway.domain.document import read_document
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import read_settings, sections
+from gateway.domain.settings import read_settings, sections, take_tables
 
 SETTINGS_FILE = "fleet.toml"
 
@@ -70,6 +70,5 @@ def load_config(folder: Path) -> FleetConfig:
 def parse_config(text: str, file: str) -> FleetConfig:
     """Build it from TOML text. Raises ConfigurationError naming file, table, key and line."""
     top = read_document(text, file)
-    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in SECTIONS}
-    built = {name: read_settings(SECTIONS[name], table) for name, table in tables.items()}
+    built = {name: read_settings(SECTIONS[name], table) for name, table in take_tables(top, SECTIONS).items()}
     return FleetConfig(read_settings(FleetSettings, top), **built)

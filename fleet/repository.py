@@ -45,6 +45,15 @@ class Published:
         return None
 
 
+def publication_mark(public: Path) -> tuple[int, ...]:
+    """Another one once something but a root was published; () where nothing is, or it cannot be looked at."""
+    try:
+        found = (public / METADATA / TIMESTAMP_FILE).stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def metadata_file(role: str, version: int) -> str:
     """Where a role's metadata stands, relative to the repository."""
     return f"{METADATA}/{version}.{role}.json"

@@ -10,20 +10,21 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct, json
 
+from fleet.api.devices import Name
 from fleet.api.identity import Call, control_of
 from fleet.control.control import Control
 from fleet.control.enrolling import Application
 from fleet.serving.asgi import Scope, name_caller
 
-NAME_CHARACTERS = 128
-Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
+REQUEST_CHARACTERS, TOKEN_CHARACTERS = 16_384, 256
+RequestText = Annotated[str, Meta(max_length=REQUEST_CHARACTERS)]
 
 
 class EnrolmentAsked(Struct, forbid_unknown_fields=True, frozen=True):
     """`token`, or a `serial` that was registered, or both; `csr`: PKCS #10 in PEM; `agent`: its version."""
 
-    csr: Annotated[str, Meta(max_length=16_384)]
-    token: Annotated[str, Meta(max_length=256)] = ""
+    csr: RequestText
+    token: Annotated[str, Meta(max_length=TOKEN_CHARACTERS)] = ""
     serial: Name = ""
     agent: Name = ""
 

@@ -13,11 +13,11 @@ from fleet.access import Action, DeviceCaller, Identity, may
 from fleet.control.control import Control
 from fleet.database import tokens
 from fleet.serving.asgi import Scope, name_caller, peer_of
+from gateway.domain.access import BEARER
 from gateway.domain.errors import Fault, RequestError
 
 Call = Request[Any, Any, Any]
 Guarded = ASGIConnection[Any, Any, Any, Any]
-BEARER = "bearer "
 ACTION = "action"
 """A route says under this key of its `opt` what it does."""
 
@@ -75,20 +75,12 @@ def allow(
     return identity
 
 
-def allow_list(request: Call) -> frozenset[str]:
-    """For a list: the caller's scope, which it shows what is within of; empty: all. Raises as `allow`."""
-    identity = identify(request)
-    scope = frozenset() if isinstance(identity, DeviceCaller) else identity.tags
-    allow(request, scope or None, identity=identity)
-    return scope
-
-
 def allow_self(request: Call) -> str:
-    """For a device's own routes: which device asks. Raises as `allow`."""
-    device = peer_of(cast("Scope", request.scope)).device
-    if device:
-        allow(request, device=device, identity=DeviceCaller(device))
-        return device
+    """For a device's own routes: the serial of the certificate by which it asks. Raises as `allow`."""
+    certificate = peer_of(cast("Scope", request.scope)).certificate
+    if certificate is not None:
+        allow(request, device=certificate.device, identity=DeviceCaller(certificate.device))
+        return certificate.serial
     identify(request)
     raise RequestError(Fault.DENIED, f"{action_of(request)} is for devices, by their certificate")
 

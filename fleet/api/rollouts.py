@@ -93,87 +93,51 @@ def revise_rollout(request: Call, rollout: FromPath[str], data: JSONBody[SpecFor
     return view(words.revise(control.rollouts, rollout, spec, actor(identity), now, permit=permit), now)
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/approve",
-    opt={ACTION: Action.ROLLOUTS_APPROVE},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Approve a draft",
-)
+def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> post:
+    """A route by which an operator says something of a rollout."""
+    where = f"/v1/rollouts/{{rollout:str}}/{path}"
+    return post(where, opt={ACTION: action}, sync_to_thread=True, status_code=200, summary=summary)
+
+
+@_word("approve", "Approve a draft", Action.ROLLOUTS_APPROVE)
 def approve_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Approval]) -> RolloutView:
     """409 where the specification is not the one that was seen."""
     return _say(request, rollout, lambda by: Approved(by, data.spec), "rollouts.approve", {"spec": data.spec})
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/start",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Start an approved rollout",
-)
+@_word("start", "Start an approved rollout")
 def start_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
     """Devices are offered the release as its waves and windows say."""
     return _say(request, rollout, Started, "rollouts.start")
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/pause",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Offer nothing until it is resumed",
-)
+@_word("pause", "Offer nothing until it is resumed")
 def pause_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
     """Devices that have an offer go on."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Paused(by, reason), "rollouts.pause", {"reason": reason})
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/resume",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Go on with a paused rollout",
-)
+@_word("resume", "Go on with a paused rollout")
 def resume_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
     """What failed until now is not held against it any more."""
     return _say(request, rollout, Resumed, "rollouts.resume")
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/abort",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="End a rollout for good",
-)
+@_word("abort", "End a rollout for good")
 def abort_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
     """Offers are withdrawn; who committed goes back where its specification forces that, or /rollback asks for it."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Aborted(by, reason), "rollouts.abort", {"reason": reason})
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/rollback",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Give all devices back what they had",
-)
+@_word("rollback", "Give all devices back what they had")
 def rollback_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
     """After it was aborted."""
     return _say(request, rollout, RollbackRequested, "rollouts.rollback")
 
 
-@post(
-    "/v1/rollouts/{rollout:str}/waves/{wave:int}/approve",
-    opt={ACTION: Action.ROLLOUTS_CONTROL},
-    sync_to_thread=True,
-    status_code=200,
-    summary="Let a wave begin that needs approval",
-)
+@_word("waves/{wave:int}/approve", "Let a wave begin that needs approval")
 def approve_wave(request: Call, rollout: FromPath[str], wave: WaveInPath) -> RolloutView:
     """It begins in its turn."""
     return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})

@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, cast
+from typing import Any
 
 from litestar import Response, get, post, put
 from litestar.openapi import ResponseSpec
 from litestar.params import FromQuery, JSONBody, RawBody
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fleet.access import Action
-from fleet.api.enrol import chain
+from fleet.api.enrol import RequestText, chain
 from fleet.api.identity import ACTION, Call, allow_self, control_of
 from fleet.control.intake import Acknowledgement
-from fleet.serving.asgi import Scope, peer_of
 from fleet.times import moment
 
-REQUEST_CHARACTERS = 16_384
 NO_STORE = {"cache-control": "no-store"}
 
 
 class RenewalAsked(Struct, forbid_unknown_fields=True, frozen=True):
     """`csr`: PKCS #10 in PEM, for another key than the device has now."""
 
-    csr: Annotated[str, Meta(max_length=REQUEST_CHARACTERS)]
+    csr: RequestText
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +71,9 @@ class DiagnosticsRequests:
 def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]:
     """TUF targets metadata. 304 where If-None-Match names what holds; with a `nonce` always a document that repeats
     it."""
-    allow_self(request)
-    control = control_of(request)
+    serial, control = allow_self(request), control_of(request)
     named = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"')
-    found = control.director.assigned(serial_of(request), control.clock(), etag=named, nonce=nonce)
+    found = control.director.assigned(serial, control.clock(), etag=named, nonce=nonce)
     headers = {"etag": f'"{found.digest}"', **NO_STORE}
     if found.content is None:
         return Response(b"", status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
@@ -92,9 +89,8 @@ def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]
 )
 def put_inventory(request: Call, body: RawBody) -> None:
     """As `edge-gateway probe --json` says it; gzip."""
-    allow_self(request)
-    control = control_of(request)
-    control.inventories.keep(serial_of(request), body, encoding_of(request), control.clock())
+    serial, control = allow_self(request), control_of(request)
+    control.inventories.keep(serial, body, encoding_of(request), control.clock())
 
 
 @post(
@@ -106,9 +102,8 @@ def put_inventory(request: Call, body: RawBody) -> None:
 )
 def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
     """Lines of JSON (application/x-ndjson), gzip: records and gaps. All are on the disk when this answers."""
-    allow_self(request)
-    control = control_of(request)
-    return Acknowledged(control.intake.take(serial_of(request), body, encoding_of(request), control.clock()))
+    serial, control = allow_self(request), control_of(request)
+    return Acknowledged(control.intake.take(serial, body, encoding_of(request), control.clock()))
 
 
 @post(
@@ -120,9 +115,8 @@ def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
 )
 def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
     """For another key; from two thirds of a certificate's life on devices ask."""
-    allow_self(request)
-    control = control_of(request)
-    made = control.enrolling.renew(serial_of(request), data.csr.encode(errors="replace"), control.clock())
+    serial, control = allow_self(request), control_of(request)
+    made = control.enrolling.renew(serial, data.csr.encode(errors="replace"), control.clock())
     return Renewed(made.pem.decode(), chain(control))
 
 
@@ -134,9 +128,8 @@ def post_certificate(request: Call, data: JSONBody[RenewalAsked]) -> Renewed:
 )
 def get_diagnostics(request: Call) -> DiagnosticsRequests:
     """Its assignment says whether there is something."""
-    allow_self(request)
-    control = control_of(request)
-    waiting = control.inventories.asked(serial_of(request), control.clock())
+    serial, control = allow_self(request), control_of(request)
+    waiting = control.inventories.asked(serial, control.clock())
     return DiagnosticsRequests([DiagnosticsRequest(one.id, one.wanted, moment(one.expires)) for one in waiting])
 
 
@@ -149,15 +142,8 @@ def get_diagnostics(request: Call) -> DiagnosticsRequests:
 )
 def post_diagnostics(request: Call, body: RawBody) -> None:
     """`{"id", "answer": {…}}`, gzip. 404 for what was not asked, 409 for a second answer or one that is too late."""
-    allow_self(request)
-    control = control_of(request)
-    control.inventories.answered(serial_of(request), body, encoding_of(request), control.clock())
-
-
-def serial_of(request: Call) -> str:
-    """Of the certificate that `allow_self` let in."""
-    certificate = peer_of(cast("Scope", request.scope)).certificate
-    return certificate.serial if certificate else ""
+    serial, control = allow_self(request), control_of(request)
+    control.inventories.answered(serial, body, encoding_of(request), control.clock())
 
 
 def encoding_of(request: Call) -> str:

@@ -16,7 +16,7 @@ from fleet.database.errors import ConflictError, RefusedError
 from fleet.database.releases import Known, Release
 from fleet.disk import read_bounded
 from fleet.releases import signed_floor
-from fleet.repository import METADATA, TIMESTAMP_FILE, Published, target_file
+from fleet.repository import Published, publication_mark, target_file
 from fleet.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.verify import RELEASES, release_findings
 from fleet.workspace import Workspace
@@ -41,7 +41,7 @@ class Catalogue:
     def refresh(self, now: datetime) -> tuple[str, ...]:
         """Read what is published, where something was published since; the targets that are new. What cannot be read
         is logged, and what was known stays. Raises AwayError."""
-        seen = self._stamp()
+        seen = publication_mark(self._workspace.public)
         due = self._again is not None and not self._again - RETRY <= now < self._again
         if not seen or (seen == self._seen and not due):
             return ()  # a folder that is not there now withdraws nothing
@@ -54,14 +54,6 @@ class Catalogue:
             self._again = now + RETRY
         self._seen = seen
         return fresh
-
-    def _stamp(self) -> tuple[int, ...]:
-        """Changes with every publication."""
-        try:
-            found = (self._workspace.public / METADATA / TIMESTAMP_FILE).stat()
-        except OSError:
-            return ()
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def synchronise(database: Database, workspace: Workspace, now: datetime) -> tuple[str, ...]:

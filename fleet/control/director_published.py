@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fleet.assignments import assigned
 from fleet.database import desired, releases
 from fleet.database.engine import Connection, Database
 from fleet.disk import read_bounded
-from fleet.repository import METADATA, TIMESTAMP_FILE, Published, metadata_file
+from fleet.repository import Published, metadata_file, publication_mark
 from fleet.roles import DIRECTOR, POLICY, PROFILES, ROOT, Quorum, owner_role, quorum
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
@@ -89,7 +88,7 @@ class Publications:
         self._every_s, self._monotonic = every_s, monotonic
         self._lock = threading.Lock()
         self._known: Publication | None = None
-        self._mark: Any = None
+        self._mark: tuple[int, ...] = ()
         self._looked_s = self._judged_s = float("-inf")
 
     @property
@@ -122,7 +121,7 @@ class Publications:
             return self._looked()
 
     def _looked(self) -> Publication:
-        mark = _mark(self._workspace.public)
+        mark = publication_mark(self._workspace.public)
         if self._known is None or mark != self._mark or _has_newer_root(self._workspace.public, self._known):
             self._known, self._mark = self._with_barred(_read(self._workspace)), mark
         elif self._monotonic() - self._judged_s >= JUDGED_S:
@@ -158,15 +157,6 @@ def _files(published: Published) -> tuple[Target, ...]:
         for role in roles
         for path, file in sorted(role.targets.items())
     )
-
-
-def _mark(public: Path) -> object:
-    """Another one once something but a root was published."""
-    try:
-        stat = (public / METADATA / TIMESTAMP_FILE).stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _has_newer_root(public: Path, known: Publication) -> bool:

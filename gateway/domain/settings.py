@@ -30,9 +30,14 @@ def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
     """The tables of a configuration file by name, empty where one is absent; any other is refused. ConfigurationError
     with file and line."""
     top = read_document(text, file)
-    tables = {name: top.table(name) or Table({}, file=file, name=name) for name in names}
+    tables = take_tables(top, names)
     top.finish()
     return tables
+
+
+def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
+    """The same of a document with more in it, which the caller takes."""
+    return {name: top.table(name) or Table({}, file=top.file, name=name) for name in names}
 
 
 def read_settings(settings: type[S], table: Table) -> S:
