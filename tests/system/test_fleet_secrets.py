@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import ssl
 import stat
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 
 from tests.simulators.controller import free_port
 from tests.simulators.publisher import Publisher
+from tests.simulators.served_fleet import Replica
 
 pytestmark = pytest.mark.timeout(180)
 CURL = shutil.which("curl") or "curl"
@@ -29,25 +29,13 @@ def serving(publisher: Publisher) -> Iterator[str]:
     """Its URL; the log is `log` in the folder, and whole when this ends."""
     port = free_port()
     (publisher.folder / "fleet.toml").write_text(f'[listen]\naddresses = ["127.0.0.1:{port}"]\n')
-    command = [sys.executable, "-m", "fleet", "serve", "--log-level", "debug"]
-    with (
-        (publisher.folder / "log").open("w") as log,
-        subprocess.Popen(
-            command,
-            cwd=publisher.folder,
-            env=publisher.environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout
-            assert process.stdout.readline().startswith("serving https://localhost")
-            yield f"https://localhost:{port}"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, (publisher.folder / "log").read_text()[-4000:]
+    command = [sys.executable, "-m", "fleet", "serve", "--log-level", "debug", "--dir", str(publisher.folder)]
+    replica = Replica(publisher.folder, f"https://localhost:{port}", command)
+    replica.start()
+    try:
+        yield replica.url
+    finally:
+        assert replica.end() == 0, replica.said()
 
 
 def test_secrets_stay_secret(tmp_path: Path) -> None:
