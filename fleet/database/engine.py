@@ -9,6 +9,8 @@ statements that decide lock what they decide on.
 from __future__ import annotations
 
 import hashlib
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ Connection = sa.Connection
 Insert = sqlite.Insert | postgresql.Insert
 DAMAGED = ("malformed", "file is not a database")
 """What SQLite says of a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
+_ASK_AGAIN_S = 0.01
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
     "execution_options": {"preserve_rowcount": True},  # an INSERT … ON CONFLICT says by it whether it did anything
@@ -98,7 +101,7 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
     if place.file is None:
         return _postgresql(place, settings)
     place.make_file()
-    reads = _sqlite(place, settings, settings.connections, "BEGIN", "PRAGMA query_only = ON")
+    reads = _sqlite(place, settings, settings.connections, "BEGIN", "query_only = ON")
     return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
 
 
@@ -158,16 +161,29 @@ def _sqlite(place: Place, settings: DatabaseSettings, connections: int, begin: s
     @event.listens_for(engine, "connect")
     def prepare(opened: Any, _record: object) -> None:
         opened.isolation_level = None  # Python's own BEGIN comes too late and is not IMMEDIATE
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
+        _to_write_ahead(opened, settings.busy_timeout_ms / 1000)
+        for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF", *pragmas):
             opened.execute(f"PRAGMA {pragma}")
-        for pragma in pragmas:
-            opened.execute(pragma)
 
     @event.listens_for(engine, "begin")
     def start(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _to_write_ahead(opened: sqlite3.Connection, patience_s: float) -> None:
+    """Two that open a new file at once both turn from reader to writer, for which SQLite does not wait by itself."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            opened.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_ASK_AGAIN_S)
+        else:
+            return
 
 
 def _first_line(error: sa.exc.DBAPIError) -> str:

@@ -89,6 +89,20 @@ def test_replicas_that_start_together_migrate_once(kind: str, tmp_path: Path) ->
             assert set(threads.map(start, range(4))) == {migrate.newest()}
 
 
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    """SQLite refuses, without waiting, a second one that makes the file a write-ahead one at the same moment."""
+    ready = threading.Barrier(8)
+
+    def look(number: int) -> None:
+        with closing(open_database(read_place(f"sqlite:///{tmp_path}/{number // 8}.sqlite", tmp_path))) as opened:
+            ready.wait()
+            with opened.glance() as connection:
+                connection.execute(sa.text("SELECT 1"))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(look, range(20 * 8)))
+
+
 def test_a_migration_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for kind in KINDS:
         with made(kind, tmp_path, empty=True) as opened:
