@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from fleet.access import Action, Identity
 from fleet.api.devices import Name, NumberInPath, Tags
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Number, Page
+from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import allow_tags, caller_of, scope_of
 from fleet.audit import Deed
 from fleet.database import audit, devices, enrolment
@@ -66,14 +66,11 @@ class NewEnrolment(EnrolmentEntry):
 
 @get("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Enrolment tokens")
 def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> Page[EnrolmentEntry]:
-    """In the order in which they were made; with a scope, those that give one of its tags (a page may then hold fewer
-    than asked for, and be followed by others)."""
-    identity, control = caller_of(request), control_of(request)
+    """In the order in which they were made; with a scope, those that give one of its tags."""
+    scope, control = scope_of(caller_of(request)), control_of(request)
     with control.database.read() as connection:
-        found = enrolment.page(connection, control.database.settings, after=after, limit_rows=limit)
-    scope = scope_of(identity)
-    shown = [EnrolmentEntry(**_fields(one)) for one in found if not scope or one.tags & scope]
-    return Page(shown, str(found[-1].id) if len(found) >= limit else None)
+        found = enrolment.page(connection, control.database.settings, scope=scope, after=after, limit_rows=limit)
+    return page([EnrolmentEntry(**_fields(one)) for one in found], limit, str(found[-1].id) if found else "")
 
 
 @post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Make an enrolment token")

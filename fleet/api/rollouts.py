@@ -3,7 +3,8 @@ demands one of its tags; it is put in front of the query of what such a token ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Annotated
 
 from litestar import get, post, put
@@ -11,7 +12,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryP
 
 from fleet.access import Action, Identity
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
 from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
 from fleet.api.scope import caller_of, scope_of
@@ -19,6 +20,9 @@ from fleet.control import rollouts as words
 from fleet.control.rollouts_preview import preview as previewed
 from fleet.control.rollouts_record import RETURNING, Known
 from fleet.database import rollouts
+from fleet.database.engine import Connection
+from fleet.database.rollouts import StoredRollout
+from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.facts import (
     Aborted,
     Approved,
@@ -43,13 +47,21 @@ def list_rollouts(
     after: FromQuery[str] = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutEntry]:
-    """With a scope only those for its devices; a page may then hold fewer than there are."""
-    identity, control = caller_of(request), control_of(request)
+    """With a scope only those for its devices."""
+    scope, control = scope_of(caller_of(request)), control_of(request)
     states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
     with control.database.read() as connection:
-        found = rollouts.page(connection, control.database.settings, states=states, after=after, limit_rows=limit)
-    visible = [entry(one) for one in found if words.covers(scope_of(identity), parse(str(one.spec["query"])))]
-    return Page(visible, found[-1].id if len(found) >= limit else None)
+        found = [*islice(_visible(connection, control.database.settings, scope, states, after), limit)]
+    return page([entry(one) for one in found], limit, found[-1].id if found else "")
+
+
+def _visible(
+    connection: Connection, settings: DatabaseSettings, scope: frozenset[str], states: Iterable[str], after: str
+) -> Iterator[StoredRollout]:
+    """What a query demands cannot be asked of the database: it is read on until enough is found."""
+    while found := rollouts.page(connection, settings, states=states, after=after, limit_rows=PAGE_ROWS):
+        yield from (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
+        after = found[-1].id
 
 
 @get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="One rollout")

@@ -10,12 +10,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
+from fleet.database.columns import document_text
 from fleet.database.credentials import Credential, read_credential
 from fleet.database.devices import TAGS_LIMIT
 from fleet.database.engine import alone
 from fleet.database.errors import AbsentError, RefusedError
 from fleet.database.rows import bounded, page_limit
 from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import TAGS_BYTES
 from fleet.database.tables import enrolment_tokens as tokens
 from gateway.domain.errors import Fault
 
@@ -99,12 +101,28 @@ def void(connection: Connection, device: str) -> int:
 
 
 def page(
-    connection: Connection, settings: DatabaseSettings, *, after: int = 0, limit_rows: int = 100
+    connection: Connection,
+    settings: DatabaseSettings,
+    *,
+    scope: frozenset[str] = frozenset(),
+    after: int = 0,
+    limit_rows: int = 100,
 ) -> tuple[EnrolmentToken, ...]:
-    """In the order in which they were made, from the one that follows `after`."""
+    """In the order in which they were made, from the one that follows `after`. `scope`: that give one of these tags;
+    empty: all."""
     limit = page_limit(limit_rows, settings.page_limit_rows)
-    statement = sa.select(tokens).where(tokens.c.id > after).order_by(tokens.c.id).limit(limit)
+    wanted = [tokens.c.id > after, *([_gives(scope)] if scope else [])]
+    statement = sa.select(tokens).where(*wanted).order_by(tokens.c.id).limit(limit)
     return tuple(_token(row) for row in connection.execute(statement))
+
+
+def _gives(scope: frozenset[str]) -> sa.ColumnElement[bool]:
+    """Whether the list of tags, which is kept as text, holds one of these: within a JSON string a quotation mark has a
+    backslash before it, so one after a bracket or a comma begins a tag. (`replace` is the one function by which SQLite
+    and PostgreSQL alike look for a text and mind its case.)"""
+    kept = sa.type_coerce(tokens.c.tags, sa.Text)
+    begun = [f"{before}{document_text(tag, TAGS_BYTES)}" for tag in sorted(scope) for before in "[,"]
+    return sa.or_(*(sa.func.replace(kept, tag, "") != kept for tag in begun))
 
 
 def forget(connection: Connection, before: datetime) -> int:

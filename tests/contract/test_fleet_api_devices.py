@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
 
 from fleet.access import Role
@@ -32,6 +34,15 @@ def deeds(controller: RunningController, subject: str) -> list[tuple[str, str]]:
     with controller.control.database.read() as connection:
         found = audit.page(connection, controller.control.database.settings, subject=subject)
     return [(entry.deed.actor, entry.deed.action) for entry in found]
+
+
+def pages(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
+    """Of one row each."""
+    after: str | None = ""
+    while after is not None:
+        page = client.get(path, params={"limit": 1, **({"after": after} if after else {})}).json()
+        yield page
+        after = page["next"]
 
 
 @pytest.mark.parametrize(
@@ -185,3 +196,13 @@ def test_a_scope_gives_only_its_own_tags_and_devices(controller) -> None:
         assert (mine in listed, other in listed) == (True, False)
         assert scoped.delete(f"/v1/enrolments/{other}").status_code == 403
         assert scoped.delete(f"/v1/enrolments/{mine}").status_code == 204
+
+
+def test_pages_of_a_scope_name_no_token_beyond_it(controller) -> None:
+    tags = ["mine", "theirs", "theirs", "mine", "theirs", "mine", "theirs"]
+    with controller.client(Role.OPERATOR) as operator:
+        made = [operator.post("/v1/enrolments", json={"tags": [tag]}).json()["id"] for tag in tags]
+    mine = [number for number, tag in zip(made, tags, strict=True) if tag == "mine"]
+    with controller.client(Role.OPERATOR, tags=["mine"]) as scoped:
+        seen = [(page["items"][0]["id"], page["next"]) for page in pages(scoped, "/v1/enrolments") if page["items"]]
+    assert seen == [(number, str(number)) for number in mine]

@@ -199,6 +199,23 @@ def test_a_scope_is_put_into_the_query_and_holds(controller: RunningController) 
         assert say(scoped, made, "approve", spec=made["spec_digest"]).status_code == 200
 
 
+def test_pages_of_a_scope_name_no_rollout_beyond_it(controller: RunningController) -> None:
+    with controller.client(Role.OPERATOR, tags=["rome"]) as scoped, controller.client(Role.OPERATOR) as other:
+        mine = []
+        for _ in range(3):
+            drafted(other)
+            mine.append(drafted(scoped)["id"])
+            drafted(other)
+        seen, after = [], ""
+        while after is not None:
+            page = scoped.get("/v1/rollouts", params={"limit": 1, "after": after}).json()
+            assert page["next"] in {None, *mine}
+            seen += [one["id"] for one in page["items"]]
+            after = page["next"]
+        assert sorted(seen) == sorted(mine)
+        assert scoped.get("/v1/rollouts", params={"limit": 1, "after": max(mine)}).json() == {"items": [], "next": None}
+
+
 def test_roles(controller: RunningController) -> None:
     with controller.client(Role.PUBLISHER) as publisher, controller.client(Role.VIEWER) as viewer:
         made = drafted(publisher)

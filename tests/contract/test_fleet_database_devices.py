@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -193,11 +194,13 @@ def test_a_serial_is_used_once_and_belongs_to_a_device(database: Database) -> No
 
 
 # ---- enrolment tokens -----------------------------------------------------------------------------------------------
-def token(database: Database, device: str = "", settings: DatabaseSettings = SETTINGS) -> tuple[int, str]:
+def token(
+    database: Database, device: str = "", settings: DatabaseSettings = SETTINGS, tags: Sequence[str] = ("b", "a")
+) -> tuple[int, str]:
     """One that expires in an hour."""
     credential = new_credential("efe_")
     with database.write() as connection:
-        made = {"expires": NOW + HOUR, "now": NOW, "by": "anna", "device": device, "tags": ["b", "a"], "site": "Ulm"}
+        made = {"expires": NOW + HOUR, "now": NOW, "by": "anna", "device": device, "tags": tags, "site": "Ulm"}
         return enrolment.create(connection, credential, settings, **made), credential.text
 
 
@@ -251,6 +254,21 @@ def test_tokens_are_listed_forgotten_and_bounded(database: Database) -> None:
         assert [entry.id for entry in enrolment.page(connection, SETTINGS, after=numbers[0])] == numbers[1:]
         assert enrolment.forget(connection, NOW + HOUR) == 0
         assert enrolment.forget(connection, NOW + 2 * HOUR) == 2
+
+
+HARD = (
+    "pilot", "Pilot", "pilot,", "p", 'a","pilot', '"', "\\", 'x\\"', "%", "_", "größer", "\U0001f4f7", "[pilot", "\ud800", "a\0",
+)  # fmt: skip
+"""Tags that look like parts of each other, or like the text in which a list of them is kept."""
+
+
+def test_a_scope_sees_the_tokens_that_give_one_of_its_tags(database: Database) -> None:
+    numbers = {tag: token(database, tags=[tag, "other"])[0] for tag in HARD}
+    with database.read() as connection:
+        for tag in HARD:
+            found = enrolment.page(connection, SETTINGS, scope=frozenset({tag, "nobody's"}))
+            assert [entry.id for entry in found] == [numbers[tag]], tag
+        assert len(enrolment.page(connection, SETTINGS, scope=frozenset({"other"}))) == len(HARD)
 
 
 def test_no_secret_is_kept(database: Database) -> None:
