@@ -37,7 +37,6 @@ class Action(enum.StrEnum):
     TELEMETRY_READ = "telemetry.read"
     METRICS_READ = "metrics.read"
     RELEASES_READ = "releases.read"
-    RELEASES_PUBLISH = "releases.publish"
     ROLLOUTS_READ = "rollouts.read"
     ROLLOUTS_DRAFT = "rollouts.draft"
     ROLLOUTS_APPROVE = "rollouts.approve"
@@ -45,7 +44,6 @@ class Action(enum.StrEnum):
     TOKENS_READ = "tokens.read"
     TOKENS_CHANGE = "tokens.change"
     AUDIT_READ = "audit.read"
-    BACKUP = "backup"
     SELF_ASSIGNMENT = "self.assignment"
     SELF_INVENTORY = "self.inventory"
     SELF_TELEMETRY = "self.telemetry"
@@ -94,7 +92,6 @@ class Answer:
 
 _ALL = frozenset(Role)
 _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
-_PUBLISHERS = frozenset({Role.PUBLISHER, Role.ADMIN})
 _ADMIN = frozenset({Role.ADMIN})
 _NOBODY: frozenset[Role] = frozenset()
 
@@ -108,15 +105,13 @@ RULES: dict[Action, Rule] = {
     Action.TELEMETRY_READ: Rule(_ALL, Reach.DEVICES),
     Action.METRICS_READ: Rule(_ALL, Reach.FLEET),
     Action.RELEASES_READ: Rule(_ALL, Reach.SHARED),
-    Action.RELEASES_PUBLISH: Rule(_PUBLISHERS, Reach.FLEET),
     Action.ROLLOUTS_READ: Rule(_ALL, Reach.DEVICES),
-    Action.ROLLOUTS_DRAFT: Rule(_OPERATORS | _PUBLISHERS, Reach.DEVICES),
+    Action.ROLLOUTS_DRAFT: Rule(_OPERATORS | {Role.PUBLISHER}, Reach.DEVICES),
     Action.ROLLOUTS_APPROVE: Rule(_OPERATORS, Reach.DEVICES),
     Action.ROLLOUTS_CONTROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.TOKENS_READ: Rule(_ADMIN, Reach.FLEET),
     Action.TOKENS_CHANGE: Rule(_ADMIN, Reach.FLEET),
     Action.AUDIT_READ: Rule(_ADMIN, Reach.FLEET),
-    Action.BACKUP: Rule(_ADMIN, Reach.FLEET),
     Action.SELF_ASSIGNMENT: Rule(_NOBODY, Reach.SELF),
     Action.SELF_INVENTORY: Rule(_NOBODY, Reach.SELF),
     Action.SELF_TELEMETRY: Rule(_NOBODY, Reach.SELF),

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import overload
 
 
+@overload
+def moment(at: datetime) -> str: ...
+@overload
+def moment(at: datetime | None) -> str | None: ...
 def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC, microseconds where there are any."""
+    """RFC 3339 in UTC, microseconds where there are any; None for none."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None

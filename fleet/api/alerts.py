@@ -27,7 +27,7 @@ class AlertEntry:
     device: str
     subject: str
     state: str
-    since: str | None
+    since: str
     opened: str | None
     closed: str | None
     summary: str

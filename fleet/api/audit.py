@@ -21,7 +21,7 @@ class AuditEntry:
     """`digest` covers `previous`, the digest of the entry before."""
 
     sequence: int
-    at: str | None
+    at: str
     actor: str
     action: str
     subject: str

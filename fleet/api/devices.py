@@ -61,7 +61,7 @@ class RunningEntry:
     variant: str
     accelerator: str
     state: str
-    at: str | None
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class DesiredEntry:
     target: str
     digest: str
     rollout: str
-    at: str | None
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class CertificateEntry:
     """`revoked` null: it holds until it expires."""
 
     serial: str
-    issued: str | None
-    expires: str | None
+    issued: str
+    expires: str
     revoked: str | None
     revoked_because: str
 
@@ -98,7 +98,7 @@ class DeviceEntry:
     tags: list[str]
     site: str
     health: str
-    registered: str | None
+    registered: str
     enrolled: str | None
     seen: str | None
     revoked: str | None

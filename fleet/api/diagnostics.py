@@ -42,9 +42,9 @@ class DiagnosticsEntry:
     id: int
     device: str
     wanted: list[str]
-    asked: str | None
+    asked: str
     asked_by: str
-    expires: str | None
+    expires: str
     answered: str | None
 
 

@@ -49,9 +49,9 @@ class EnrolmentEntry:
     device: str
     tags: list[str]
     site: str
-    created: str | None
+    created: str
     created_by: str
-    expires: str | None
+    expires: str
     used: str | None
     used_by: str
 

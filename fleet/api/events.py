@@ -24,8 +24,8 @@ class EventEntry:
     id: int
     device: str
     kind: str
-    at: str | None
-    received: str | None
+    at: str
+    received: str
     slot: str
     target: str
     rollout: str

@@ -32,8 +32,8 @@ class ReleaseEntry:
     floor: str
     digest: str
     size_bytes: int
-    released: str | None
-    first_read: str | None
+    released: str
+    first_read: str
     withdrawn: str | None
 
 

@@ -29,7 +29,7 @@ class RolloutEntry:
     slot: str
     target: str
     state: str
-    created: str | None
+    created: str
     created_by: str
     facts: int
 
@@ -57,7 +57,7 @@ class RolloutView:
     slot: str
     target: str
     state: str
-    created: str | None
+    created: str
     created_by: str
     facts: int
     wave: int | None

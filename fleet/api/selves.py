@@ -48,7 +48,7 @@ class DiagnosticsRequest:
 
     id: int
     wanted: Sequence[str]
-    expires: str | None
+    expires: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class TelemetryRow:
     stream: str
     boot_epoch: int
     seq: int
-    at: str | None
-    received: str | None
+    at: str
+    received: str
     kind: str
     document: Mapping[str, object]
 

@@ -39,9 +39,9 @@ class TokenEntry:
     name: str
     role: Role
     tags: list[str]
-    created: str | None
+    created: str
     created_by: str
-    expires: str | None
+    expires: str
     revoked: str | None
 
 

@@ -135,7 +135,8 @@ def _context(ca_file: str) -> ssl.SSLContext:
 
 
 def _query(query: Query) -> str:
-    said = {name: value for name, value in query.items() if value not in (None, "", False, [], ())}
+    """Without what is not said; 0 is (the wave of canaries)."""
+    said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
     plain = {name: "true" if value is True else value for name, value in said.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
 

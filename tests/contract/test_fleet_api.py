@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.access import RULES, Role
+from fleet.access import RULES, Action, Role
 from fleet.api.application import HANDLERS
 from fleet.api.identity import ACTION
 from tests.simulators.controller import RunningController, controlling
@@ -26,6 +26,10 @@ ROUTES = [
 def controller(tmp_path_factory) -> Iterator[RunningController]:
     with controlling(tmp_path_factory.mktemp("controller")) as running:
         yield running
+
+
+def test_every_action_is_what_some_route_does() -> None:
+    assert {action for _, _, action in ROUTES} == set(Action)
 
 
 def _path(template: str) -> str:

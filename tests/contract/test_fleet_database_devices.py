@@ -257,7 +257,8 @@ def test_tokens_are_listed_forgotten_and_bounded(database: Database) -> None:
 
 
 HARD = (
-    "pilot", "Pilot", "pilot,", "p", 'a","pilot', '"', "\\", 'x\\"', "%", "_", "größer", "\U0001f4f7", "[pilot", "\ud800", "a\0",
+    "pilot", "Pilot", "pilot,", "p", 'a","pilot', '"', "\\", 'x\\"', "%", "_", "größer",
+    "\U0001f4f7", "[pilot", "\ud800", "a\0",
 )  # fmt: skip
 """Tags that look like parts of each other, or like the text in which a list of them is kept."""
 

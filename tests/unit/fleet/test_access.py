@@ -15,8 +15,8 @@ OPERATES = {
     Action.DEVICES_LABEL, Action.DEVICES_ENROL, Action.DEVICES_REVOKE, Action.DIAGNOSTICS_ASK, Action.DIAGNOSTICS_READ,
     Action.ROLLOUTS_DRAFT, Action.ROLLOUTS_APPROVE, Action.ROLLOUTS_CONTROL,
 }  # fmt: skip
-PUBLISHES = {Action.RELEASES_PUBLISH, Action.ROLLOUTS_DRAFT}
-ADMINISTERS = {Action.TOKENS_READ, Action.TOKENS_CHANGE, Action.AUDIT_READ, Action.BACKUP}
+PUBLISHES = {Action.ROLLOUTS_DRAFT}
+ADMINISTERS = {Action.TOKENS_READ, Action.TOKENS_CHANGE, Action.AUDIT_READ}
 ALLOWED = {
     Role.VIEWER: READS,
     Role.OPERATOR: READS | OPERATES,
@@ -62,7 +62,7 @@ def test_more_tags_on_a_device_never_lock_its_operator_out(role: Role, scope, ta
 def test_who_is_for_some_devices_cannot_reach_the_fleet_nor_widen_the_scope() -> None:
     caller = Caller("anna", Role.ADMIN, frozenset({"a"}))
     fleet = [action for action in Action if RULES[action].reach is Reach.FLEET]
-    assert {Action.TOKENS_CHANGE, Action.DEVICES_LABEL, Action.AUDIT_READ, Action.BACKUP} <= set(fleet)
+    assert {Action.TOKENS_CHANGE, Action.DEVICES_LABEL, Action.AUDIT_READ} <= set(fleet)
     for action in fleet:
         assert "whole fleet" in may(caller, action, ["a"]).reason
     assert "whole fleet" in may(caller, Action.DEVICES_REVOKE).reason

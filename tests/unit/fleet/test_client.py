@@ -26,11 +26,11 @@ def server() -> Iterator[Scripted]:
 def test_a_request_carries_token_query_and_body(server) -> None:
     server.replies = [good({"ok": True}), (204, {}, b"")]
     client = server.client()
-    query = {"tag": ["a b", "c"], "site": "", "state": None, "last": True, "all": False, "limit": 5}
+    query = {"tag": ["a b", "c"], "site": "", "state": None, "last": True, "all": False, "wave": 0, "limit": 5}
     assert client.ask("POST", path_of("devices", "a/b"), query, {"x": "ü"}) == {"ok": True}
     assert client.ask("DELETE", "/v1/x") is None
     method, path, headers, body = server.asked[0]
-    assert (method, path) == ("POST", "/v1/devices/a%2Fb?tag=a+b&tag=c&last=true&limit=5")
+    assert (method, path) == ("POST", "/v1/devices/a%2Fb?tag=a+b&tag=c&last=true&wave=0&limit=5")
     assert (headers["authorization"], headers["content-type"]) == (f"Bearer {TOKEN}", "application/json")
     assert json.loads(body) == {"x": "ü"}
     assert "content-type" not in server.asked[1][2]
