@@ -13,7 +13,7 @@ from pathlib import Path
 from fleet.control.control import Control
 from fleet.control.worker import Worker
 from fleet.database.tail import Heard
-from fleet.disk import read_bounded
+from fleet.watch.credentials import secret_text, trusting
 from fleet.watch.judge import Reading
 from fleet.watch.look import Watch
 from fleet.watch.measures import Measures, Sources
@@ -21,15 +21,13 @@ from fleet.watch.message import read_secret
 from fleet.watch.otlp import Exporter, read_headers
 from fleet.watch.otlp_own import own_piece
 from fleet.watch.page import Page
+from fleet.watch.post import Post
 from fleet.watch.roles import signed_roles
 from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
 from fleet.watch.timing import Timing
 from fleet.watch.webhook import Webhook
 from gateway.domain.errors import ConfigurationError
 
-SECRET_LIMIT_BYTES = 65_536
-OTHERS = 0o007
-"""Mode bits of everybody else; a group may be the service's own."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +53,7 @@ class Desk:
         fence: Callable[[], int | None],
         done: Callable[[], Mapping[str, datetime]] = dict,
     ) -> None:
-        """Raises ConfigurationError for a secret or headers that are none."""
+        """Raises ConfigurationError for secrets, headers or authorities that are none."""
         self._control, self._settings, self._fence = control, settings, fence
         self._started = control.clock()
         folder = control.workspace.folder
@@ -129,24 +127,14 @@ def _roles(control: Control, notice_d: float, now: datetime) -> Iterable[Reading
 
 
 def _webhook(control: Control, settings: AlertSettings, folder: Path) -> Webhook:
-    secret = None
+    secret, trust = None, trusting(folder, settings.ca_file, "alerts")
     if settings.secret_file:
         file = folder / settings.secret_file
-        secret = read_secret(_text(file), str(file))
-    return Webhook(control.database, settings, secret, control.counts)
+        secret = read_secret(secret_text(file), str(file))
+    return Webhook(control.database, settings, Post(settings.timeout_s, trust), control.counts, secret=secret)
 
 
 def _exporter(control: Control, settings: OtlpSettings, folder: Path) -> Exporter:
-    file = folder / settings.headers_file
-    headers = read_headers(_text(file), str(file)) if settings.headers_file else {}
-    return Exporter(settings, control.counts, headers)
-
-
-def _text(file: Path) -> str:
-    content = read_bounded(file, SECRET_LIMIT_BYTES)
-    if file.stat().st_mode & OTHERS:
-        raise ConfigurationError("others may read it; chmod 600 it", file=str(file))
-    try:
-        return content.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is no ASCII text (byte {error.start})", file=str(file)) from None
+    file, trust = folder / settings.headers_file, trusting(folder, settings.ca_file, "otlp")
+    headers = read_headers(secret_text(file), str(file)) if settings.headers_file else {}
+    return Exporter(settings, Post(settings.timeout_s, trust), control.counts, headers)

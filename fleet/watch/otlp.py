@@ -45,15 +45,15 @@ class Exporter:
     def __init__(
         self,
         settings: OtlpSettings,
+        post: Post,
         counts: Counter[str],
         headers: Mapping[str, str] | None = None,
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._settings, self._counts, self._chance = settings, counts, chance
+        self._settings, self._post, self._counts, self._chance = settings, post, counts, chance
         named = {"content-type": "application/json", "content-encoding": "gzip"}
         self._headers = {**(headers or {}), **named}
-        self._post = Post(settings.timeout_s)
         self._lock = threading.Lock()
         self._queue: deque[Export] = deque()
         self._waiting_bytes = 0
@@ -166,7 +166,8 @@ def read_headers(text: str, file: str) -> dict[str, str]:
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         name, colon, value = line.partition(":")
-        if line.strip() and not (colon and name.strip().replace("-", "").isalnum() and line.isascii()):
+        fits = colon and name.strip().replace("-", "").isalnum() and line.isascii() and value.strip().isprintable()
+        if line.strip() and not fits:
             raise ConfigurationError("is no header; write Name: value", file=file, line=number)
         if line.strip():
             found[name.strip().lower()] = value.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,10 +36,10 @@ class Answer:
 
 
 class Post:
-    """Keeps one connection alive. Used by one thread. Follows no redirects, believes the system's CAs."""
+    """Keeps one connection alive. Used by one thread. Follows no redirects; `trust` says which servers it believes."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, trust: ssl.SSLContext) -> None:
+        self._timeout_s, self._trust = timeout_s, trust
         self._pool: PoolManager | None = None
 
     def send(self, url: str, content: bytes, headers: Mapping[str, str], now: datetime) -> Answer:
@@ -66,7 +67,7 @@ class Post:
 
         if self._pool is None:
             timeout = Timeout(connect=self._timeout_s, read=self._timeout_s)
-            self._pool = PoolManager(num_pools=1, maxsize=1, timeout=timeout)
+            self._pool = PoolManager(num_pools=1, maxsize=1, timeout=timeout, ssl_context=self._trust)
         return self._pool
 
 
@@ -81,7 +82,7 @@ def retry_after_s(text: str, now: datetime) -> float:
         return float(text[:10])
     try:
         at = email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0
     return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
 

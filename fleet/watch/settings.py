@@ -36,6 +36,7 @@ class AlertSettings:
     samples_limit: int = 100_000  # devices whose counters are remembered; the longest silent are forgotten first
     url: str = ""  # a webhook; "": alerts are kept, and shown, and sent nowhere
     secret_file: str = ""  # with which messages are signed: whsec_ and base64 (Standard Webhooks), beneath the folder
+    ca_file: str = ""  # PEM of whom is believed, beneath the folder; "": the system's authorities
     timeout_s: float = 15.0  # for the receiver to answer
     retry_s: float = 5.0  # longest pause after the first failure; doubles, and is drawn from 0 to that
     retry_limit_s: float = 3_600.0  # longest pause
@@ -94,6 +95,7 @@ class OtlpSettings:
 
     url: str = ""  # such as http://collector:4318; /v1/metrics and /v1/logs are put behind it; "": nothing is sent
     headers_file: str = ""  # a header a line ("Authorization: Bearer …"), beneath the folder
+    ca_file: str = ""  # PEM of whom is believed, beneath the folder; "": the system's authorities
     queue_limit_bytes: int = 33_554_432  # 32 MiB: of requests that wait; further ones are dropped
     request_limit_bytes: int = 4_194_304  # 4 MiB: of one request, before it is compressed
     timeout_s: float = 10.0  # for the endpoint to answer

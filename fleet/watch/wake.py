@@ -15,6 +15,7 @@ from paho.mqtt.client import Client, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
 from fleet.control.hints import Hints
+from fleet.watch.credentials import secret_text, trusting
 from fleet.watch.settings import WakeSettings
 from gateway.domain.errors import ConfigurationError
 
@@ -106,21 +107,22 @@ def _client(settings: WakeSettings, folder: Path, holder: str, *, tls: bool) -> 
 def _secret(settings: WakeSettings, folder: Path) -> str | None:
     if not settings.password_file:
         return None
-    try:
-        return (folder / settings.password_file).read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, UnicodeDecodeError, IndexError) as error:
-        problem = f"{settings.password_file} cannot be used ({error}); its first line is the password"
-        raise ConfigurationError(problem, table="wake", key="password_file") from None
+    file = folder / settings.password_file
+    lines = secret_text(file).splitlines()
+    if not lines:
+        raise ConfigurationError("is empty; its first line is the password", file=str(file))
+    return lines[0]
 
 
 def _context(settings: WakeSettings, folder: Path) -> ssl.SSLContext:
+    context = trusting(folder, settings.ca_file, "wake")
+    if not settings.certificate_file:
+        return context
+    certificate = folder / settings.certificate_file
+    key = folder / settings.key_file if settings.key_file else certificate
     try:
-        context = ssl.create_default_context(cafile=str(folder / settings.ca_file) if settings.ca_file else None)
-        if settings.certificate_file:
-            key = folder / settings.key_file if settings.key_file else None
-            context.load_cert_chain(folder / settings.certificate_file, key)
-    except (OSError, ssl.SSLError) as error:
-        problem = f"a file cannot be used ({error}); name PEM files that the controller may read"
-        raise ConfigurationError(problem, table="wake") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key, password="")  # OpenSSL asks on the terminal where none is given
+    except (OSError, ssl.SSLError, ValueError) as error:
+        problem = f"{certificate} and {key} cannot be used ({error}); name a PEM certificate and its key, not encrypted"
+        raise ConfigurationError(problem, table="wake", key="certificate_file, key_file") from None
     return context

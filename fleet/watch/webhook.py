@@ -31,13 +31,14 @@ class Webhook:
         self,
         database: Database,
         settings: AlertSettings,
-        secret: bytes | None,
+        post: Post,
         counts: Counter[str],
         *,
+        secret: bytes | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._database, self._settings, self._secret, self._counts = database, settings, secret, counts
-        self._chance, self._post = chance, Post(settings.timeout_s)
+        self._database, self._settings, self._post, self._counts = database, settings, post, counts
+        self._secret, self._chance = secret, chance
         self._not_before: datetime | None = None
         self._failures = 0
         self._refusals: Counter[str] = Counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fleet.config import FleetConfig
 from fleet.control.hints import Hints
 from fleet.control.settings import SchedulerSettings
 from fleet.watch.settings import WakeSettings
-from fleet.watch.wake import broker
+from fleet.watch.wake import Waker, broker
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling
@@ -140,3 +141,21 @@ def test_where_a_broker_is(url, found) -> None:
 def test_what_is_no_broker_is_said(url) -> None:
     with pytest.raises(ConfigurationError, match=r"wake\.url"):
         broker(url)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"user": "fleet", "password_file": "none"}, "none: cannot be read"),
+        ({"user": "fleet", "password_file": "empty"}, "empty: is empty; its first line is the password"),
+        ({"user": "fleet", "password_file": "shared"}, "shared: others may read it"),
+        ({"ca_file": "empty"}, r"wake\.ca_file: .*empty cannot be used"),
+        ({"certificate_file": "empty"}, r"wake\.certificate_file, key_file: .*empty .* cannot be used"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named_at_the_start(tmp_path, wrong, problem) -> None:
+    for name, mode in (("empty", 0o600), ("shared", 0o644)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    with pytest.raises(ConfigurationError, match=problem):
+        Waker(WakeSettings("mqtts://localhost", **wrong), tmp_path, Hints(), Counter(), "me")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from fleet.database.alerts import Alert, State
 from fleet.database.engine import Database
 from fleet.database.errors import AwayError
 from fleet.watch.message import read_secret
+from fleet.watch.post import Post
 from fleet.watch.settings import AlertSettings
 from fleet.watch.webhook import Webhook
 from tests.simulators.databases import NOW, database
@@ -36,8 +38,8 @@ class Sender:
         self.restart()
 
     def restart(self) -> None:
-        secret = read_secret(TEXT, "file")
-        self.webhook = Webhook(self.database, self.settings, secret, self.counts, chance=lambda: 1.0)
+        post, secret = Post(self.settings.timeout_s, ssl.create_default_context()), read_secret(TEXT, "file")
+        self.webhook = Webhook(self.database, self.settings, post, self.counts, secret=secret, chance=lambda: 1.0)
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.at_s)

@@ -5,6 +5,7 @@ Prints how long a look of the leader, a page of metrics, OTLP's form and a messa
 
 from __future__ import annotations
 
+import ssl
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from fleet.database.figures import figures
 from fleet.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
 from fleet.watch.look import Watch
 from fleet.watch.otlp_devices import pieces
+from fleet.watch.post import Post
 from fleet.watch.settings import AlertSettings
 from fleet.watch.webhook import Webhook
 from tests.simulators.databases import NOW, made
@@ -108,7 +110,8 @@ def main(count: int, kind: str) -> None:
         ]
         timed("4000 rows in the form of OTLP", lambda: list(pieces(rows)))
         with receiving() as receiver:
-            webhook = Webhook(database, AlertSettings(url=receiver.url), b"x" * 32, Counter())
+            post = Post(15.0, ssl.create_default_context())
+            webhook = Webhook(database, AlertSettings(url=receiver.url), post, Counter(), secret=b"x" * 32)
             with database.write() as connection:
                 alerts.put(connection, [], tell=True)
                 connection.execute(sa.text("UPDATE alerts SET told = 0"))

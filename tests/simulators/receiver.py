@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.server
 import queue
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,9 +31,9 @@ class Said:
 
 
 class Receiver:
-    """`url` while it runs; `posted` in order; `answers` are used up one by one, then all is well."""
+    """`url` while it runs; `posted` in order; `answers` are used up one by one, then all is well. `context`: of TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.posted: list[Posted] = []
         self.answers: list[Said] = []
         self.connections = 0
@@ -70,7 +71,9 @@ class Receiver:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if context:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
     def wait(self, timeout_s: float = 20.0) -> Posted:
         """The next request that nobody waited for yet."""
@@ -90,9 +93,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(*answers: Said) -> Iterator[Receiver]:
+def receiving(*answers: Said, context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     """One that runs."""
-    receiver = Receiver()
+    receiver = Receiver(context)
     receiver.answers = list(answers)
     with receiver.running():
         yield receiver

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,9 +21,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from standardwebhooks import Webhook
 
 from fleet.access import Role
+from fleet.authority.ca import new_authority
 from fleet.config import FleetConfig
 from fleet.control.settings import ChoresSettings
 from fleet.database.tail import position
+from fleet.serving.tls import server_context
 from fleet.watch.settings import AlertSettings, MetricsSettings, OtlpSettings
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.controller import RunningController, controlling
@@ -53,6 +56,13 @@ def prepared(folder: Path) -> FleetRepository:
     secret.write_text(SECRET + "\n")
     secret.chmod(0o600)
     return repository
+
+
+def privately_certified(ca_file: Path) -> ssl.SSLContext:
+    """Of a server on this machine; whom to believe it by is written to `ca_file`."""
+    authority, now = new_authority(datetime.now(UTC)), datetime.now(UTC)
+    ca_file.write_bytes(authority.pem)
+    return server_context(*authority.issue_server(["127.0.0.1"], now), authority.pem)
 
 
 def tell(client: httpx.Client, seq: int, stream: str, document: dict[str, Any]) -> None:
@@ -90,10 +100,13 @@ def leading(fleet: RunningController) -> None:
 
 
 def test_a_roll_back_reaches_the_webhook_signed_and_the_collector_parsed(tmp_path: Path) -> None:
+    """Both over TLS, with certificates that only their own authority vouches for."""
     repository = prepared(tmp_path)
-    with receiving() as hook, receiving() as collector:
-        settings = config(url=hook.url + "/alerts")
-        settings = replace(settings, otlp=OtlpSettings(collector.url), metrics=MetricsSettings(own_every_s=0.5))
+    context = privately_certified(repository.workspace.folder / "ours.pem")
+    with receiving(context=context) as hook, receiving(context=context) as collector:
+        settings = config(url=hook.url + "/alerts", ca_file="ours.pem")
+        otlp = OtlpSettings(collector.url, ca_file="ours.pem")
+        settings = replace(settings, otlp=otlp, metrics=MetricsSettings(own_every_s=0.5))
         with controlling(tmp_path, settings, repository) as fleet:
             leading(fleet)
             with fleet.device_client(fleet.enrolled("camera-7")) as device:
@@ -137,3 +150,16 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
         controlling(tmp_path, config(url="http://127.0.0.1:9"), repository),
     ):
         pass
+
+
+@pytest.mark.parametrize("table", ["alerts", "otlp"])
+def test_a_controller_does_not_start_with_authorities_that_are_none(tmp_path: Path, table: str) -> None:
+    repository = prepared(tmp_path)
+    receiver = {
+        "alerts": config(url="https://127.0.0.1:9"),
+        "otlp": FleetConfig(otlp=OtlpSettings("https://127.0.0.1:9")),
+    }
+    settings = receiver[table]
+    settings = replace(settings, **{table: replace(getattr(settings, table), ca_file="ours.pem")})
+    with pytest.raises(ConfigurationError, match=rf"{table}\.ca_file: .*ours\.pem cannot be used .*No such file"):
+        controlling(tmp_path, settings, repository).__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from fleet.database.tail import Heard
 from fleet.watch.otlp import Exporter, read_headers
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
 from fleet.watch.otlp_points import nanoseconds, request
+from fleet.watch.post import Post
 from fleet.watch.settings import OtlpSettings
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.receiver import Said, receiving
@@ -170,7 +172,10 @@ class Clock:
 
 def exporter(url: str, **settings: Any) -> tuple[Exporter, Counter[str]]:
     counts: Counter[str] = Counter()
-    return Exporter(OtlpSettings(url, **settings), counts, {"authorization": "Bearer x"}, chance=lambda: 1.0), counts
+    post = Post(5.0, ssl.create_default_context())
+    return Exporter(
+        OtlpSettings(url, **settings), post, counts, {"authorization": "Bearer x"}, chance=lambda: 1.0
+    ), counts
 
 
 def test_it_arrives_compressed_on_one_connection() -> None:
@@ -270,4 +275,7 @@ def test_headers_are_read_and_never_shown() -> None:
     }
     with pytest.raises(ConfigurationError, match=r"f:2: is no header") as refused:
         read_headers("a: b\nsecret\n", "f")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match=r"f:1: is no header") as refused:
+        read_headers("authorization: secret\0", "f")
     assert "secret" not in str(refused.value)

@@ -43,7 +43,7 @@ def saying(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str
 
 
 def sent(url: str, timeout_s: float = 5.0) -> Answer:
-    post = Post(timeout_s)
+    post = Post(timeout_s, ssl.create_default_context())
     try:
         return post.send(url, b"{}", {"content-type": "application/json"}, NOW)
     finally:
@@ -121,5 +121,6 @@ def test_any_text_is_some_pause(text: str) -> None:
 
 def test_retry_after() -> None:
     later = format_datetime(NOW + timedelta(seconds=90), usegmt=True)
-    texts = ["120", later, format_datetime(NOW - timedelta(1), usegmt=True), "", "-5", "soon", "1.5"]
-    assert [retry_after_s(text, NOW) for text in texts] == [120, 90, 0, 0, 0, 0, 0]
+    vast = "Mon, 1 Jan 27 0:0:0 +9999999999999999999"
+    texts = ["120", later, format_datetime(NOW - timedelta(1), usegmt=True), "", "-5", "soon", "1.5", vast]
+    assert [retry_after_s(text, NOW) for text in texts] == [120, 90, 0, 0, 0, 0, 0, 0]
