@@ -96,6 +96,8 @@ class Controller:
     async def start(self) -> tuple[Address, ...]:
         """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError."""
         await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
+        if obstacle := await asyncio.to_thread(self.control.director.obstacle):
+            _log.warning("devices are assigned nothing by this replica: %s", obstacle)
         addresses = await self._server.start(addresses_of(self._origin.config))
         for worker in self._workers:
             worker.start()

@@ -18,7 +18,6 @@ from fleet.config import load_config
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 
-_log = logging.getLogger(__name__)
 LINE = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -54,8 +53,4 @@ def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
     """The online keys that lie here, or in a token; of others only the public part does. Raises ConfigurationError,
     UnreachableError."""
     files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
-    if not files:
-        _log.warning(
-            "%s holds no secret key: nothing is assigned to devices, and no timestamp signed, from here", folder
-        )
     return [load_signer(file, asker(arguments)) for file in files]

@@ -44,6 +44,10 @@ FIRST = 1
 ASKED = "+diagnostics"
 """Of a basis, where the assignment says that a request for diagnostics waits."""
 
+ANOTHER = (
+    "where they are lost, edge-fleet keys new NAME --out keys --no-passphrase makes another, "
+    "and edge-fleet rotate director --key keys/NAME.pub drafts who is to trust it"
+)
 CLOCKS_APART = timedelta(hours=1)
 """Replicas' clocks may be; a greater difference is a clock that was set."""
 
@@ -98,6 +102,14 @@ class Director:
         if nonce or not self._stands(polled, self._publications.current(), now):
             return self._anew(polled, now, nonce, etag)
         return self._as_it_was(polled, etag)
+
+    def obstacle(self) -> str:
+        """Why this replica can sign for nobody now, and what to do; "": it can."""
+        try:
+            self._keys(self._publications.current())
+        except RequestError as error:
+            return error.message
+        return ""
 
     # ---- whether what was signed still stands ------------------------------------------------------------------------
     def _stands(self, polled: Polled, publication: Publication, now: datetime) -> bool:
@@ -208,7 +220,7 @@ class Director:
         if len(found) < publication.director.threshold:
             counted = f"{publication.director.threshold} key(s) of the director must sign and {len(found)} are here"
             problem = f"{counted}; put them into the controller's folder keys, and start it again"
-            raise RequestError(Fault.UNAVAILABLE, problem)
+            raise RequestError(Fault.UNAVAILABLE, f"{problem}; {ANOTHER}")
         return list(found.values())
 
     def _sign(self, made: Assignment, signers: Sequence[Signer]) -> bytes:

@@ -68,6 +68,8 @@ class Measures:
     def _itself(self, found: Figures | None) -> Iterator[Sample]:
         yield _gauge("build_info", "The controller's version; always 1.", 1, {"version": __version__})
         yield _gauge("leader", "1 where this replica decides, else 0.", int(self._sources.leads()))
+        text = "1 where this replica can sign assignments, else 0: too few of the director's keys lie here."
+        yield _gauge("director_signs", text, int(not self._control.director.obstacle()))
         yield _gauge("database_up", "1 where the database answered, else 0.", int(found is not None))
         for name, length in sorted(self._sources.queues.items()):
             yield _gauge("queue_length", "What waits, by queue.", length(), {"queue": name})

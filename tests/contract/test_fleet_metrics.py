@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from fleet.access import Role
 from fleet.config import FleetConfig
+from fleet.roles import DIRECTOR
 from fleet.watch.measures import PREFIX
 from fleet.watch.otlp_devices import METRICS
 from fleet.watch.otlp_own import own_piece
@@ -25,6 +27,7 @@ from fleet.watch.timing import OTHER, Timing, route_of
 from gateway.domain.statistics import Sample
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import NOW
+from tests.simulators.fleet_repository import FleetRepository, new_key
 
 DOCUMENT = (Path(__file__).parents[2] / "fleet" / "METRICS.md").read_text()
 COUNTED = (
@@ -67,6 +70,19 @@ def everything(fleet: RunningController) -> str:
         if "edge_fleet_chore_done_timestamp_seconds{" in page and value(page, "edge_fleet_leader"):
             return page
     raise AssertionError(page)
+
+
+def test_who_has_not_the_directors_key_says_so_at_the_start_and_here(tmp_path, fleet, caplog) -> None:
+    assert value(scrape(fleet), "edge_fleet_director_signs") == 1
+    repository = FleetRepository(tmp_path / "publisher")
+    repository.keys[DIRECTOR] = [new_key("of somebody else")]
+    with caplog.at_level(logging.WARNING), controlling(tmp_path / "publisher", repository=repository) as poor:
+        assert value(scrape(poor), "edge_fleet_director_signs") == 0
+        with poor.device_client(poor.enrolled("camera-1")) as device:
+            assert device.get("/v1/self/assignment").status_code == 503
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "fleet.app"]
+    assert line.startswith("devices are assigned nothing by this replica: 1 key(s) of the director must sign and 0 are")
+    assert "edge-fleet keys new" in line
 
 
 def test_promtool_has_nothing_to_say(fleet: RunningController) -> None:
