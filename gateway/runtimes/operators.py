@@ -118,9 +118,10 @@ def _softmax(inputs: Sequence[Array], attributes: Attributes) -> Array:
 
 def _reduce_mean(inputs: Sequence[Array], attributes: Attributes) -> Array:
     """`axes` is an attribute before opset 18 and an input since."""
-    axes = attributes.get("axes", inputs[1] if len(inputs) > 1 else None)
-    over = None if axes is None else tuple(int(axis) for axis in axes)
-    return np.asarray(inputs[0].mean(axis=over, keepdims=bool(attributes.get("keepdims", 1))))
+    axes = attributes.get("axes", inputs[1] if len(inputs) > 1 else range(inputs[0].ndim))
+    over = tuple(int(axis) for axis in axes)
+    mean = np.asarray(inputs[0].mean(axis=over, keepdims=True))
+    return mean if attributes.get("keepdims", 1) else mean.squeeze(axis=over)
 
 
 def _windows(image: Array, kernel: Sequence[int], attributes: Attributes, *, fill: float) -> Array:

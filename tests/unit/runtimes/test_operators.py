@@ -116,6 +116,7 @@ def test_arithmetic_broadcasts(op):
         ("ReduceMean", [floats(2, 3, 4)], {"axes": [1]}),
         ("ReduceMean", [floats(2, 3, 4)], {"axes": [1, 2], "keepdims": 0}),
         ("ReduceMean", [floats(2, 3, 4)], {}),
+        ("ReduceMean", [floats(2, 3, 4)], {"keepdims": 0}),
     ],
 )
 def test_the_rest(op, arrays, attributes):
