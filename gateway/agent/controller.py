@@ -1,4 +1,4 @@
-"""The fleet's controller as the agent asks it: one bounded request at a time, nothing tried twice, nothing followed.
+"""The fleet's controller as the agent asks it: one bounded request at a time; no refusal tried again, nothing followed.
 
 What comes back is not trusted beyond its form: whoever asks decides what an answer may change.
 """
@@ -14,9 +14,8 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from gateway.agent.answers import plain
-from gateway.agent.connection import HungUpError, Line, pools
+from gateway.agent.connection import Connections, HungUpError, Line
 from gateway.agent.pace import Patience
-from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
 
 ANSWER_LIMIT_BYTES = 1_048_576
@@ -27,29 +26,25 @@ UNWELCOME = frozenset({401, 403})
 
 
 class Controller:
-    """`base_url` and the routes below it. Close it when done. `now_ns` is the monotonic clock's."""
+    """`base_url` and the routes below it, by `connections` that others may use, too. `now_ns` is the monotonic
+    clock's."""
 
     def __init__(
         self,
         base_url: str,
-        settings: FetchSettings,
+        connections: Connections,
         deadline_s: float,
         *,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Raises ConfigurationError for certificates that cannot be read."""
         self._base = base_url.rstrip("/")
-        self._settings, self._deadline_s, self._now_ns = settings, deadline_s, now_ns
-        self._line = Line(settings, now_ns)
-        self._pools = pools(self._base, settings, self._line)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._pools.clear()
+        self._connections, self._settings = connections, connections.settings
+        self._deadline_s, self._now_ns = deadline_s, now_ns
+        self._line = Line(self._settings, now_ns)
 
     def send(self, method: str, path: str, body: bytes, content_type: str, encoding: str = "") -> dict[str, Any]:
         """The answer's JSON object; an empty one where it has no body. Raises FetchError, with what the controller says
-        where it refuses."""
+        where it refuses; ConfigurationError for certificates that cannot be read."""
         headers = {"Content-Type": content_type, "Accept": "application/json", "User-Agent": self._settings.user_agent}
         headers |= {"Content-Encoding": encoding} if encoding else {}
         where = f"{self._base}{path}"
@@ -69,18 +64,8 @@ class Controller:
     def _exchange(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, float, bytes]:
         self._line.patience = Patience(self._settings, self._deadline_s, self._now_ns())
         connect_s = min(self._settings.connect_timeout_s, self._deadline_s)
-        with self._line.head():
-            answer = self._pools.urlopen(
-                method,
-                url,
-                body=body,
-                headers=headers,
-                timeout=Timeout(connect=connect_s, read=None),  # sending is under the first, reading under patience
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
+        timeout = Timeout(connect=connect_s, read=None)  # sending is under the first, reading under patience
+        answer = self._connections.ask(self._line, self._base, method, url, body=body, headers=headers, timeout=timeout)
         try:
             content = bytearray()
             while piece := answer.read1(self._settings.piece_bytes, decode_content=False):

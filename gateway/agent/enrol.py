@@ -24,6 +24,7 @@ from gateway.agent.certificate import (
     with_certificate,
 )
 from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.controller import Controller
 from gateway.agent.identity import ROOT_FILE, SCHEMA, Identity, parse_identity, read_identity
 from gateway.agent.source import FetchError
@@ -92,8 +93,9 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
         with told_as_store_error(given):
             write_file(given, application.authority.encode())
         fetch = replace(fetch, ca_file=str(given))
+    connections = Connections(fetch)
     try:
-        controller = Controller(application.url, fetch, config.telemetry.deadline_s)
+        controller = Controller(application.url, connections, config.telemetry.deadline_s)
         body = {"token": application.token, "serial": application.serial, "csr": csr, "agent": __version__}
         return controller.send("POST", PATH, json.dumps(body).encode(), "application/json")
     except FetchError as error:
@@ -101,6 +103,7 @@ def _ask(application: Application, csr: str, folder: Path, config: AgentConfig) 
             raise ConfigurationError(f"the fleet does not take this device: {error}") from error
         raise UnreachableError(str(error)) from error
     finally:
+        connections.close()
         given.unlink(missing_ok=True)
 
 

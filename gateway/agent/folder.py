@@ -8,23 +8,28 @@ import stat
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import NOT_FOUND, Document, FetchError, Receiver, Source
+
+if TYPE_CHECKING:
+    from gateway.agent.connection import Connections
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK: opening a pipe that nobody writes to would wait for ever."""
 
 
-def open_source(where: str, settings: FetchSettings) -> Source:
+def open_source(where: str, connections: Connections) -> Source:
     """`where` is an http(s) or file URL, or the path of a folder. Raises ConfigurationError for bad certificates."""
     parts = urllib.parse.urlsplit(where)
     if parts.scheme in {"http", "https"}:
         from gateway.agent.web import WebSource
 
-        return WebSource(where, settings)
-    return FolderSource(Path(urllib.parse.unquote(parts.path) if parts.scheme == "file" else where), settings)
+        return WebSource(where, connections=connections)
+    folder = Path(urllib.parse.unquote(parts.path) if parts.scheme == "file" else where)
+    return FolderSource(folder, connections.settings)
 
 
 class FolderSource:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from gateway.agent.certificate import read_held, renew, with_certificate
+from gateway.agent.certificate import read_held, renew
 from gateway.agent.checkup import Subject
 from gateway.agent.config import AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.control import Control
 from gateway.agent.controller import UNWELCOME, Controller
 from gateway.agent.diagnostics import REMEMBERED, diagnose
@@ -51,8 +51,8 @@ STOP_LOOK_S = 0.1
 class Reporter:
     """`tell` at any time, from any thread; `close` when the turn ends. Does nothing on a device without controller."""
 
-    def __init__(self, folder: Path, config: AgentConfig, identity: Identity) -> None:
-        self._folder, self._config, self._identity = folder, config, identity
+    def __init__(self, folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> None:
+        self._report = partial(report, folder, config, identity, connections)
         self._due, self._closing = threading.Event(), False
         self._thread: threading.Thread | None = None
         if identity.controller and config.telemetry.enabled:
@@ -80,21 +80,21 @@ class Reporter:
             self._due.clear()
             closing = self._closing
             try:
-                report(self._folder, self._config, self._identity)
+                self._report()
             except (StoreError, ConfigurationError) as error:
                 get_logger("telemetry").warning("the fleet is not told", problem=str(error))
             except Exception as error:  # noqa: BLE001  a thread's boundary: telemetry must not end what it tells of
                 get_logger("telemetry").error("the fleet is not told", problem=f"{type(error).__name__}: {error}")
 
 
-def report(folder: Path, config: AgentConfig, identity: Identity) -> str:
+def report(folder: Path, config: AgentConfig, identity: Identity, connections: Connections) -> str:
     """Keep what is new, and tell the controller what waits; why that could not be ("": all is well). Raises StoreError,
     ConfigurationError."""
     with looked_at(folder, config) as storage:
         now = present(storage.journal.time_floor()).now
         spool = _opened(storage, config, now)
         try:
-            return _Report(storage, spool, config, identity, now).run()
+            return _Report(storage, spool, config, identity, connections, now=now).run()
         except DamagedError as error:
             if Path(error.file).name == NAME:
                 spool.close()
@@ -122,11 +122,21 @@ def _boot() -> str:
 
 
 class _Report:
-    """One report."""
+    """One report, on the connection on which the question was asked, where the controller has kept it."""
 
-    def __init__(self, storage: Storage, spool: Spool, config: AgentConfig, identity: Identity, now: datetime) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        spool: Spool,
+        config: AgentConfig,
+        identity: Identity,
+        connections: Connections,
+        *,
+        now: datetime,
+    ) -> None:
         self._storage, self._spool, self._config, self._identity = storage, spool, config, identity
-        self._now = now
+        self._connections, self._now = connections, now
+        self._controller = Controller(identity.controller, connections, config.telemetry.deadline_s)
 
     def run(self) -> str:
         standing = read_standing(self._storage, self._identity)
@@ -164,28 +174,18 @@ class _Report:
     def _renew(self) -> None:
         folder, held = self._storage.folder, read_held(self._storage.folder)
         if held and self._now >= held.renew_from and self._config.fetch.certificate_file is None:
-            self._with_controller(lambda controller: renew(folder, controller, self._identity.device))
-
-    def _with_controller(self, ask: Any) -> Any:
-        fetch = with_certificate(self._config.fetch, self._storage.folder)
-        controller = Controller(self._identity.controller, fetch, self._config.telemetry.deadline_s)
-        try:
-            return ask(controller)
-        finally:
-            controller.close()
+            renew(folder, self._controller, self._identity.device)
+            self._connections.renew()
 
     def _tell(self, inventory: Document | None) -> None:
-        self._with_controller(lambda controller: self._send(controller, inventory))
-
-    def _send(self, controller: Controller, inventory: Document | None) -> None:
         named = digest(inventory) if inventory else ""
         if inventory and named != self._spool.mark(INVENTORY):
             content = json.dumps(inventory).encode()
             if len(content) <= INVENTORY_LIMIT_BYTES:
                 body = gzip.compress(content, mtime=0)
-                controller.send("PUT", "/v1/self/inventory", body, "application/json", "gzip")
+                self._controller.send("PUT", "/v1/self/inventory", body, "application/json", "gzip")
             self._spool.append([], self._now, {INVENTORY: named})
-        send(self._spool, controller, self._config.telemetry)
+        send(self._spool, self._controller, self._config.telemetry)
 
     def _diagnose(self, observed: Observed) -> None:
         """Where the assignment says that somebody asks; nobody else can make this device tell more than it does."""
@@ -193,11 +193,8 @@ class _Report:
         if accepted is None or not accepted.assignment.diagnostics:
             return
         subject = Subject(observed, self._spool.usage(), self._storage.folder, self._config.store.keep_free_bytes)
-        self._with_controller(lambda controller: self._answer(controller, subject))
-
-    def _answer(self, controller: Controller, subject: Subject) -> None:
         known, allowed = json.loads(self._spool.mark(ANSWERED) or "[]"), self._config.telemetry.diagnostics
-        for named in diagnose(controller, tuple(known), subject, self._config.diagnostics, allowed=allowed):
+        for named in diagnose(self._controller, tuple(known), subject, self._config.diagnostics, allowed=allowed):
             known = [*known, named][-REMEMBERED:]
             self._spool.append([], self._now, {ANSWERED: json.dumps(known)})
 

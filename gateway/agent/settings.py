@@ -11,6 +11,7 @@ class FetchSettings:
 
     connect_timeout_s: float = 10.0  # until a connection stands, TLS included, for each address of the host
     read_timeout_s: float = 30.0  # longest silence of a server
+    keep_alive_s: float = 15.0  # a connection that was idle for longer is not used again: who is in between forgets it
     document_deadline_s: float = 60.0  # a metadata file, an assignment or a release document, all attempts together
     blob_deadline_s: float = 21_600.0  # one blob, all attempts together; what came so far is kept for the next poll
     minimum_rate_bytes_per_s: float = 1_000.0  # over a window; a server that sends less is hung up on

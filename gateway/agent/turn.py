@@ -31,7 +31,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
     try:
         with opened(folder, config) as storage:
             agent = Agent(storage, config)
-            reporter = Reporter(folder, config, agent.identity)
+            reporter = Reporter(folder, config, agent.identity, agent.connections)
             turned, goes_on = _asked(agent, config, reporter, signals.event, failures=failures, chance=chance)
             while goes_on and not signals.stopping:
                 signals.again()

@@ -18,7 +18,7 @@ from typing import TypeVar
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, MaxRetryError, SSLError
 
-from gateway.agent.connection import HungUpError, Line, pools
+from gateway.agent.connection import Connections, HungUpError, Line
 from gateway.agent.pace import NS, Patience, TokenBucket, backoff_ns, least_bytes
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import Document, FetchError, Receiver
@@ -39,9 +39,10 @@ class _PassingError(Exception):
 
 
 class WebSource:
-    """`base_url` and everything below it. One request at a time, on connections that are kept. Close it when done.
+    """`base_url` and everything below it. One request at a time. Close it when done.
 
-    `now_ns` and `pause` are the monotonic clock's; `chance` draws from [0, 1).
+    `connections`: shared with others, whose settings hold. `now_ns` and `pause` are the monotonic clock's; `chance`
+    draws from [0, 1).
     """
 
     def __init__(
@@ -49,14 +50,17 @@ class WebSource:
         base_url: str,
         settings: FetchSettings | None = None,
         *,
+        connections: Connections | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
         pause: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._settings = settings or FetchSettings()
+        """Raises ConfigurationError for certificates or a proxy that cannot be used."""
+        self._connections = connections or Connections(settings or FetchSettings())
+        self._settings = self._connections.settings
         self._base = base_url if not base_url or base_url.endswith("/") else f"{base_url}/"
+        self._connections.prepare(self._base)
         self._line = Line(self._settings, now_ns)
-        self._pools = pools(self._base, self._settings, self._line)
         self._now_ns, self._pause, self._chance = now_ns, pause, chance
         self._bucket = TokenBucket(self._settings.rate_limit_bytes_per_s, self._settings.rate_burst_bytes, now_ns())
 
@@ -66,8 +70,8 @@ class WebSource:
         return _shown(self._base)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._pools.clear()
+        """Close the connections, whoever shares them."""
+        self._connections.close()
 
     def read(self, path: str, limit_bytes: int, *, etag: str = "", query: Mapping[str, str] | None = None) -> Document:
         """A whole file of at most `limit_bytes`, or that the copy named by `etag` is current. Raises FetchError."""
@@ -198,17 +202,7 @@ class WebSource:
         if not remaining_ns:
             raise HungUpError("its time was over")
         timeout = urllib3.Timeout(connect=min(self._settings.connect_timeout_s, remaining_ns / NS), read=None)
-        with self._line.head():
-            return self._pools.urlopen(
-                "GET",
-                url,
-                headers=headers,
-                timeout=timeout,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                decode_content=False,
-            )
+        return self._connections.ask(self._line, self._base, "GET", url, headers=headers, timeout=timeout)
 
     def _finish(self, answer: Answer) -> None:
         """Read what little is left, so that the connection can be used again; else close it."""

@@ -15,6 +15,7 @@ from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import system_now
 from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.control import Control, RefusedError
 from gateway.agent.fetch import Progress
 from gateway.agent.folder import FolderSource, open_source
@@ -52,7 +53,8 @@ class Polled:
 
 
 class Agent:
-    """`poll`, then `work` until it says that nothing is left to do or nothing can be done now."""
+    """`poll`, then `work` until it says that nothing is left to do or nothing can be done now. Who else asks the fleet
+    does so on `connections`."""
 
     def __init__(
         self,
@@ -64,11 +66,11 @@ class Agent:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
-        config = replace(config, fetch=with_certificate(config.fetch, storage.folder))
         self._storage, self._config, self._monotonic = storage, config, monotonic
         self.identity = read_identity(storage.folder)
+        self.connections = Connections(with_certificate(config.fetch, storage.folder))
         self._offline = carried is not None
-        self._source = FolderSource(carried) if carried else open_source(self.identity.repository, config.fetch)
+        self._source = FolderSource(carried) if carried else open_source(self.identity.repository, self.connections)
         self._assigned_by = self._assigning()
         self._control = Control(config.control)
         self._installer = Installer(
@@ -134,7 +136,7 @@ class Agent:
         if assignment.startswith(repository):
             return self._source, assignment.removeprefix(repository)
         base, _, name = assignment.rpartition("/")
-        return open_source(base, self._config.fetch), name
+        return open_source(base, self.connections), name
 
     def _ask(self, poll: Poll, *, retry: bool, thorough: bool) -> Polled:
         try:

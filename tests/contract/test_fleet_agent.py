@@ -67,8 +67,7 @@ class Fleet:
 
     def turn(self, config: AgentConfig = CONFIG) -> None:
         """What `edge-agent run` does once."""
-        self.device.sync()
-        assert self.device.report(config) == ""
+        assert self.device.turn(config) == ""
 
     def until(self, done: Callable[[], bool], do: Callable[[], None] = lambda: None) -> None:
         deadline_s = time.monotonic() + WAIT_S

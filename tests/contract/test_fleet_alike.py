@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from fleet.database import certificates, devices, diagnostics
 from gateway.agent.certificate import read_held, renew, with_certificate
 from gateway.agent.config import AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.controller import Controller
 from gateway.agent.enrol import Application, enrol
 from gateway.agent.identity import Identity
@@ -109,11 +110,8 @@ def enrolled(fleet: Fleet, store: Path, **said: str) -> Identity:
 
 @contextmanager
 def asking(fleet: Fleet, store: Path) -> Iterator[Controller]:
-    controller = Controller(fleet.url, with_certificate(CONFIG.fetch, store), 30.0)
-    try:
-        yield controller
-    finally:
-        controller.close()
+    with closing(Connections(with_certificate(CONFIG.fetch, store))) as connections:
+        yield Controller(fleet.url, connections, 30.0)
 
 
 def refused(ask: Callable[[], object]) -> int:

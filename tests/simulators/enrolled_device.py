@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.agent import reporting, work
+from gateway.agent.certificate import with_certificate
 from gateway.agent.config import AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.enrol import Application, enrol
 from gateway.agent.identity import Identity
 from gateway.agent.report import document, read_standing
@@ -64,13 +66,31 @@ class Device:
 
     def sync(self) -> None:
         """One question, and the work that follows from it."""
+        with self.asked():
+            pass
+
+    @contextmanager
+    def asked(self) -> Iterator[Connections]:
+        """The same, and in the block what it was asked on."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG)
-            assert not agent.poll().problem
-            agent.work(threading.Event())
+            with closing(agent.connections):
+                assert not agent.poll().problem
+                agent.work(threading.Event())
+                yield agent.connections
+
+    def turn(self, config: AgentConfig = CONFIG) -> str:
+        """What a turn of `edge-agent run` does: a question, and a report on the same connection."""
+        with self.asked() as connections:
+            return report(self.folder, config, self.identity, connections)
 
     def report(self, config: AgentConfig = CONFIG) -> str:
-        return report(self.folder, config, self.identity)
+        with closing(self.connections()) as connections:
+            return report(self.folder, config, self.identity, connections)
+
+    def connections(self) -> Connections:
+        """As a turn of `edge-agent run` begins: none is open yet."""
+        return Connections(with_certificate(CONFIG.fetch, self.folder))
 
     @property
     def told(self) -> Told:

@@ -30,7 +30,7 @@ def command(arguments: argparse.Namespace) -> int:
         agent.work(threading.Event())
         if polled.problem:
             complain(polled.problem)
-        reporter = Reporter(folder, config, agent.identity)
+        reporter = Reporter(folder, config, agent.identity, agent.connections)
         state = show(read_standing(storage, agent.identity), as_json=arguments.json)
         reporter.close(config.telemetry.deadline_s)
     if state == IN_STEP:

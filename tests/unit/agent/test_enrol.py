@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from gateway.agent.certificate import CA_FILE, FILE, PENDING_FILE, read_held, with_certificate
 from gateway.agent.cli import main
 from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.connection import Connections
 from gateway.agent.controller import Controller
 from gateway.agent.enrol import Application, enrol
 from gateway.agent.folder import open_source
@@ -75,7 +77,7 @@ def test_a_token_makes_it_a_device_that_can_ask(tmp_path: Path, fleet: FleetCont
     ]  # fmt: skip
     assert stat.S_IMODE((store / FILE).stat().st_mode) == 0o600
     base, _, name = identity.assignment.rpartition("/")
-    answered = open_source(base, with_certificate(CONFIG.fetch, store)).read(name, 100_000)
+    answered = open_source(base, Connections(with_certificate(CONFIG.fetch, store))).read(name, 100_000)
     assert answered.content
     assert b"door-1" in answered.content
 
@@ -198,10 +200,11 @@ def test_another_agent_at_work_is_waited_for(tmp_path: Path, fleet: FleetControl
 def test_a_controller_without_end_is_hung_up_on(tmp_path: Path, fleet: FleetController) -> None:
     fleet.ill["/v1/self/telemetry"] = lambda call: (200, {}, b"x" * 2_000_000)
     enrol(application(fleet), tmp_path / "store", CONFIG)
-    controller = Controller(fleet.url, with_certificate(CONFIG.fetch, tmp_path / "store"), 5.0)
-    with pytest.raises(FetchError, match="more than 1048576 bytes"):
-        controller.send("POST", "/v1/self/telemetry", b"", "application/json")
-    controller.close()
+    with (
+        closing(Connections(with_certificate(CONFIG.fetch, tmp_path / "store"))) as connections,
+        pytest.raises(FetchError, match="more than 1048576 bytes"),
+    ):
+        Controller(fleet.url, connections, 5.0).send("POST", "/v1/self/telemetry", b"", "application/json")
 
 
 def test_the_command(tmp_path: Path, fleet: FleetController, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agent.connection import Connections
 from gateway.agent.fetch import blob_path, fetch_blob
 from gateway.agent.folder import FolderSource, open_source
 from gateway.agent.settings import FetchSettings
@@ -140,7 +141,7 @@ def test_where_a_repository_is_says_what_reads_it(stick: Path, tmp_path: Path) -
     spaced = tmp_path / "a stick"
     stick.rename(spaced)
     for where in (str(spaced), f"file://{spaced}", spaced.as_uri()):
-        source = open_source(where, FetchSettings())
+        source = open_source(where, Connections(FetchSettings()))
         assert source.read("metadata/timestamp.json", 2).content == b"{}"
         assert source.name == str(spaced)
-    assert isinstance(open_source("https://example.org/fleet", FetchSettings()), WebSource)
+    assert isinstance(open_source("https://example.org/fleet", Connections(FetchSettings())), WebSource)

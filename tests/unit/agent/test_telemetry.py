@@ -275,7 +275,7 @@ def test_a_renewal_that_brings_no_certificate_leaves_the_old_one(device: Device,
 
 def test_the_reporter_tells_beside_the_work_and_once_more_at_the_end(device: Device) -> None:
     device.update("1")
-    reporter = Reporter(device.folder, CONFIG, device.identity)
+    reporter = Reporter(device.folder, CONFIG, device.identity, device.connections())
     reporter.tell()
     reporter.close(20.0)
     assert 1 <= len(device.told.of("vitals")) <= 2
@@ -291,7 +291,7 @@ def test_who_is_told_to_stop_waits_for_no_controller(device: Device) -> None:
         return device.fleet._route(call)
 
     device.fleet.ill["/v1/self/telemetry"] = hang
-    reporter = Reporter(device.folder, CONFIG, device.identity)
+    reporter = Reporter(device.folder, CONFIG, device.identity, device.connections())
     reporter.close(600.0, asked.is_set)
     assert reporter._thread
     assert reporter._thread.is_alive()
@@ -302,7 +302,7 @@ def test_who_is_told_to_stop_waits_for_no_controller(device: Device) -> None:
 def test_who_was_not_enrolled_or_will_not_tells_nobody(device: Device) -> None:
     silent = replace(CONFIG, telemetry=replace(CONFIG.telemetry, enabled=False))
     for config, identity in ((CONFIG, replace(device.identity, controller="")), (silent, device.identity)):
-        reporter = Reporter(device.folder, config, identity)
+        reporter = Reporter(device.folder, config, identity, device.connections())
         reporter.tell()
         reporter.close(20.0)
     assert not (device.folder / NAME).exists()
