@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from litestar import get
-from litestar.params import FromQuery, QueryParameter
+from litestar.params import QueryParameter
 
 from fleet.access import Action
+from fleet.api.fields import NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, scope_of
@@ -39,9 +40,9 @@ def list_alerts(
     request: Call,
     *,
     in_state: Annotated[State | None, QueryParameter(name="state")] = None,
-    rule: FromQuery[str] = "",
-    device: FromQuery[str] = "",
-    before: FromQuery[str] = "",
+    rule: NameInQuery = "",
+    device: NameInQuery = "",
+    before: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[AlertEntry]:
     """Of devices within the caller's scope; without one those of the fleet, too. `before`: the `next` of the page

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from litestar import get
-from litestar.params import FromQuery
 
 from fleet.access import Action
+from fleet.api.fields import ActorInQuery, NameInQuery
 from fleet.api.identity import ACTION, Call, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.audit import Break, Entry
@@ -44,8 +44,8 @@ class Verified:
 @get("/v1/audit", opt={ACTION: Action.AUDIT_READ}, sync_to_thread=True, summary="The audit log, the newest first")
 def entries(
     request: Call,
-    actor: FromQuery[str] = "",
-    subject: FromQuery[str] = "",
+    actor: ActorInQuery = "",
+    subject: NameInQuery = "",
     before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[AuditEntry]:

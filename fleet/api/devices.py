@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from litestar import get, post, put
-from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
-from msgspec import Meta, Struct
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Struct
 
 from fleet.access import Action
+from fleet.api.fields import Id, Name, NameInPath, NameInQuery, PathInQuery, Reason, Tags, TagsInQuery, Words
 from fleet.api.identity import ACTION, Call, actor, control_of
-from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
 from fleet.audit import Deed
 from fleet.database import audit, certificates, desired, devices, enrolment
@@ -23,32 +24,27 @@ from fleet.times import moment
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest_toml import NAME_PATTERN
 
-NAME_CHARACTERS, TAGS, REASON_CHARACTERS = 128, 64, 1024
-NumberInPath = Annotated[int, PathParameter(ge=1, le=LARGEST)]
-Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
-Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]], Meta(max_length=TAGS)]
-
 
 class Registration(Struct, forbid_unknown_fields=True, frozen=True):
     """A device that is to enrol by its serial, without a token. `id`: the serial, where it is not given."""
 
-    serial: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
-    id: Name = ""
+    serial: Name
+    id: Id = ""
     tags: Tags = []
-    site: Name = ""
+    site: Words = ""
 
 
 class Labels(Struct, forbid_unknown_fields=True, frozen=True):
     """All tags, and the site."""
 
     tags: Tags
-    site: Name = ""
+    site: Words = ""
 
 
 class Because(Struct, forbid_unknown_fields=True, frozen=True):
     """Why, for whoever reads the audit log."""
 
-    because: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
+    because: Reason = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +116,12 @@ def list_devices(
     request: Call,
     *,
     in_state: Annotated[State | None, QueryParameter(name="state")] = None,
-    profile: FromQuery[str] = "",
-    site: FromQuery[str] = "",
-    serial: FromQuery[str] = "",
-    tag: FromQuery[list[str] | None] = None,
-    target: FromQuery[str] = "",
-    after: FromQuery[str] = "",
+    profile: NameInQuery = "",
+    site: NameInQuery = "",
+    serial: NameInQuery = "",
+    tag: TagsInQuery = None,
+    target: PathInQuery = "",
+    after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[DeviceEntry]:
     """All to which everything applies that is asked for. `tag`: repeat it for several; `target`: what it says it runs,
@@ -138,7 +134,7 @@ def list_devices(
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
-def show_device(request: Call, device: FromPath[str]) -> DeviceDetails:
+def show_device(request: Call, device: NameInPath) -> DeviceDetails:
     """Who it is, what it runs and is to run, how it is, and its certificates."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
@@ -159,7 +155,7 @@ def show_device(request: Call, device: FromPath[str]) -> DeviceDetails:
     sync_to_thread=True,
     summary="What a device found in itself",
 )
-def show_inventory(request: Call, device: FromPath[str]) -> dict[str, object]:
+def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
     """As `edge-gateway probe --json` says it there; {} before it told."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
@@ -187,7 +183,7 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
     sync_to_thread=True,
     summary="Replace a device's tags and site",
 )
-def label_device(request: Call, device: FromPath[str], data: JSONBody[Labels]) -> DeviceEntry:
+def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> DeviceEntry:
     """For tokens without a scope only: tags are what scopes are made of. Enrolment tokens for this device alone are
     void where it loses a tag: who made them may have nothing to say here any more."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
@@ -209,7 +205,7 @@ def label_device(request: Call, device: FromPath[str], data: JSONBody[Labels]) -
     status_code=200,
     summary="Let a device in no more",
 )
-def revoke_device(request: Call, device: FromPath[str], data: JSONBody[Because | None] = None) -> DeviceEntry:
+def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | None] = None) -> DeviceEntry:
     """Its certificates open nothing from now on; on other replicas within seconds. Again changes nothing."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     because = data.because if data else ""
@@ -232,7 +228,7 @@ def revoke_device(request: Call, device: FromPath[str], data: JSONBody[Because |
     status_code=200,
     summary="Let a revoked device enrol again",
 )
-def readmit_device(request: Call, device: FromPath[str]) -> DeviceEntry:
+def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     """By its serial or a new token; the old certificates stay revoked. 409 where it is not revoked."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, cast
 
 from litestar import get, post
-from litestar.params import FromPath, JSONBody
+from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action
-from fleet.api.devices import NumberInPath
+from fleet.api.fields import NameInPath, NumberInPath
 from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.pages import Page
 from fleet.api.scope import caller_of, known_device
@@ -61,9 +61,7 @@ class DiagnosticsAnswer(DiagnosticsEntry):
     sync_to_thread=True,
     summary="Ask a device for diagnostics",
 )
-def ask_device(
-    request: Call, device: FromPath[str], data: JSONBody[DiagnosticsWanted | None] = None
-) -> DiagnosticsEntry:
+def ask_device(request: Call, device: NameInPath, data: JSONBody[DiagnosticsWanted | None] = None) -> DiagnosticsEntry:
     """It answers with its next questions, or never."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     wanted = sorted(set((data or DiagnosticsWanted()).wanted))
@@ -85,7 +83,7 @@ def ask_device(
     sync_to_thread=True,
     summary="What a device was asked for",
 )
-def list_diagnostics(request: Call, device: FromPath[str]) -> Page[DiagnosticsEntry]:
+def list_diagnostics(request: Call, device: NameInPath) -> Page[DiagnosticsEntry]:
     """The newest first, without the answers; always all that are kept."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
@@ -100,7 +98,7 @@ def list_diagnostics(request: Call, device: FromPath[str]) -> Page[DiagnosticsEn
     sync_to_thread=True,
     summary="What a device answered",
 )
-def show_diagnostics(request: Call, device: FromPath[str], number: NumberInPath) -> DiagnosticsAnswer:
+def show_diagnostics(request: Call, device: NameInPath, number: NumberInPath) -> DiagnosticsAnswer:
     """One request, with its answer where it came."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:

@@ -1,5 +1,5 @@
-"""The OpenAPI document, where litestar tells less than is so: bounds within bodies, what may not be in them, routes
-that are open to all."""
+"""The OpenAPI document, where litestar tells less than is so: bounds within bodies, what may not be in them, bodies
+that are read as they are, routes that are open to all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from fleet.api.identity import ACTION
 
 REFERENCE = "#/components/schemas/{name}"
+BODY = "body"
+"""A route says under this key of its `opt` what it reads as it is: OpenAPI's requestBody."""
 
 
 class Document(JsonRenderPlugin):
@@ -32,6 +34,8 @@ class Document(JsonRenderPlugin):
             for operation in _operations(openapi_schema, handler):
                 if ACTION not in handler.opt:
                     operation["security"] = []
+                if BODY in handler.opt:
+                    operation["requestBody"] = handler.opt[BODY]
                 if types.NoneType in typing.get_args(_body(handler)):
                     operation["requestBody"]["required"] = False
         return super().render(request, openapi_schema)

@@ -10,7 +10,7 @@ from litestar import post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct, json
 
-from fleet.api.devices import Name
+from fleet.api.fields import Words
 from fleet.api.identity import Call, control_of
 from fleet.control.control import Control
 from fleet.control.enrolling import Application
@@ -25,8 +25,8 @@ class EnrolmentAsked(Struct, forbid_unknown_fields=True, frozen=True):
 
     csr: RequestText
     token: Annotated[str, Meta(max_length=TOKEN_CHARACTERS)] = ""
-    serial: Name = ""
-    agent: Name = ""
+    serial: Words = ""
+    agent: Words = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Identity
-from fleet.api.devices import Name, NumberInPath, Tags
+from fleet.api.fields import Id, NumberInPath, Tags, Words
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import allow_tags, caller_of, scope_of
@@ -34,9 +34,9 @@ class EnrolmentWanted(Struct, forbid_unknown_fields=True, frozen=True):
     """`device` "": any new id may be taken with it. `tags`, `site`: given to the device. `validity_h` null: as
     `[director] enrolment_token_h` says."""
 
-    device: Name = ""
+    device: Id = ""
     tags: Tags = []
-    site: Name = ""
+    site: Words = ""
     validity_h: Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_H)] | None = None
 
 

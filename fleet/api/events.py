@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from litestar import get
-from litestar.params import FromQuery
 
 from fleet.access import Action
+from fleet.api.fields import NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import caller_of, scope_of
@@ -36,9 +36,9 @@ class EventEntry:
 def list_events(
     request: Call,
     *,
-    device: FromQuery[str] = "",
-    kind: FromQuery[str] = "",
-    rollout: FromQuery[str] = "",
+    device: NameInQuery = "",
+    kind: NameInQuery = "",
+    rollout: NameInQuery = "",
     before: Number = 0,
     limit: Limit = PAGE_ROWS,
 ) -> Page[EventEntry]:

@@ -8,18 +8,18 @@ from typing import Annotated, Generic, TypeVar
 
 from litestar.params import QueryParameter
 
+from fleet.api.fields import LARGEST
+
 T = TypeVar("T")
 PAGE_ROWS = 100
 """Of a page, where the asker does not say."""
-LARGEST = 2**53 - 1
-"""What JSON keeps exact (RFC 8259, 6)."""
-Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="where the page begins; 0: at its begin")]
+Number = Annotated[int, QueryParameter(ge=0, le=LARGEST, description="the row before this page; 0: none")]
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="rows of the page")]
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """`next`: give it as `after` to go on; null: that was all."""
+    """`next`: give it as `after`, or as `before` where a list takes that, to go on; null: that was all."""
 
     items: Sequence[T]
     next: str | None

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from litestar import get
-from litestar.params import FromPath, FromQuery
 
 from fleet.access import Action
+from fleet.api.fields import NameInPath, NameInQuery, PathInQuery
 from fleet.api.identity import ACTION, Call, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.control.catalogue import usable
@@ -48,7 +48,7 @@ class ReleaseView:
 
 @get("/v1/releases", opt={ACTION: Action.RELEASES_READ}, sync_to_thread=True, summary="Releases, by their paths")
 def list_releases(
-    request: Call, model: FromQuery[str] = "", after: FromQuery[str] = "", limit: Limit = PAGE_ROWS
+    request: Call, model: NameInQuery = "", after: PathInQuery = "", limit: Limit = PAGE_ROWS
 ) -> Page[ReleaseEntry]:
     """`model`: only its releases."""
     allow(request)
@@ -64,7 +64,7 @@ def list_releases(
     sync_to_thread=True,
     summary="One release",
 )
-def show_release(request: Call, owner: FromPath[str], model: FromPath[str], version: FromPath[str]) -> ReleaseView:
+def show_release(request: Call, owner: NameInPath, model: NameInPath, version: NameInPath) -> ReleaseView:
     """What it is made of, and whether it may be assigned."""
     allow(request)
     target = target_path(owner, model, version)

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Annotated
 
 from litestar import get, post, put
-from litestar.params import FromPath, FromQuery, JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from fleet.access import Action, Identity
+from fleet.api.fields import NameInPath, NameInQuery
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
@@ -44,7 +45,7 @@ WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves cou
 def list_rollouts(
     request: Call,
     in_state: Annotated[Status | None, QueryParameter(name="state")] = None,
-    after: FromQuery[str] = "",
+    after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutEntry]:
     """With a scope only those for its devices."""
@@ -65,7 +66,7 @@ def _visible(
 
 
 @get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="One rollout")
-def show_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+def show_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """Where it and its waves stand, and what it is to do."""
     return view(known_rollout(request, rollout), control_of(request).clock())
 
@@ -97,7 +98,7 @@ def create_rollout(request: Call, data: JSONBody[SpecForm]) -> RolloutView:
     sync_to_thread=True,
     summary="Another specification for a draft",
 )
-def revise_rollout(request: Call, rollout: FromPath[str], data: JSONBody[SpecForm]) -> RolloutView:
+def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm]) -> RolloutView:
     """409 once it was approved: then it never changes."""
     identity, control = caller_of(request), control_of(request)
     spec, now = _drafted(request, identity, data), control.clock()
@@ -112,45 +113,45 @@ def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> 
 
 
 @_word("approve", "Approve a draft", Action.ROLLOUTS_APPROVE)
-def approve_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Approval]) -> RolloutView:
+def approve_rollout(request: Call, rollout: NameInPath, data: JSONBody[Approval]) -> RolloutView:
     """409 where the specification is not the one that was seen."""
     return _say(request, rollout, lambda by: Approved(by, data.spec), "rollouts.approve", {"spec": data.spec})
 
 
 @_word("start", "Start an approved rollout")
-def start_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+def start_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """Devices are offered the release as its waves and windows say."""
     return _say(request, rollout, Started, "rollouts.start")
 
 
 @_word("pause", "Offer nothing until it is resumed")
-def pause_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
+def pause_rollout(request: Call, rollout: NameInPath, data: JSONBody[Motive | None] = None) -> RolloutView:
     """Devices that have an offer go on."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Paused(by, reason), "rollouts.pause", {"reason": reason})
 
 
 @_word("resume", "Go on with a paused rollout")
-def resume_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+def resume_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """What failed until now is not held against it any more."""
     return _say(request, rollout, Resumed, "rollouts.resume")
 
 
 @_word("abort", "End a rollout for good")
-def abort_rollout(request: Call, rollout: FromPath[str], data: JSONBody[Motive | None] = None) -> RolloutView:
+def abort_rollout(request: Call, rollout: NameInPath, data: JSONBody[Motive | None] = None) -> RolloutView:
     """Offers are withdrawn; who committed goes back where its specification forces that, or /rollback asks for it."""
     reason = data.reason if data else ""
     return _say(request, rollout, lambda by: Aborted(by, reason), "rollouts.abort", {"reason": reason})
 
 
 @_word("rollback", "Give all devices back what they had")
-def rollback_rollout(request: Call, rollout: FromPath[str]) -> RolloutView:
+def rollback_rollout(request: Call, rollout: NameInPath) -> RolloutView:
     """After it was aborted."""
     return _say(request, rollout, RollbackRequested, "rollouts.rollback")
 
 
 @_word("waves/{wave:int}/approve", "Let a wave begin that needs approval")
-def approve_wave(request: Call, rollout: FromPath[str], wave: WaveInPath) -> RolloutView:
+def approve_wave(request: Call, rollout: NameInPath, wave: WaveInPath) -> RolloutView:
     """It begins in its turn."""
     return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})
 

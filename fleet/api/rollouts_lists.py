@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Annotated
 
 from litestar import get
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import QueryParameter
 
 from fleet.access import Action
+from fleet.api.fields import NameInPath, NameInQuery
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.rollouts import known_rollout
@@ -20,8 +21,6 @@ from fleet.database import rollouts
 from fleet.rollouts.facts_form import fact_document
 from fleet.rollouts.state import DeviceState
 
-ANY_WAVE = -1
-
 
 @get(
     "/v1/rollouts/{rollout:str}/devices",
@@ -31,18 +30,20 @@ ANY_WAVE = -1
 )
 def list_devices(
     request: Call,
-    rollout: FromPath[str],
+    rollout: NameInPath,
     *,
     in_state: Annotated[DeviceState | None, QueryParameter(name="state")] = None,
-    wave: Annotated[int, QueryParameter(ge=-1, le=WAVES)] = ANY_WAVE,
-    after: FromQuery[str] = "",
+    wave: Annotated[
+        int | None, QueryParameter(ge=0, le=WAVES, schema_extra={"minimum": 0}, description="0: the canary")
+    ] = None,
+    after: NameInQuery = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[RolloutDevice]:
     """In the order of their ids. `state`, `wave`: only those in it."""
     members = known_rollout(request, rollout).state.members
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
-    found = [*islice((member for member in wanted if wave in {ANY_WAVE, member.wave}), limit)]
+    found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
     return page([device(member) for member in found], limit, found[-1].device if found else "")
 
 
@@ -53,7 +54,7 @@ def list_devices(
     summary="All that happened in a rollout, in its order",
 )
 def list_facts(
-    request: Call, rollout: FromPath[str], after: Number = 0, limit: Limit = PAGE_ROWS
+    request: Call, rollout: NameInPath, after: Number = 0, limit: Limit = PAGE_ROWS
 ) -> Page[dict[str, object]]:
     """As `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
     known_rollout(request, rollout)

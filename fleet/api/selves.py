@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Response, get, post, put
 from litestar.openapi import ResponseSpec
-from litestar.params import FromQuery, JSONBody, RawBody
+from litestar.params import JSONBody, QueryParameter, RawBody
 from msgspec import Struct
 
 from fleet.access import Action
+from fleet.api.document import BODY
 from fleet.api.enrol import RequestText, chain
+from fleet.api.fields import LARGEST
 from fleet.api.identity import ACTION, Call, allow_self, control_of
 from fleet.control.intake import Acknowledgement
 from fleet.times import moment
 
+INVENTORY = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+LINES = {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}, "required": False}
+_ANSWER = {
+    "type": "object",
+    "properties": {"id": {"type": "integer", "minimum": 1, "maximum": LARGEST}, "answer": {"type": "object"}},
+    "required": ["id", "answer"],
+}
+ANSWER = {"content": {"application/json": {"schema": _ANSWER}}, "required": True}
 NO_STORE = {"cache-control": "no-store"}
+NonceInQuery = Annotated[str, QueryParameter(max_length=128, schema_extra={"pattern": "^[A-Za-z0-9_-]*$"})]
 
 
 class RenewalAsked(Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,7 +79,7 @@ class DiagnosticsRequests:
         HTTPStatus.NOT_MODIFIED: ResponseSpec(None, generate_examples=False, description="As the device has it"),
     },
 )
-def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]:
+def get_assignment(request: Call, nonce: NonceInQuery = "") -> Response[bytes]:
     """TUF targets metadata. 304 where If-None-Match names what holds; with a `nonce` always a document that repeats
     it."""
     serial, control = allow_self(request), control_of(request)
@@ -82,7 +93,7 @@ def get_assignment(request: Call, nonce: FromQuery[str] = "") -> Response[bytes]
 
 @put(
     "/v1/self/inventory",
-    opt={ACTION: Action.SELF_INVENTORY},
+    opt={ACTION: Action.SELF_INVENTORY, BODY: INVENTORY},
     sync_to_thread=True,
     status_code=HTTPStatus.NO_CONTENT,
     summary="What this device found in itself",
@@ -95,7 +106,7 @@ def put_inventory(request: Call, body: RawBody) -> None:
 
 @post(
     "/v1/self/telemetry",
-    opt={ACTION: Action.SELF_TELEMETRY},
+    opt={ACTION: Action.SELF_TELEMETRY, BODY: LINES},
     sync_to_thread=True,
     status_code=HTTPStatus.OK,
     summary="What this device tells of itself",
@@ -135,7 +146,7 @@ def get_diagnostics(request: Call) -> DiagnosticsRequests:
 
 @post(
     "/v1/self/diagnostics",
-    opt={ACTION: Action.SELF_DIAGNOSTICS},
+    opt={ACTION: Action.SELF_DIAGNOSTICS, BODY: ANSWER},
     sync_to_thread=True,
     status_code=HTTPStatus.NO_CONTENT,
     summary="This device's answer to a request",

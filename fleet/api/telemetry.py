@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from litestar import get
-from litestar.params import FromPath, FromQuery
+from litestar.params import QueryParameter
 
 from fleet.access import Action
+from fleet.api.fields import NameInPath
 from fleet.api.identity import ACTION, Call, control_of
-from fleet.api.pages import LARGEST, PAGE_ROWS, Limit, Page, page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import caller_of, known_device
 from fleet.database import telemetry
 from fleet.database.engine import Connection
@@ -20,7 +22,9 @@ from fleet.database.settings import DatabaseSettings
 from fleet.database.telemetry import Source, StoredRow
 from fleet.times import moment
 
-_CURSOR = re.compile("[0-9]{1,20}")
+CURSOR = r"^([0-9]{1,18}\.[0-9]{1,18})?$"
+"""BOOT_EPOCH.SEQ; a database's numbers have 63 bits."""
+RowInQuery = Annotated[str, QueryParameter(max_length=37, schema_extra={"pattern": CURSOR})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class TelemetryRow:
     sync_to_thread=True,
     summary="A device's streams",
 )
-def list_streams(request: Call, device: FromPath[str]) -> Page[StreamEntry]:
+def list_streams(request: Call, device: NameInPath) -> Page[StreamEntry]:
     """By name, the newest boots first; always all of them."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
@@ -71,7 +75,7 @@ def list_streams(request: Call, device: FromPath[str]) -> Page[StreamEntry]:
     summary="Rows of a stream, in the order in which they happened",
 )
 def list_rows(
-    request: Call, device: FromPath[str], stream: FromPath[str], *, after: FromQuery[str] = "", limit: Limit = PAGE_ROWS
+    request: Call, device: NameInPath, stream: NameInPath, *, after: RowInQuery = "", limit: Limit = PAGE_ROWS
 ) -> Page[TelemetryRow]:
     """`after`: BOOT_EPOCH.SEQ of the last row known, the oldest that is kept where it is left out. Goes on with the
     next boot where one ends: whoever asks again with the last row's numbers misses nothing."""
@@ -91,7 +95,7 @@ def list_rows(
     sync_to_thread=True,
     summary="The last rows of a stream",
 )
-def list_newest(request: Call, device: FromPath[str], stream: FromPath[str], *, limit: Limit = 1) -> Page[TelemetryRow]:
+def list_newest(request: Call, device: NameInPath, stream: NameInPath, *, limit: Limit = 1) -> Page[TelemetryRow]:
     """The newest first."""
     identity, control = caller_of(request), control_of(request)
     with control.database.read() as connection:
@@ -102,9 +106,9 @@ def list_newest(request: Call, device: FromPath[str], stream: FromPath[str], *, 
 
 def _cursor(after: str) -> tuple[int, int]:
     """Raises RefusedError."""
-    epoch, dot, number = (after or "0.0").partition(".")
-    if not (dot and all(_CURSOR.fullmatch(part) and int(part) <= LARGEST for part in (epoch, number))):
+    if not re.fullmatch(CURSOR, after):
         raise RefusedError(f"{after!r:.80} is no BOOT_EPOCH.SEQ; take those of the last row, or `next`")
+    epoch, _, number = (after or "0.0").partition(".")
     return int(epoch), int(number)
 
 

@@ -10,10 +10,10 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Role
-from fleet.api.devices import NumberInPath, Tags
+from fleet.api.fields import NumberInPath, Tags
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
-from fleet.control.tokens import VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
+from fleet.control.tokens import NAME_PATTERN, VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
 from fleet.database import tokens
 from fleet.database.tokens import ApiToken
 from fleet.times import moment
@@ -24,7 +24,7 @@ Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 class TokenWanted(Struct, forbid_unknown_fields=True, frozen=True):
     """`tags`: which devices it is for, by their tags; none: all devices."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=80)]
+    name: Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN.pattern}$"})]
     role: Role
     tags: Tags = []
     validity_d: Days = VALIDITY_D

@@ -14,7 +14,7 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-NAME_BYTES = 512  # of what people and devices call things: 128 characters of up to four bytes
+NAME_BYTES = 560  # of what people and devices call things: 140 characters of up to four bytes
 PATH_BYTES = 1_024  # of a target in the repository
 REASON_BYTES = 4_096
 DIGEST_BYTES = 64

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet.access import Role
 from tests.simulators.controller import RunningController, controlling
+from tests.simulators.operator import until
+from tests.simulators.rolled_fleet import SLOT, document
 
 SHORT = ("--phases", "coverage,fuzzing", "--max-examples", "3")
 LONG = ("--max-examples", "150")
 PROGRAM = Path(sys.executable).with_name("schemathesis")
+SPARE = 300
+"""Tokens before the one that asks: who tries every route must not come upon its own number, and be locked out."""
+DEVICES = ("camera-1", "camera-2")
+NO_SCHEMA_SAYS = {
+    "POST /v1/enrol": "what a certificate request is",
+    "POST /v1/self/certificate": "what a certificate request is",
+    "POST /v1/self/telemetry": "what a line of it is",
+    "POST /v1/devices": "that a serial which is no id needs one beside it",
+    "POST /v1/rollouts": "which releases there are, and the language of queries",
+    "POST /v1/rollouts/preview": "which releases there are, and the language of queries",
+    "PUT /v1/rollouts/{rollout}": "which releases there are, and the language of queries",
+}
+"""Routes that may refuse what their schema allows. On all others that is a finding (`positive_data_acceptance`)."""
+HOOKS = 'import schemathesis\nschemathesis.serializer.alias("application/x-ndjson", "text/plain")\n'
 
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory) -> Iterator[RunningController]:
+    """With devices and a release."""
     with controlling(tmp_path_factory.mktemp("controller")) as running:
+        for number in range(SPARE):
+            running.token(name=f"spare {number}")
+        for name in DEVICES:
+            running.enrolled(name, tags=["pilot"])
+        running.repository.add_release(SLOT, "2")
+        with running.client() as admin:
+            until(lambda: admin.get("/v1/releases").json()["items"], "the release is not read")
         yield running
 
 
-NOT_ASKED = ["positive_data_acceptance"]
-"""No schema says what a certificate request is, a gzip body, the language of queries, which releases there are."""
+def _rollouts(controller: RunningController) -> list[str]:
+    """A draft, one that is approved, one that runs."""
+    with controller.client() as admin:
+        made = [admin.post("/v1/rollouts", json=document()).json() for _ in range(3)]
+        for one in made[1:]:
+            admin.post(f"/v1/rollouts/{one['id']}/approve", json={"spec": one["spec_digest"]})
+        assert admin.post(f"/v1/rollouts/{made[2]['id']}/start").json()["state"] == "running"
+    return [one["id"] for one in made]
 
 
-def _run(
-    controller: RunningController, folder: Path, *options: str, not_asked: Sequence[str] = ()
-) -> subprocess.CompletedProcess[str]:
-    document = f"{controller.url}/schema/openapi.json"
-    given = ("--tls-verify", controller.ca_file, "--seed", "7", "--no-color")
-    given += ("--exclude-checks", ",".join([*NOT_ASKED, *not_asked]))
+def _settings(controller: RunningController) -> str:
+    """Half of the names in paths are of what is there."""
+    known = {"device": DEVICES, "rollout": _rollouts(controller), "owner": ["acme"], "model": [SLOT], "version": ["2"]}
+    lines = ['hooks = "hooks.py"']
+    for name, values in known.items():
+        lines += [f"[dictionaries.{name}]", f"values = {json.dumps(values)}"]
+        lines += [f'[parameters."path.{name}"]', f'dictionary = "{name}"', "probability = 0.5"]
+    for route in NO_SCHEMA_SAYS:
+        lines += ["[[operations]]", f'include-name = "{route}"', "checks.positive_data_acceptance.enabled = false"]
+    return "\n".join(lines)
+
+
+def _run(controller: RunningController, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "hooks.py").write_text(HOOKS)
+    (folder / "schemathesis.toml").write_text(_settings(controller))
+    given = ("--tls-verify", controller.ca_file, "--seed", "7", "--no-color", "--suppress-health-check", "all")
     return subprocess.run(
-        [PROGRAM, "run", document, "--checks", "all", "--suppress-health-check", "all", *given, *options],
+        [PROGRAM, "run", f"{controller.url}/schema/openapi.json", *given, *options],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -51,9 +92,9 @@ def test_an_operators_requests(controller, tmp_path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_devices_requests(controller, tmp_path) -> None:
-    file = controller.enrolled("camera-1").write(tmp_path)
-    kept = ["ignored_auth"]  # a certificate is the connection's: no header takes it away
-    done = _run(controller, tmp_path, *SHORT, "--request-cert", str(file), not_asked=kept)
+    file = controller.enrolled("camera-9").write(tmp_path)
+    kept = ("--exclude-checks", "ignored_auth")  # a certificate is the connection's: no header takes it away
+    done = _run(controller, tmp_path, *SHORT, "--request-cert", str(file), *kept)
     assert done.returncode == 0, done.stdout[-8000:]
 
 

@@ -1,0 +1,38 @@
+"""What stands in bodies, paths and queries: how much of it, and what never; the OpenAPI document says it, too. Where
+the document alone does (`extra_json_schema`, `schema_extra`), whoever reads the value refuses it in better words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta
+
+from gateway.domain.manifest_toml import NAME_PATTERN
+
+LARGEST = 2**53 - 1
+"""What JSON keeps exact (RFC 8259, 6)."""
+NAME_CHARACTERS, ACTOR_CHARACTERS, PATH_CHARACTERS, REASON_CHARACTERS = 128, 140, 1024, 1024
+TAGS = 64
+KEPT = r"^[^\x00]*$"
+"""No database keeps a NUL."""
+PATH = "^[ -~]*$"
+ID = f"^({NAME_PATTERN.pattern})?$"
+"""What a device is called; or nothing."""
+
+Words = Annotated[str, Meta(max_length=NAME_CHARACTERS, pattern=KEPT)]
+Id = Annotated[str, Meta(max_length=NAME_CHARACTERS, extra_json_schema={"pattern": ID})]
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS, pattern=KEPT)]
+Tags = Annotated[list[Name], Meta(max_length=TAGS)]
+Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
+
+NumberInPath = Annotated[int, PathParameter(ge=1, le=LARGEST)]
+NameInPath = Annotated[str, PathParameter(max_length=NAME_CHARACTERS, pattern=KEPT)]
+
+NameInQuery = Annotated[str, QueryParameter(max_length=NAME_CHARACTERS, pattern=KEPT)]
+ActorInQuery = Annotated[str, QueryParameter(max_length=ACTOR_CHARACTERS, pattern=KEPT)]
+PathInQuery = Annotated[str, QueryParameter(max_length=PATH_CHARACTERS, pattern=PATH)]
+TagsInQuery = Annotated[
+    list[Name] | None,
+    QueryParameter(max_items=TAGS, schema_extra={"items": {"type": "string", "minLength": 1, "pattern": KEPT}}),
+]
