@@ -72,9 +72,18 @@ class Controller:
     """One replica. `start` and `stop` once each, in one event loop."""
 
     def __init__(self, origin: Origin) -> None:
-        """Opens and migrates the database. Raises ConfigurationError, OSError, AwayError."""
-        self._origin, config = origin, origin.config
-        database = open_database(read_place(config.database.url, origin.folder), config.database)
+        """Opens and migrates the database. Raises ConfigurationError, OSError, AwayError; then nothing is open."""
+        self._origin = origin
+        database = open_database(read_place(origin.config.database.url, origin.folder), origin.config.database)
+        self._renewing: asyncio.Task[None] | None = None
+        try:
+            self._furnish(database)
+        except BaseException:
+            database.close()
+            raise
+
+    def _furnish(self, database: Database) -> None:
+        origin, config = self._origin, self._origin.config
         migrate.upgrade(database)
         authority = _authority(origin, database)
         self.control = _control(origin, authority, database)
@@ -91,18 +100,24 @@ class Controller:
             *self._desk.workers(),
             *_wakers(origin, self.control),
         )
-        self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[Address, ...]:
-        """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError."""
-        await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
-        if obstacle := await asyncio.to_thread(self.control.director.obstacle):
-            _log.warning("devices are assigned nothing by this replica: %s", obstacle)
-        addresses = await self._server.start(addresses_of(self._origin.config))
+        """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError; then nothing is open."""
+        try:
+            addresses = await self._open()
+        except BaseException:
+            self.control.database.close()
+            raise
         for worker in self._workers:
             worker.start()
         self._renewing = asyncio.create_task(self._renew())
         return addresses
+
+    async def _open(self) -> tuple[Address, ...]:
+        await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
+        if obstacle := await asyncio.to_thread(self.control.director.obstacle):
+            _log.warning("devices are assigned nothing by this replica: %s", obstacle)
+        return await self._server.start(addresses_of(self._origin.config))
 
     async def stop(self) -> None:
         """Requests in progress get their grace; then the workers end, and the database is closed."""

@@ -69,9 +69,10 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Close all connections. Twice is harmless."""
-        self.reads.dispose()
-        self.writes.dispose()
+        """Close all connections; one that somebody still works with, as soon as it is given back. Twice is harmless."""
+        for engine in (self.reads, self.writes):
+            event.listen(engine.pool, "checkin", _close_late)
+            engine.dispose()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -103,6 +104,10 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
     place.make_file()
     reads = _sqlite(place, settings, settings.connections, "BEGIN", "query_only = ON")
     return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
+
+
+def _close_late(_opened: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+    record.invalidate()
 
 
 def adding(connection: Connection, table: Table) -> Insert:

@@ -123,12 +123,15 @@ class LockCandidate:
 
     def _acquire(self) -> bool:
         self._connection = connection = connected_apart(self._database)
-        with self._database.translated():
-            _watch(connection, self._database.settings.lease_s)
-            got = connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._lock))).scalar_one()
-        if not got:
-            self.resign()
-        return bool(got)
+        got = False
+        try:
+            with self._database.translated():
+                _watch(connection, self._database.settings.lease_s)
+                got = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(self._lock))).scalar_one())
+        finally:
+            if not got:
+                self.resign()
+        return got
 
 
 def _answers(connection: Connection) -> bool:

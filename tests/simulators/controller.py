@@ -104,12 +104,12 @@ class RunningController:
 
 @contextmanager
 def controlling(
-    folder: Path, config: FleetConfig | None = None, repository: FleetRepository | None = None
+    folder: Path, config: FleetConfig | None = None, repository: FleetRepository | None = None, *, port: int = 0
 ) -> Iterator[RunningController]:
-    """A controller of a new repository in `folder`; all that it starts ends here."""
+    """A controller of a new repository in `folder`; all that it starts ends here. `port` 0: one that is free."""
     repository = repository or FleetRepository(folder)
     config, clock = config or FleetConfig(), Clock()
-    listen = replace(config.listen, addresses=(f"127.0.0.1:{free_port()}",))
+    listen = replace(config.listen, addresses=(f"127.0.0.1:{port or free_port()}",))
     rates = RateSettings(device_per_s=0, address_per_s=0)
     config = replace(config, listen=listen, serve=replace(config.serve, rates=rates))
     signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in repository.keys[role]]
