@@ -1,4 +1,5 @@
-"""`edge-agent run`: asks, works, sleeps, until it is told to stop. Nothing ticks; a stop is safe at any moment.
+"""`edge-agent run`: asks, works, sleeps, until it is told to stop. Nothing ticks; a stop is safe at any moment: what
+does not end by itself (a server is silent, nobody resolves a name, a load takes minutes) is broken off.
 
 Each question, and the work that follows from it, is done by a child that ends with it: what sleeps between two of them
 holds 20 MiB instead of 67 (`python -m tests.performance.poll`), and nothing that a server sent stays in its memory.
@@ -11,23 +12,22 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned
+from gateway.agent.signals import NUMBERS, ending_at_once, held_back
 
 if TYPE_CHECKING:
     from gateway.agent.wake import Wake
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that parent and child listen to."""
 ANSWER_LIMIT_BYTES = 4096
 """What a child tells its parent fits into a pipe, whether it is read or not."""
 FAILED = 1
+SHORTEST_S = 0.001
+"""A timer of 0 would never end."""
 
 
 class Loop:
@@ -38,7 +38,7 @@ class Loop:
         self._interrupt = threading.Event()
         self._child = 0
         self._failures = 0
-        self._stopping = False
+        self._stopping, self._asleep = False, False
         self._chance = random.SystemRandom().random
         self._wake = self._listener() if config.wake.url else None
 
@@ -46,6 +46,7 @@ class Loop:
         """Returns an exit code once it was told to stop, or the store cannot be used."""
         for number in NUMBERS:
             signal.signal(number, self._signalled)
+        signal.signal(signal.SIGALRM, self._late)
         while not self._stopping:
             self._interrupt.clear()
             turned = self._turn()
@@ -58,18 +59,20 @@ class Loop:
     def _listener(self) -> Wake:
         from gateway.agent.wake import Wake  # TLS takes 7 MB of what sleeps
 
-        return Wake(self._config, self._folder, self._chance)
+        return Wake(self._config, self._folder, self._chance, connecting=ending_at_once)
 
     def _sleep(self, turned: Turned) -> None:
         """Until the next question is due, a signal came, or, where the last one was answered, the fleet hints at it."""
         if self._wake is None:
             self._interrupt.wait(turned.pause_s)
         elif not self._interrupt.is_set():
+            self._asleep = True
             self._wake.sleep(turned.pause_s, heeds_hints=not turned.failed)
+            self._asleep = False
 
     def _turn(self) -> Turned | None:
         """One question, and what follows from it; None where the child could not say how it ended."""
-        with _blocked():  # a signal that comes now waits until parent and child can hear it
+        with held_back():  # a signal that comes now waits until parent and child can hear it
             if self._stopping:
                 return Turned(0.0, failed=False)
             reading, writing = os.pipe()
@@ -80,7 +83,8 @@ class Loop:
         os.close(writing)
         with open(reading, "rb") as stream:  # noqa: PTH123  a descriptor
             answer = stream.read(ANSWER_LIMIT_BYTES)
-        with _blocked():
+        with held_back():
+            signal.setitimer(signal.ITIMER_REAL, 0)
             os.waitpid(self._child, 0)
             self._child = 0
         if not answer and not self._stopping:
@@ -103,13 +107,17 @@ class Loop:
             self._wake.interrupt()
         if self._child:
             os.kill(self._child, number)
+        if self._child and self._stopping:
+            signal.setitimer(signal.ITIMER_REAL, max(SHORTEST_S, self._config.agent.stop_s))
+        elif self._stopping and self._asleep:  # a broker may keep a read waiting
+            self._asleep = False
+            raise SystemExit(0)
 
+    def _late(self, _number: int, _frame: object) -> None:
+        """The child has not ended: what it waits for may take long."""
+        from gateway.observe.logs import configure_logging, get_logger  # what sleeps has nothing to say
 
-@contextmanager
-def _blocked() -> Iterator[None]:
-    """Signals wait until the block has ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            configure_logging(self._config.log)
+            get_logger("agent").info("broken off", then="the next start goes on from there")

@@ -57,6 +57,9 @@ class AgentSettings:
     retry_s: float = 60.0  # after a question that failed, doubling up to poll_s
     jitter_percent: float = 20.0  # of either, up or down at random: a fleet must not ask all at once
     drain_s: float = 30.0  # how long requests of a version that goes may finish
+    stop_s: float = (
+        1.0  # how long a step may go on once the agent is told to stop; then it is broken off, and done again
+    )
 
 
 @dataclass(frozen=True, slots=True)

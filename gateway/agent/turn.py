@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig
-from gateway.agent.loop import NUMBERS
 from gateway.agent.pauses import Turned, pause_s
 from gateway.agent.reporting import Reporter
+from gateway.agent.signals import NUMBERS
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError, UnreachableError

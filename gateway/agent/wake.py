@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,15 +39,17 @@ class Wake:
         folder: Path,
         chance: Callable[[], float],
         *,
+        connecting: Callable[[], AbstractContextManager[None]] = nullcontext,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ConfigurationError for a URL that is none."""
+        """`connecting`: what lasts while a broker's name is resolved and its address tried, which no `interrupt` ends.
+        Raises ConfigurationError for a URL that is none."""
         self._config, self._settings, self._folder = config, config.wake, folder
         self._host, self._port, self._secure = _broker(self._settings.url or "")
         if len(self._settings.topic) > TOPIC_LIMIT_CHARS:
             problem = f"has more than {TOPIC_LIMIT_CHARS} characters"
             raise ConfigurationError(problem, table="wake", key="topic")
-        self._chance, self._monotonic = chance, monotonic
+        self._chance, self._connecting, self._monotonic = chance, connecting, monotonic
         self._heard, self._alarm = socket.socketpair()
         self._heard.setblocking(False)
         self._alarm.setblocking(False)
@@ -104,7 +107,8 @@ class Wake:
     def _connected(self) -> tuple[_Line, bool]:
         timeout_s, settings = self._settings.connect_timeout_s, self._settings
         device = str(json.loads(read_text(self._folder / DEVICE_FILE))["device"])
-        made = socket.create_connection((self._host, self._port), timeout_s)
+        with self._connecting():
+            made = socket.create_connection((self._host, self._port), timeout_s)
         try:
             if self._secure:
                 context = tls_context(with_certificate(self._config.fetch, self._folder))
