@@ -15,13 +15,13 @@ from securesystemslib.signer import Signer
 
 from fleet.api.application import application
 from fleet.authority.ca import Authority
-from fleet.authority.folder import CERTIFICATE_FILE, open_authority
 from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
 from fleet.config import FleetConfig
 from fleet.control.chores import Chores
 from fleet.control.control import Clock, Control, utc_now
+from fleet.control.device_ca import AUTHORITY_FOLDER, open_device_ca
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
 from fleet.control.enrolling import Enrolling
@@ -33,7 +33,7 @@ from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import States
 from fleet.control.scheduler import Scheduler
 from fleet.control.worker import Worker
-from fleet.database import certificates, migrate
+from fleet.database import migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
 from fleet.database.seen import Seen
@@ -51,7 +51,6 @@ from fleet.workspace import Workspace
 from gateway.domain.access import Address, read_address
 from gateway.domain.errors import ConfigurationError, RequestError
 
-AUTHORITY_FOLDER = "authority"
 REPOSITORY = "/repository/"
 _log = logging.getLogger(__name__)
 CERTIFICATE_EVERY_S = 3_600.0
@@ -85,7 +84,8 @@ class Controller:
     def _furnish(self, database: Database) -> None:
         origin, config = self._origin, self._origin.config
         migrate.upgrade(database)
-        authority = _authority(origin, database)
+        folder, machine = origin.folder / AUTHORITY_FOLDER, socket.gethostname()
+        authority = open_device_ca(database, folder, config.authority, machine, origin.clock())
         self.control = _control(origin, authority, database)
         self._shown = _shown(origin, authority) if config.listen.tls else None
         self._pair = self._shown(origin.clock()) if self._shown else None
@@ -156,20 +156,6 @@ class Controller:
                 self._pair = pair
         except (ConfigurationError, RequestError) as error:
             _log.warning("the port goes on with its old certificate: %s", error)
-
-
-def _authority(origin: Origin, database: Database) -> Authority:
-    """Made where there is none yet, and nobody has a certificate of another. Raises ConfigurationError, OSError,
-    AwayError."""
-    folder = origin.folder / AUTHORITY_FOLDER
-    if not (folder / CERTIFICATE_FILE).exists():
-        with database.read() as connection:
-            known = certificates.any_known(connection)
-        if known:
-            problem = f"holds no {CERTIFICATE_FILE}, and devices have certificates of a CA that is not here"
-            remedy = "put ca.key and ca.pem there, from a backup or from where another replica runs"
-            raise ConfigurationError(f"{problem}; {remedy}", file=str(folder))
-    return open_authority(folder, origin.clock(), origin.config.authority)
 
 
 def _shown(origin: Origin, authority: Authority) -> Shown:

@@ -44,6 +44,10 @@ class Authority:
         """`trusted`, as TLS servers and proxies want it."""
         return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in self.trusted)
 
+    def trusts(self, certificate_pem: str) -> bool:
+        """Whether devices' certificates may come from this CA."""
+        return x509.load_pem_x509_certificate(certificate_pem.encode()) in self.trusted
+
     @property
     def certificate_pem(self) -> bytes:
         """Of the CA that signs now."""
@@ -132,6 +136,11 @@ def new_authority(
         .sign(key, hashes.SHA256())
     )
     return Authority(key, certificate, (), settings)
+
+
+def name_of(certificate_pem: str) -> str:
+    """What a CA is called, for people."""
+    return x509.load_pem_x509_certificate(certificate_pem.encode()).subject.rfc4514_string()
 
 
 def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:

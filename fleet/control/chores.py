@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from fleet.control.control import Control
+from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.control.publishing import renew_published
 from fleet.control.revocation_file import write_revocations
 from fleet.database import certificates, devices, enrolment, events, sweep, tokens
@@ -17,7 +18,6 @@ from fleet.database.leader import guard
 from fleet.database.rows import chunks
 from gateway.domain.errors import ConfigurationError, RequestError
 
-AUTHORITY_FOLDER = "authority"
 TOUCHED_AT_ONCE = 5_000
 """Devices whose last questions are written in one transaction: others want to write, too."""
 FAILED = "chore_failed_"

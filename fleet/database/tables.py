@@ -18,6 +18,7 @@ NAME_BYTES = 560  # of what people and devices call things: 140 characters of up
 PATH_BYTES = 1_024  # of a target in the repository
 REASON_BYTES = 4_096
 DIGEST_BYTES = 64
+CERTIFICATE_BYTES = 16_384
 TAGS_BYTES = 16_384
 INVENTORY_BYTES = 262_144
 HEALTH_BYTES = 16_384
@@ -194,6 +195,14 @@ numbers = Table(  # single numbers, by name
     metadata,
     Column("name", Words(NAME_BYTES), primary_key=True),
     Column("value", Whole, nullable=False),
+)
+authority = Table(  # the device CA of the fleet: one row at most
+    "authority",
+    metadata,
+    Column("name", Words(NAME_BYTES), primary_key=True),
+    Column("certificate", Words(CERTIFICATE_BYTES), nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("by", Words(NAME_BYTES), nullable=False),
 )
 telemetry_sources = Table(
     "telemetry_sources",

@@ -23,6 +23,7 @@ from fleet.database import (
     alerts,
     assignments,
     audit,
+    authority,
     certificates,
     desired,
     devices,
@@ -43,12 +44,14 @@ from fleet.database.credentials import Credential, new_credential
 from fleet.database.engine import Database
 from fleet.database.errors import DatabaseError
 from fleet.database.settings import DatabaseSettings
+from fleet.database.tables import NAME_BYTES
 from tests.simulators.databases import KINDS, NOW, content, enrolled, made
 
 ROOMS = (
     alerts,
     assignments,
     audit,
+    authority,
     certificates,
     desired,
     devices,
@@ -273,7 +276,7 @@ def test_values_that_no_database_keeps_are_refused_alike(kind: str, tmp_path: Pa
         lambda c: devices.page(c, devices.Wanted(tags=frozenset({"\0"})), DatabaseSettings()),
         lambda c: audit.append(c, Deed("a", "b", "c", {"x": float("inf")}), NOW),
         lambda c: audit.append(c, Deed("a", "b", "c", {"x": "y" * 70_000}), NOW),
-        lambda c: audit.append(c, Deed("a" * 257, "b", "c"), NOW),
+        lambda c: audit.append(c, Deed("a" * (NAME_BYTES + 1), "b", "c"), NOW),
     ]
     with made(kind, tmp_path) as database:
         for attempt in attempts:

@@ -32,7 +32,7 @@ def test_a_lost_ca_is_not_replaced_while_devices_have_certificates_of_it(tmp_pat
         running.enrolled("camera-1")
         folder, repository = running.folder, running.repository
     kept = shutil.move(folder / "authority", tmp_path / "kept")
-    with pytest.raises(ConfigurationError, match="devices have certificates of a CA that is not here"):
+    with pytest.raises(ConfigurationError, match="the fleet has a device CA that is not here"):
         Controller(Origin(folder, _on_a_free_port()))
     assert not (folder / "authority" / "ca.pem").exists()
     shutil.move(kept, folder / "authority")

@@ -1,0 +1,28 @@
+"""Which device CA the fleet has."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Make the table; the first replica that starts says which CA it is."""
+    op.create_table(
+        "authority",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("certificate", sa.Text(), nullable=False),
+        sa.Column("since", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_authority"),
+    )
+
+
+def downgrade() -> None:
+    """Remove it with what it holds."""
+    op.drop_table("authority")
