@@ -19,6 +19,7 @@ from fleet.blobs.choice import open_blobs
 from fleet.blobs.files import files
 from fleet.blobs.places import BlobPlace, PublicFolder
 from fleet.config import FleetConfig
+from fleet.control.careful import CarefulClock
 from fleet.control.chores import Chores
 from fleet.control.control import Clock, Control, utc_now
 from fleet.control.device_ca import AUTHORITY_FOLDER, open_device_ca
@@ -35,6 +36,7 @@ from fleet.control.scheduler import Scheduler
 from fleet.control.worker import Worker
 from fleet.database import migrate
 from fleet.database.engine import Database, open_database
+from fleet.database.latest import latest
 from fleet.database.place import read_place
 from fleet.database.seen import Seen
 from fleet.repository import BLOBS
@@ -84,6 +86,7 @@ class Controller:
     def _furnish(self, database: Database) -> None:
         origin, config = self._origin, self._origin.config
         migrate.upgrade(database)
+        careful = _careful(origin, database)
         folder, machine = origin.folder / AUTHORITY_FOLDER, socket.gethostname()
         authority = open_device_ca(database, folder, config.authority, machine, origin.clock())
         self.control = _control(origin, authority, database)
@@ -91,7 +94,7 @@ class Controller:
         self._pair = self._shown(origin.clock()) if self._shown else None
         context = server_context(*self._pair, authority.pem) if self._pair else None
         scheduler = Scheduler(self.control.rollouts, self.control.holder, self.control.clock)
-        chores = Chores(self.control, lambda: scheduler.fence)
+        chores = Chores(self.control, lambda: scheduler.fence, careful)
         watching = DeskSettings(config.alerts, config.metrics, config.otlp)
         self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy)
         self._server = Server(self._application(), config.serve, self.control.counts, context)
@@ -156,6 +159,12 @@ class Controller:
                 self._pair = pair
         except (ConfigurationError, RequestError) as error:
             _log.warning("the port goes on with its old certificate: %s", error)
+
+
+def _careful(origin: Origin, database: Database) -> CarefulClock:
+    """Before this replica records anything by its own clock."""
+    with database.read() as connection:
+        return CarefulClock(origin.config.chores, origin.clock(), latest(connection))
 
 
 def _shown(origin: Origin, authority: Authority) -> Shown:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from fleet.control.careful import CarefulClock
 from fleet.control.control import Control
 from fleet.control.device_ca import AUTHORITY_FOLDER
 from fleet.control.publishing import renew_published
@@ -27,12 +28,13 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Chore:
     """`work(fence, now)` says whether it is done; if not, it is due again in the next turn. `everywhere`: every replica
-    does it, with 0 for a fence; else the leader."""
+    does it, with 0 for a fence; else the leader. `destroys`: by age, so `now` is the careful clock's."""
 
     name: str
     every_s: float
     work: Callable[[int, datetime], bool]
     everywhere: bool = False
+    destroys: bool = False
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Chores:
 
     control: Control
     fence: Callable[[], int | None]
+    careful: CarefulClock
     chores: Sequence[Chore] = ()
     done: dict[str, datetime] = field(default_factory=dict)
     _due: dict[str, datetime] = field(default_factory=dict)
@@ -51,10 +54,11 @@ class Chores:
 
     def turn(self, now: datetime) -> None:
         """Do what is due."""
+        believed = self.careful.read(now)
         for chore in self.chores:
             fence = 0 if chore.everywhere else self.fence()
             if fence is not None and self._is_due(chore, now):
-                self._attempt(chore, fence, now)
+                self._attempt(chore, fence, now, believed)
 
     def end(self) -> None:
         """Before the process ends: what is gathered in memory is written."""
@@ -65,11 +69,11 @@ class Chores:
         due = self._due.get(chore.name)
         return due is None or not due - timedelta(seconds=chore.every_s) <= now < due
 
-    def _attempt(self, chore: Chore, fence: int, now: datetime) -> None:
+    def _attempt(self, chore: Chore, fence: int, now: datetime, believed: datetime) -> None:
         retry = timedelta(seconds=min(chore.every_s, self.control.settings.chores.retry_s))
         self._due[chore.name] = now + retry
         try:
-            if chore.work(fence, now):
+            if chore.work(fence, believed if chore.destroys else now):
                 self._due[chore.name] = now + timedelta(seconds=chore.every_s)
                 self.done[chore.name] = now
             else:
@@ -98,8 +102,8 @@ def all_chores(control: Control) -> tuple[Chore, ...]:
             lambda _, now: write_revocations(control.database, control.authority, folder, now, validity),
             everywhere=True,
         ),
-        Chore("sweep", settings.sweep_every_s, lambda fence, now: sweep_records(control, fence, now)),
-        Chore("forget", settings.forget_every_s, lambda fence, now: forget_expired(control, fence, now)),
+        Chore("sweep", settings.sweep_every_s, lambda fence, now: sweep_records(control, fence, now), destroys=True),
+        Chore("forget", settings.forget_every_s, lambda fence, now: forget_expired(control, fence, now), destroys=True),
         Chore(
             "publish",
             settings.publish_every_s,

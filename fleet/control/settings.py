@@ -70,6 +70,9 @@ class ChoresSettings:
     sweep_limit_s: float = 5.0  # of one sweep; what is left is swept in the next turn
     forget_every_s: float = 3_600.0  # tokens and certificates that expired
     forget_after_d: float = 30.0  # so long ago
+    clock_leap_s: float = 60.0  # a clock that leaps ahead by more does not make anything old enough to be removed ...
+    clock_steady_s: float = 3_600.0  # ... until it went on evenly for so long
+    clock_ahead_d: float = 7.0  # likewise at the start, where it is so far beyond what was recorded last
     seen_every_s: float = 5.0  # how often is asked which devices' last questions are to be written
     revocation_list_every_s: float = 30.0  # how often is looked whether proxies need another
     revocation_list_h: float = 24.0  # how long one holds; the next is written at half of that
@@ -80,7 +83,9 @@ class ChoresSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        check_above_zero(self, "chores", "turn_s", "revocation_list_h", "sweep_limit_s")
+        check_above_zero(
+            self, "chores", "turn_s", "revocation_list_h", "sweep_limit_s", "clock_leap_s", "clock_ahead_d"
+        )
         if not 0 < self.publish_share < 1:
             raise ConfigurationError("must be between 0 and 1", table="chores", key="publish_share")
 

@@ -15,13 +15,16 @@ from tuf.api.metadata import Metadata, Timestamp
 
 from fleet.access import Role
 from fleet.app import Controller, Origin
+from fleet.audit import Deed
 from fleet.config import FleetConfig
+from fleet.control.careful import CarefulClock
 from fleet.control.chores import FAILED, Chore, Chores
 from fleet.control.settings import ChoresSettings
-from fleet.database import certificates, devices, enrolment, leader, telemetry, tokens
+from fleet.database import audit, certificates, devices, enrolment, leader, telemetry, tokens
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
 from fleet.database.intake import Batch, Row
+from fleet.database.latest import latest
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
 from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.databases import KINDS, url
@@ -31,7 +34,7 @@ DAY = timedelta(days=1)
 
 
 class House:
-    """A controller that serves nobody, and its chores; it leads."""
+    """A controller that serves nobody, and its chores; it leads. `uptime_s`: a clock that nobody sets."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self.repository = FleetRepository(folder / "work")
@@ -44,10 +47,20 @@ class House:
         self.folder = self.repository.workspace.folder
         self.control = Controller(Origin(self.folder, config, signers, lambda: self.now)).control
         fence = leader.candidate(self.control.database, "me").stand(self.now)
-        self.chores = Chores(self.control, lambda: fence)
+        self.uptime_s = 0.0
+        self.chores = Chores(self.control, lambda: fence, self.careful())
+
+    def careful(self, latest: datetime | None = None) -> CarefulClock:
+        return CarefulClock(self.control.settings.chores, self.now, latest, lambda: self.uptime_s)
 
     def turn(self, after: timedelta = timedelta()) -> None:
-        self.now += after
+        """So much later."""
+        self.uptime_s += after.total_seconds()
+        self.leap(after)
+
+    def leap(self, by: timedelta) -> None:
+        """At this moment, by a clock that was set."""
+        self.now += by
         self.chores.turn(self.now)
 
     @property
@@ -113,7 +126,7 @@ def test_old_telemetry_goes_all_of_it_in_one_turn(house: House) -> None:
     rows(house, first=1, count=95)
     house.turn()
     assert kept_rows(house) == 95
-    house.now += 9 * DAY
+    house.turn(9 * DAY)
     rows(house, first=96, count=5)
     house.turn(2 * DAY)
     assert kept_rows(house) == 5
@@ -124,11 +137,12 @@ def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(house: House) -> N
     rows(house, first=1, count=30)
     chores = replace(house.control.settings.chores, sweep_limit_s=1e-9)
     control = replace(house.control, settings=replace(house.control.settings, chores=chores))
-    slow = Chores(control, house.chores.fence)
+    slow = Chores(control, house.chores.fence, house.careful())
+    house.uptime_s += (11 * DAY).total_seconds()
     slow.turn(house.now + 11 * DAY)
     assert "sweep" not in slow.done
-    house.turn(11 * DAY)
-    assert "sweep" in house.chores.done
+    house.leap(11 * DAY)
+    assert ("sweep" in house.chores.done, kept_rows(house)) == (True, 0)
 
 
 def test_what_expired_some_time_ago_is_forgotten(house: House) -> None:
@@ -148,6 +162,75 @@ def test_what_expired_some_time_ago_is_forgotten(house: House) -> None:
             assert len(tokens.page(connection, DatabaseSettings())) == left
             kept = certificates.of_device(connection, "camera-1", DatabaseSettings())
             assert len(kept) == max(left, 1)  # the clock may be wrong: the newest stays
+
+
+def forgotten(house: House) -> bool:
+    """Of an enrolment token that holds for a day."""
+    with house.control.database.read() as connection:
+        return not enrolment.page(connection, DatabaseSettings())
+
+
+def token_for_a_day(house: House) -> None:
+    with house.control.database.write() as connection:
+        said: dict[str, Any] = {"expires": house.now + DAY, "now": house.now, "by": "me"}
+        enrolment.create(connection, new_credential("e_"), DatabaseSettings(), **said)
+
+
+def test_a_clock_that_is_far_ahead_for_a_while_makes_nothing_old(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.certified("01", house.now + DAY)
+    rows(house, first=1, count=5)
+    token_for_a_day(house)
+    house.turn()
+    house.leap(4000 * DAY)
+    for _ in range(5):
+        house.turn(timedelta(minutes=10))
+    house.leap(-4000 * DAY)
+    house.turn(2 * DAY)
+    assert (kept_rows(house), forgotten(house)) == (5, False)
+    assert set(house.chores.done) >= {"sweep", "forget"}
+    assert caplog.text.count("4000 days, 0:00:00 later than expected") == 1
+
+
+def test_what_is_too_much_goes_whatever_the_clock_says(house: House) -> None:
+    house.certified("01", house.now + DAY)
+    rows(house, first=1, count=5)
+    little = replace(house.control.database.settings.telemetry, device_limit_bytes=4)
+    database = replace(house.control.database, settings=replace(house.control.database.settings, telemetry=little))
+    house.chores = Chores(replace(house.control, database=database), house.chores.fence, house.careful())
+    house.leap(4000 * DAY)
+    assert kept_rows(house) == 2
+
+
+def test_a_clock_that_was_set_right_is_believed_after_a_while(house: House) -> None:
+    house.certified("01", house.now + DAY)
+    rows(house, first=1, count=5)
+    token_for_a_day(house)
+    house.leap(40 * DAY)
+    house.turn(timedelta(minutes=59))
+    assert (kept_rows(house), forgotten(house)) == (5, False)
+    house.turn(timedelta(minutes=1))
+    assert kept_rows(house) == 0
+    house.turn(timedelta(hours=1))
+    assert forgotten(house)
+
+
+def test_at_the_start_a_clock_is_held_against_what_was_recorded_last(house: House) -> None:
+    """Another process, whose clock is ahead from the beginning."""
+    with house.control.database.write() as connection:
+        audit.append(connection, Deed("ann", "tests.look", ""), house.now)
+    with house.control.database.read() as connection:
+        last = latest(connection)
+    assert last == house.now
+    house.certified("01", house.now + DAY)
+    rows(house, first=1, count=5)
+    house.now += 400 * DAY
+    house.chores = Chores(house.control, house.chores.fence, house.careful(last))
+    house.turn(timedelta(minutes=30))
+    assert kept_rows(house) == 5
+    house.turn(timedelta(minutes=30))
+    assert kept_rows(house) == 0
 
 
 # ---- the revocation list
@@ -234,7 +317,7 @@ def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(house: Ho
 
 def test_where_the_keys_are_not_somebody_else_renews(house: House) -> None:
     version = house.timestamp.signed.version
-    chores = Chores(replace(house.control, signers=()), house.chores.fence)
+    chores = Chores(replace(house.control, signers=()), house.chores.fence, house.careful())
     chores.turn(house.now + timedelta(hours=13))
     assert (house.failed, house.timestamp.signed.version) == ({}, version)
 
@@ -262,7 +345,7 @@ def fail(_fence: int, _now: datetime) -> bool:
 def test_each_has_its_time_and_a_defect_in_one_stops_no_other(house: House) -> None:
     told: list[str] = []
     made = (chore("a", told, fail), chore("b", told), chore("c", told, everywhere=True))
-    chores = Chores(house.control, lambda: 7, made)
+    chores = Chores(house.control, lambda: 7, house.careful(), made)
     heard = []
     for second in (0, 29, 30, 59, 60, 119, 120):
         told.clear()
@@ -285,7 +368,8 @@ def test_each_has_its_time_and_a_defect_in_one_stops_no_other(house: House) -> N
 
 def test_who_does_not_lead_does_only_what_everybody_does(house: House) -> None:
     told: list[str] = []
-    chores = Chores(house.control, lambda: None, (chore("b", told), chore("c", told, everywhere=True)))
+    made = (chore("b", told), chore("c", told, everywhere=True))
+    chores = Chores(house.control, lambda: None, house.careful(), made)
     chores.turn(house.now)
     assert told == ["c 0"]
 
@@ -293,7 +377,7 @@ def test_who_does_not_lead_does_only_what_everybody_does(house: House) -> None:
 def test_who_leads_no_more_removes_nothing(house: House) -> None:
     house.certified("01", house.now + DAY)
     rows(house, first=1, count=5)
-    chores = Chores(house.control, lambda: 99)
+    chores = Chores(house.control, lambda: 99, house.careful())
     chores.turn(house.now + 30 * DAY)
     assert house.failed == {f"{FAILED}sweep": 1, f"{FAILED}forget": 1}
     assert kept_rows(house) == 5
