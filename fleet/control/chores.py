@@ -130,10 +130,9 @@ def sweep_records(control: Control, fence: int, now: datetime) -> bool:
             due = sweep.due(connection, now, settings.telemetry)
         with control.database.write() as connection:
             guard(connection, fence)
-            if not due:
-                events.sweep(connection, now, settings)
+            swept = sweep.sweep(connection, now, settings.telemetry) if due else 0
+            if not (swept or events.sweep(connection, now, settings)):
                 return True
-            sweep.sweep(connection, now, settings.telemetry)
     return False
 
 

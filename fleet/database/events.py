@@ -88,11 +88,14 @@ def page(
 
 
 def sweep(connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-    """Remove what is older than telemetry is kept, and the oldest beyond `events_limit_rows`; how many."""
-    oldest = now - timedelta(days=settings.telemetry.age_limit_d)
-    gone = connection.execute(sa.delete(events).where(events.c.received < oldest)).rowcount
-    beyond = sa.select(events.c.id).order_by(events.c.id.desc()).offset(settings.events_limit_rows).limit(1)
+    """Remove at most `sweep_rows` events: those older than telemetry is kept, then the oldest beyond their number;
+    how many. Call again until it is 0."""
+    ids, limit_rows = sa.select(events.c.id), settings.telemetry.sweep_rows
+    old = ids.where(events.c.received < now - timedelta(days=settings.telemetry.age_limit_d))
+    gone = connection.execute(sa.delete(events).where(events.c.id.in_(old.limit(limit_rows)))).rowcount
+    beyond = ids.order_by(events.c.id.desc()).offset(settings.events_limit_rows).limit(1)
     newest = connection.execute(beyond).scalar()
-    if newest is not None:
-        gone += connection.execute(sa.delete(events).where(events.c.id <= newest)).rowcount
+    if newest is not None and gone < limit_rows:
+        many = ids.where(events.c.id <= newest).order_by(events.c.id).limit(limit_rows - gone)
+        gone += connection.execute(sa.delete(events).where(events.c.id.in_(many))).rowcount
     return gone

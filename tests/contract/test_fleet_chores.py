@@ -20,9 +20,10 @@ from fleet.config import FleetConfig
 from fleet.control.careful import CarefulClock
 from fleet.control.chores import FAILED, Chore, Chores
 from fleet.control.settings import ChoresSettings
-from fleet.database import audit, certificates, devices, enrolment, leader, telemetry, tokens
+from fleet.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
 from fleet.database.certificates import Certificate
 from fleet.database.credentials import new_credential
+from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
 from fleet.database.latest import latest
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
@@ -130,6 +131,17 @@ def test_old_telemetry_goes_all_of_it_in_one_turn(house: House) -> None:
     rows(house, first=96, count=5)
     house.turn(2 * DAY)
     assert kept_rows(house) == 5
+
+
+def test_old_events_go_all_of_them_in_one_turn(house: House) -> None:
+    house.certified("01", house.now + DAY)
+    settings = house.control.database.settings
+    with house.control.database.write() as connection:
+        happened = [Event("camera-1", f"{number}", house.now, "boot") for number in range(25)]
+        events.record(connection, happened, house.now, settings)
+    house.turn(11 * DAY)
+    with house.control.database.read() as connection:
+        assert events.page(connection, settings) == ()
 
 
 def test_a_sweep_that_takes_too_long_goes_on_in_the_next_turn(house: House) -> None:

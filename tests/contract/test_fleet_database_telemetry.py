@@ -240,6 +240,17 @@ def test_events_go_by_age_and_number(database: Database) -> None:
         assert events.sweep(connection, NOW, DatabaseSettings(events_limit_rows=3)) == 0
 
 
+def test_events_go_a_few_at_a_time_the_oldest_first(database: Database) -> None:
+    enrolled(database, "camera-1")
+    limits = DatabaseSettings(events_limit_rows=3, telemetry=TelemetrySettings(sweep_rows=4))
+    with database.write() as connection:
+        for day, keys in ((31, "abcdef"), (1, "ghijklmno")):
+            happened = [Event("camera-1", key, NOW, "boot") for key in keys]
+            events.record(connection, happened, NOW - timedelta(days=day), SETTINGS)
+        assert [events.sweep(connection, NOW, limits) for _ in range(5)] == [4, 4, 4, 0, 0]
+        assert [entry.event.key for entry in events.page(connection, SETTINGS)] == ["o", "n", "m"]
+
+
 def test_a_device_that_tells_without_end_pushes_out_its_own_events(database: Database) -> None:
     enrolled(database, "camera-1", "flood")
     few = DatabaseSettings(device_events_limit_rows=3)
