@@ -21,6 +21,7 @@ from fleet.roles import ONLINE, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, add_signatur
 from fleet.settings import FleetSettings
 from fleet.signing import NOTHING
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import counted
 
 RENEW_SHARE = 0.5
 """A snapshot is signed anew, though nothing changed, once less than this share of its time is left."""
@@ -96,7 +97,9 @@ def _check_threshold(delegator: Root | Targets, role: str, metadata: Metadata[An
         remedy = f"renew {role} (edge-fleet renew), have it signed, and publish both together"
         if role in ONLINE:
             remedy = "name its keys with --key, or keep them in the folder keys"
-        raise ConfigurationError(f"{role} {metadata.signed.version} lacks {missing} signature(s) of its keys; {remedy}")
+        raise ConfigurationError(
+            f"{role} {metadata.signed.version} lacks {counted(missing, 'signature')} of its keys; {remedy}"
+        )
 
 
 def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
@@ -107,7 +110,7 @@ def _obstacle(draft: Draft, published: Published, now: datetime) -> str:
         version = draft.metadata.signed.version
         return f"it is version {version}, {expected} comes next: another was published meanwhile, make the change again"
     if draft.missing:
-        return f"it lacks {draft.missing} signature(s): edge-fleet sign drafts/{draft.role}.json"
+        return f"it lacks {counted(draft.missing, 'signature')}: edge-fleet sign drafts/{draft.role}.json"
     return "it has expired: make the change again" if draft.metadata.signed.is_expired(now) else ""
 
 

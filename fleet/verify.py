@@ -28,6 +28,7 @@ from fleet.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import SignedRelease, read_release
+from gateway.terminal.tables import counted
 
 DAY_S = 86_400
 RELEASES = "models/"
@@ -258,4 +259,4 @@ def _signed(delegator: Root | Targets, role: str, metadata: Metadata[Any]) -> It
     missing = quorum(delegator, role).missing(metadata)
     if missing:
         remedy = "edge-fleet publish" if role in {SNAPSHOT, TIMESTAMP} else f"edge-fleet renew {role}, sign, publish"
-        yield Finding(f"{role} {metadata.signed.version}", f"lacks {missing} signature(s) of its keys", remedy)
+        yield Finding(f"{role} {metadata.signed.version}", f"lacks {counted(missing, 'signature')} of its keys", remedy)

@@ -18,7 +18,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.signed_release import TIME_FORMAT, target_path
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import counted, print_json
 from gateway.trust.assignment_form import assignment_metadata
 
 EVERY = "all"
@@ -95,7 +95,7 @@ def _director(work: Workspace, arguments: argparse.Namespace, published: Publish
     signers = own_signers(work, arguments, {key.keyid for key in wanted.keys})
     if len(signers) < wanted.threshold:
         raise ConfigurationError(
-            f"{wanted.threshold} key(s) of the director must sign and {len(signers)} are here; "
+            f"{counted(wanted.threshold, 'key')} of the director must sign, and here are {len(signers)}; "
             "name them with --key, or keep them in the folder keys"
         )
     return signers

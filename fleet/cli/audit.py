@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.cli.remote import bounded, client, local, said
+from fleet.cli.remote import bounded, client, listed, local, said
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import counted, print_json
 
 if TYPE_CHECKING:
     from fleet.database.engine import Database
@@ -34,15 +34,13 @@ def command(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("actor", "subject")}
     found = bounded(client(arguments).pages(path_of("audit"), query, cursor="before"), arguments.limit)
-    if arguments.json:
-        print_json({"entries": found})
-        return 0
-    rows = [
-        (str(one["sequence"]), local(one["at"]), one["actor"], one["action"], one["subject"], said(one["details"]))
-        for one in found
-    ]
-    print_table(("no.", "at", "who", "did", "to", "details"), rows)
-    return 0
+    return listed(arguments, "entries", found, ("no.", "at", "who", "what"), _row, none="nothing of the kind was done")
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    """In 80 columns: an action and its subject are long words."""
+    what = f"{one['action']} {one['subject']}  {said(one['details'])}".rstrip()
+    return str(one["sequence"]), local(one["at"]), one["actor"], what
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -63,7 +61,7 @@ def _judge(arguments: argparse.Namespace, log: Log, noted: tuple[int, str] | Non
     if arguments.json:
         print_json(found)
     elif found["ok"]:
-        print(f"{found['sequence']} entries, each as it was written")
+        print(f"{counted(found['sequence'], 'entry', 'entries')}, each as it was written")
         print(f"note this elsewhere, and give it next time: --head {found['sequence']}:{found['digest']}")
     else:
         print(f"the audit log is not as it was written: entry {found['broken_at']} {found['problem']}")

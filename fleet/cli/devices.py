@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from fleet.cli.diagnose import answers, diagnose
-from fleet.cli.remote import ago, bounded, check_out, client, facts, hand_out, local, short, target_of
+from fleet.cli.remote import ago, bounded, check_out, client, facts, hand_out, listed, local, short, target_of
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import plain, print_json, print_table
+from gateway.terminal.tables import counted, plain, print_json, print_table
 
 COLUMNS = ("device", "state", "profile", "site", "tags", "runs", "seen ago")
 
@@ -23,15 +24,12 @@ def _list(arguments: argparse.Namespace) -> int:
     names = ("state", "profile", "site", "serial", "tag")
     query = {name: getattr(arguments, name) for name in names} | {"target": target_of(arguments.target or "")}
     found = bounded(client(arguments).pages(path_of("devices"), query), arguments.limit)
-    if arguments.json:
-        print_json({"devices": found})
-        return 0
-    rows = [_row(device) for device in found]
-    kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
-    if kept:
-        print_table([COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
-    print(f"{len(found)} devices" if found else "no devices")
-    return 0
+    asked = any(query.values())
+    none = "no device is like that" if asked else "no devices yet; edge-fleet devices token lets the first one in"
+    code = listed(arguments, "devices", found, COLUMNS, _row, none=none)
+    if found and not arguments.json:
+        print(counted(len(found), "device"))
+    return code
 
 
 def _row(device: Json) -> tuple[str, ...]:
@@ -156,24 +154,20 @@ def _token(arguments: argparse.Namespace) -> int:
 
 def _tokens(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("enrolments")), arguments.limit)
-    if arguments.json:
-        print_json({"enrolments": found})
-        return 0
-    rows = [
-        (
-            str(one["id"]),
-            f"{one['prefix']}…",
-            one["device"] or "any",
-            ", ".join(one["tags"]),
-            one["site"],
-            local(one["expires"]),
-            f"{local(one['used'])} by {one['used_by']}" if one["used"] else "-",
-            one["created_by"],
-        )
-        for one in found
-    ]
-    print_table(("id", "begins", "for", "tags", "site", "expires", "used", "made by"), rows)
-    return 0
+    columns = ("id", "begins", "for", "tags", "site", "state", "made by")
+    return listed(arguments, "enrolments", found, columns, _token_row, none="no enrolment tokens")
+
+
+def _token_row(one: Json) -> tuple[str, ...]:
+    tags, whom = ", ".join(one["tags"]), one["device"] or "any"
+    return str(one["id"]), f"{one['prefix']}…", whom, tags, one["site"], _standing(one), one["created_by"]
+
+
+def _standing(one: Json) -> str:
+    if one["used"]:
+        return f"used {local(one['used'])} by {one['used_by']}"
+    over = datetime.fromisoformat(one["expires"]) <= datetime.now(UTC)
+    return f"{'expired' if over else 'waits until'} {local(one['expires'])}"
 
 
 def _revoke_token(arguments: argparse.Namespace) -> int:

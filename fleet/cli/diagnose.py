@@ -6,10 +6,10 @@ import argparse
 import sys
 import time
 
-from fleet.cli.remote import ago, client, local
+from fleet.cli.remote import ago, client, listed, local
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import plain, print_json, print_table
+from gateway.terminal.tables import plain, print_json
 
 LOOK_S = 2.0
 """Between two looks for an answer."""
@@ -32,14 +32,12 @@ def answers(arguments: argparse.Namespace) -> int:
     if arguments.request is not None:
         return _answer(arguments, asked.ask("GET", f"{path}/{arguments.request}"))
     found = list(asked.pages(path))
-    if arguments.json:
-        print_json({"diagnostics": found})
-        return 0
-    rows = [
-        (str(one["id"]), ", ".join(one["wanted"]), local(one["asked"]), one["asked_by"], _outcome(one)) for one in found
-    ]
-    print_table(("request", "wanted", "asked", "by", "answered"), rows)
-    return 0
+    columns = ("request", "wanted", "asked", "by", "answered")
+    return listed(arguments, "diagnostics", found, columns, _row, none=f"{arguments.device} was not asked for anything")
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    return str(one["id"]), ", ".join(one["wanted"]), local(one["asked"]), one["asked_by"], _outcome(one)
 
 
 def _awaited(asked: Client, path: str, wait_s: float) -> Json:

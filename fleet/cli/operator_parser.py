@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, actions, folder_option, limit_option, positive, remote_options, span, tags_option
+from fleet.cli.options import (
+    Action,
+    actions,
+    beside_option,
+    device_argument,
+    limit_option,
+    number,
+    positive,
+    remote_options,
+    span,
+    tags_option,
+)
 from fleet.cli.records_parser import RECORD_VERBS
 from fleet.cli.rollouts_parser import ROLLOUT_VERBS
 from gateway.terminal.program import Verb, named
@@ -12,10 +23,6 @@ from gateway.terminal.program import Verb, named
 ROLES = ("viewer", "operator", "publisher", "admin")
 STATES = ("pre-registered", "enrolled", "revoked")
 PARTS = ("doctor", "log", "status", "vitals")
-
-
-def _device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")
 
 
 def _devices_list(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +36,13 @@ def _devices_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _devices_show(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("--inventory", action="store_true", help="also what it found in itself")
     remote_options(parser)
 
 
 def _devices_label(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     tags_option(parser, "all its tags from now on")
     parser.add_argument("--no-tags", action="store_true", help="it bears none from now on")
     for name, what in (("add", "give it this tag, too"), ("remove", "take this tag away")):
@@ -55,13 +62,13 @@ def _devices_register(parser: argparse.ArgumentParser) -> None:
 
 
 def _devices_revoke(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads the audit log")
     remote_options(parser)
 
 
 def _devices_readmit(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     remote_options(parser)
 
 
@@ -89,16 +96,16 @@ def _number(parser: argparse.ArgumentParser) -> None:
 
 
 def _diagnose(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("--want", choices=PARTS, action="append", help="repeatable (default: all of them)")
     parser.add_argument(
-        "--wait", type=float, metavar="S", nargs="?", const=300.0, help="for the answer, so many seconds (default 300)"
+        "--wait", type=number, metavar="S", nargs="?", const=300.0, help="for the answer, so many seconds (default 300)"
     )
     remote_options(parser)
 
 
 def _answers(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("--request", type=positive, metavar="N", help="show this answer (default: list all)")
     remote_options(parser)
 
@@ -109,7 +116,7 @@ def _tokens_create(parser: argparse.ArgumentParser) -> None:
     tags_option(parser, "for devices with this tag only")
     parser.add_argument("--days", type=span, metavar="D", help="how long it holds (default 90)")
     _out(parser)
-    folder_option(parser, needed=False)
+    beside_option(parser)
     remote_options(parser)
 
 

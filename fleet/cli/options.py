@@ -14,6 +14,8 @@ from gateway.terminal.program import EXIT_CODES, json_option, named
 FOLDER_VARIABLE = "EDGE_FLEET_DIR"
 ROWS = 1_000
 """Of a list that are shown, where nobody says how many."""
+DIGITS = 15
+"""Of a whole number: JSON keeps them exact."""
 Options = Callable[[argparse.ArgumentParser], None]
 
 
@@ -45,12 +47,17 @@ def actions(*offered: Action) -> Options:
     return options
 
 
-def folder_option(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    """--dir: the controller's folder; not `needed`: what says that no controller is to be asked."""
-    default = (os.environ.get(FOLDER_VARIABLE) or ".") if needed else None
-    known = f"the controller's folder (default: ${FOLDER_VARIABLE}, else .)"
-    beside = "work on the database of this folder instead of asking a controller"
-    parser.add_argument("--dir", type=named, metavar="DIR", default=default, help=known if needed else beside)
+def folder_option(parser: argparse.ArgumentParser, what: str = "the controller's folder") -> None:
+    """--dir."""
+    default = os.environ.get(FOLDER_VARIABLE) or "."
+    words = f"{what} (default: ${FOLDER_VARIABLE}, else .)"
+    parser.add_argument("--dir", type=named, metavar="DIR", default=default, help=words)
+
+
+def beside_option(parser: argparse.ArgumentParser) -> None:
+    """--dir, where it says that no controller is to be asked."""
+    words = "work on the database of this folder instead of asking a controller"
+    parser.add_argument("--dir", type=named, metavar="DIR", help=words)
 
 
 def remote_options(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +76,11 @@ def remote_options(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def device_argument(parser: argparse.ArgumentParser) -> None:
+    """DEVICE."""
+    parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")
+
+
 def limit_option(parser: argparse.ArgumentParser, rows: int = ROWS) -> None:
     """--limit."""
     parser.add_argument("--limit", type=positive, metavar="N", default=rows, help=f"rows at most (default {rows})")
@@ -76,20 +88,38 @@ def limit_option(parser: argparse.ArgumentParser, rows: int = ROWS) -> None:
 
 def positive(text: str) -> int:
     """A whole number above 0."""
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**53):
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r:.40}")
+    return _whole(text, 1, "above 0")
+
+
+def whole(text: str) -> int:
+    """A whole number, 0 or more."""
+    return _whole(text, 0, "of 0 or more")
+
+
+def _whole(text: str, low: int, words: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS and int(text) >= low):
+        raise argparse.ArgumentTypeError(f"must be a whole number {words}, not {text!r:.40}")
     return int(text)
 
 
 def span(text: str) -> float:
     """Hours or days above 0."""
+    return _number(text, math.ulp(0.0), "above 0")
+
+
+def number(text: str) -> float:
+    """Seconds or percent, 0 or more."""
+    return _number(text, 0.0, "of 0 or more")
+
+
+def _number(text: str, low: float, words: str) -> float:
     try:
-        number = float(text)
+        found = float(text)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r:.40}")
-    return number
+        found = math.nan
+    if not low <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number {words}, not {text!r:.40}")
+    return found
 
 
 def tags_option(parser: argparse.ArgumentParser, what: str) -> None:

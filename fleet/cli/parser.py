@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
+from fleet.cli.options import folder_option, positive
 from fleet.cli.simulating import SIMULATE
 from gateway import __version__
 from gateway.terminal.program import Program, Verb, json_option, named
-
-FOLDER_VARIABLE = "EDGE_FLEET_DIR"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,13 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir",
-        type=named,
-        metavar="DIR",
-        default=os.environ.get(FOLDER_VARIABLE) or ".",
-        help=f"the publisher's folder: public, drafts, staged, keys, fleet.toml (default: ${FOLDER_VARIABLE}, else .)",
-    )
+    folder_option(parser, "the publisher's folder: public, drafts, staged, keys, fleet.toml")
     json_option(parser)
 
 
@@ -48,7 +40,9 @@ def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
 
 def _quorum(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="who may sign: .pub files")
-    parser.add_argument("--threshold", type=int, metavar="N", help="how many must sign (default: as before, else 1)")
+    parser.add_argument(
+        "--threshold", type=positive, metavar="N", help="how many must sign (default: as before, else 1)"
+    )
 
 
 def _keys(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +62,9 @@ def _keys(parser: argparse.ArgumentParser) -> None:
 def _repo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("init",), help="init: draft the first root and targets")
     parser.add_argument("--root", type=named, metavar="PUB", nargs="+", required=True, help="keys of root, offline")
-    parser.add_argument("--root-threshold", type=int, metavar="N", default=2, help="how many of them sign (default 2)")
+    parser.add_argument(
+        "--root-threshold", type=positive, metavar="N", default=2, help="how many of them sign (default 2)"
+    )
     parser.add_argument(
         "--targets",
         type=named,
@@ -78,7 +74,7 @@ def _repo(parser: argparse.ArgumentParser) -> None:
         help="keys of targets, profiles, policy; offline",
     )
     parser.add_argument(
-        "--targets-threshold", type=int, metavar="N", default=1, help="how many of them sign (default 1)"
+        "--targets-threshold", type=positive, metavar="N", default=1, help="how many of them sign (default 1)"
     )
     parser.add_argument("--online", type=named, metavar="PUB", nargs="+", required=True, help="snapshot and timestamp")
     parser.add_argument(

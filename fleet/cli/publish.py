@@ -17,7 +17,7 @@ from fleet.verify import expiries
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.domain.signed_release import TIME_FORMAT
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -79,6 +79,8 @@ def _say(work: Workspace, done: Publication, files: int, uploaded: int | None, *
     for role, why in done.waiting.items():
         print(f"the draft of {role} waits: {why}")
     if uploaded is not None:
-        print(f"{uploaded} blob(s) uploaded to the bucket")
-    print(f"{files} file(s) copied to {work.public}; publish again before {soonest.expires:%Y-%m-%d %H:%M} UTC")
+        print(f"{counted(uploaded, 'blob')} uploaded to the bucket")
+    print(
+        f"{counted(files, 'file')} copied to {work.public}; publish again before {soonest.expires:%Y-%m-%d %H:%M} UTC"
+    )
     return 0

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, actions, folder_option, limit_option, remote_options
+from fleet.cli.options import (
+    Action,
+    actions,
+    beside_option,
+    device_argument,
+    folder_option,
+    limit_option,
+    remote_options,
+)
 from gateway.terminal.program import Verb, json_option, named
 
 
-def _device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("device", metavar="DEVICE", type=named, help="the device's id")
-
-
 def _streams(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     remote_options(parser)
 
 
 def _rows(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
     parser.add_argument("--after", type=named, metavar="BOOT.SEQ", help="from the row that follows this one")
     parser.add_argument("--follow", action="store_true", help="the last rows, then what comes, until Ctrl-C")
@@ -27,7 +31,7 @@ def _rows(parser: argparse.ArgumentParser) -> None:
 
 
 def _newest(parser: argparse.ArgumentParser) -> None:
-    _device(parser)
+    device_argument(parser)
     parser.add_argument("stream", metavar="STREAM", type=named, help="vitals, statistics, state, events, updates")
     limit_option(parser, 1)
     remote_options(parser)
@@ -59,7 +63,7 @@ def _audit_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", type=named, metavar="NUMBER:DIGEST", help="that the log must hold: noted at an earlier time"
     )
-    folder_option(parser, needed=False)
+    beside_option(parser)
     remote_options(parser)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.remote import bounded, client, facts, local, short
+from fleet.cli.remote import bounded, client, facts, listed, local, short
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -17,15 +17,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("releases"), {"model": arguments.model}), arguments.limit)
-    if arguments.json:
-        print_json({"releases": found})
-        return 0
-    rows = [
-        (*(one[name] for name in ("owner", "model", "version", "floor")), local(one["released"]), _state(one))
-        for one in found
-    ]
-    print_table(("owner", "model", "version", "floor", "released", "state"), rows)
-    return 0
+    columns = ("owner", "model", "version", "floor", "released", "state")
+    none = "no releases; edge-fleet publish brings them, and the controller reads them within moments"
+    return listed(
+        arguments, "releases", found, columns, _row, none="no release of this model" if arguments.model else none
+    )
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    return *(one[name] for name in ("owner", "model", "version", "floor")), local(one["released"]), _state(one)
 
 
 def _state(one: Json) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from fleet.client.client import Access, Client, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import plain
+from gateway.terminal.tables import plain, print_json, print_table
 
 URL_VARIABLE = "EDGE_FLEET_URL"
 CA_VARIABLE = "EDGE_FLEET_CA"
@@ -50,7 +50,7 @@ def bounded(items: Iterable[Json], limit: int) -> list[Json]:
     """The first of them; says on standard error where there are more."""
     found = list(islice(items, limit + 1))
     if len(found) > limit:
-        print(f"these are the first {limit}; --limit N shows more", file=sys.stderr)
+        print(f"{limit} shown, and there are more: --limit N", file=sys.stderr)
     return found[:limit]
 
 
@@ -92,6 +92,29 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         print(f"{name:<{width}}  {plain(value)}")
+
+
+def listed(
+    arguments: argparse.Namespace,
+    name: str,
+    found: Sequence[Json],
+    columns: Sequence[str],
+    row: Callable[[Json], Sequence[str]],
+    *,
+    none: str,
+) -> int:
+    """A list as JSON under `name`, as a table of the columns in which something stands, or in words where nothing is
+    found; 0."""
+    if arguments.json:
+        print_json({name: found})
+        return 0
+    rows = [row(one) for one in found]
+    kept = [place for place in range(len(columns)) if any(cells[place] for cells in rows)]
+    if rows:
+        print_table([columns[place] for place in kept], [[cells[place] for place in kept] for cells in rows])
+    else:
+        print(none)
+    return 0
 
 
 def check_out(out: str | None) -> None:

@@ -11,7 +11,7 @@ from fleet.rollouts import replay as replaying
 from fleet.rollouts.decisions import Decision
 from fleet.rollouts.facts_form import decision_document, read_fact
 from fleet.rollouts.spec_form import read_spec
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import counted, print_json
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -36,7 +36,8 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(said)
     elif difference is None:
-        print(f"{found.facts} facts, {found.decisions} decisions: each follows from the facts before it")
+        counts = f"{counted(found.facts, 'fact')}, {counted(found.decisions, 'decision')}"
+        print(f"{counts}: each decision follows from the facts before it")
         print(f"they end {found.state.status.value}")
     else:
         print(f"fact {difference.seq} does not follow from the facts before it:")

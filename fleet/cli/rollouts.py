@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from fleet.cli.remote import ago, bounded, client, facts, local, short
+from fleet.cli.remote import ago, bounded, client, facts, listed, local, short
 from fleet.cli.replay import replay
 from fleet.cli.rollouts_spec import specification, words
 from fleet.cli.rollouts_view import headline, notes, wave_rows
 from fleet.cli.watch import watch
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import counted, plain, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -24,23 +24,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("rollouts"), {"state": arguments.state}), arguments.limit)
-    if arguments.json:
-        print_json({"rollouts": found})
-        return 0
-    rows = [
-        (
-            one["id"],
-            one["name"],
-            short(one["target"]),
-            one["slot"],
-            one["state"],
-            local(one["created"]),
-            one["created_by"],
-        )
-        for one in found
-    ]
-    print_table(("rollout", "name", "release", "slot", "state", "created", "by"), rows)
-    return 0
+    none = "no rollout is in this state" if arguments.state else "no rollouts; edge-fleet rollouts create drafts one"
+    return listed(arguments, "rollouts", found, ("rollout", "name", "release", "state", "by"), _row, none=none)
+
+
+def _row(one: Json) -> tuple[str, ...]:
+    """In 80 columns: the id says when it was created. The slot is called as the model, mostly."""
+    release = short(one["target"])
+    slot = "" if release.split("/")[1:2] == [one["slot"]] else f" as {one['slot']}"
+    return one["id"], one["name"], f"{release}{slot}", one["state"], one["created_by"]
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -87,12 +79,13 @@ def _preview(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     kinds = ", ".join(f"{count} {kind}" for kind, count in found["accelerators"].items())
-    facts([*words(found["spec"]), ("matches", f"{found['devices']} devices{f': {kinds}' if kinds else ''}")])
+    facts([*words(found["spec"]), ("matches", f"{counted(found['devices'], 'device')}{f': {kinds}' if kinds else ''}")])
     print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
     if found["held"]:
-        print(f"{found['held']} of them are in another rollout of this slot, and join when that is over")
+        print(f"in another rollout of this slot, and join when that is over: {found['held']}")
     if found["unknown_zones"]:
-        print(f"sites whose time zone is not known, and whose windows never open: {', '.join(found['unknown_zones'])}")
+        sites = plain(", ".join(found["unknown_zones"]))
+        print(f"sites whose time zone is not known, and whose windows never open: {sites}")
     return 0
 
 
@@ -146,23 +139,13 @@ def _devices(arguments: argparse.Namespace) -> int:
     path = path_of("rollouts", arguments.rollout, "devices")
     query = {"state": arguments.state, "wave": arguments.wave}
     found = bounded(client(arguments).pages(path, query), arguments.limit)
-    if arguments.json:
-        print_json({"devices": found})
-        return 0
-    rows = [
-        (
-            one["device"],
-            one["state"].replace("_", " "),
-            "-" if one["wave"] is None else _wave(one["wave"]),
-            str(one["attempt"]),
-            one["accelerators"],
-            ago(one["heard"]),
-            one["reason"],
-        )
-        for one in found
-    ]
-    print_table(("device", "state", "wave", "attempt", "accelerators", "heard", "why"), rows)
-    return 0
+    columns = ("device", "state", "wave", "try", "kind", "heard", "why")
+    return listed(arguments, "devices", found, columns, _device_row, none="no such devices in this rollout")
+
+
+def _device_row(one: Json) -> tuple[str, ...]:
+    state, wave = one["state"].replace("_", " "), "-" if one["wave"] is None else _wave(one["wave"])
+    return one["device"], state, wave, str(one["attempt"]), one["accelerators"], ago(one["heard"]), one["reason"]
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

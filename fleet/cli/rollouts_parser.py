@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.options import Action, Options, actions, limit_option, positive, remote_options
+from fleet.cli.options import Action, Options, actions, limit_option, number, positive, remote_options, whole
 from fleet.cli.rollouts_options import WAVES, duration, waves
 from gateway.terminal.program import Verb, named
 
@@ -46,9 +46,9 @@ def _spec(parser: argparse.ArgumentParser) -> None:
         how.add_argument(option, type=duration, metavar="TIME", dest=f"{option[2:].replace('-', '_')}_s", help=what_for)
     how.add_argument("--retries", type=positive, metavar="N", help="of a device that failed (default none)")
     judged = parser.add_argument_group("when a wave is through, when all halts")
-    judged.add_argument("--success-percent", type=float, metavar="P", help="of a wave committed (default 95)")
+    judged.add_argument("--success-percent", type=number, metavar="P", help="of a wave committed (default 95)")
     judged.add_argument("--success-sample", type=positive, metavar="N", help="devices at least (default 1)")
-    judged.add_argument("--failed-percent", type=float, metavar="P", help="halt above it for sure (default 5)")
+    judged.add_argument("--failed-percent", type=number, metavar="P", help="halt above it for sure (default 5)")
     judged.add_argument("--failed-sample", type=positive, metavar="N", help="judged from so many on (default 5)")
     judged.add_argument("--rollback", choices=("offered", "forced"), help="forced: after a halt all go back")
 
@@ -104,7 +104,7 @@ def _approve_wave(parser: argparse.ArgumentParser) -> None:
 def _devices(parser: argparse.ArgumentParser) -> None:
     _one(parser)
     parser.add_argument("--state", choices=DEVICE_STATES, help="those in this state only")
-    parser.add_argument("--wave", type=int, metavar="N", help="those of this wave only; 0 is the canary")
+    parser.add_argument("--wave", type=whole, metavar="N", help="those of this wave only; 0 is the canary")
     limit_option(parser)
 
 

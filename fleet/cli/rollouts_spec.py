@@ -14,6 +14,7 @@ from fleet.cli.rollouts_options import UNITS, WAVES, waves
 from fleet.client.client import Json
 from fleet.disk import read_bounded
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import counted
 
 SPEC_LIMIT_BYTES = 262_144
 SUCCESS: Json = {"min_sample": 1, "min_percent": 95.0}
@@ -102,7 +103,10 @@ def words(spec: Json) -> list[tuple[str, str]]:
         ("devices", spec["query"] + ("" if spec["dynamic"] else "; who matches later does not join")),
         *([("canary", _canary(spec["canary"]))] if spec["canary"] else []),
         ("waves", f"{', '.join(map(wave_words, spec['waves']))}; {time_words(spec['soak_s'])} between"),
-        ("through", f"{success['min_percent']:g} % of a wave committed, {success['min_sample']} devices at least"),
+        (
+            "through",
+            f"{success['min_percent']:g} % of a wave committed, {counted(success['min_sample'], 'device')} at least",
+        ),
         ("halts", _halts(abort)),
         ("failed", f"also silent for {time_words(spec['silence_s'])}, or not done in {time_words(spec['deadline_s'])}"),
         ("retries", _retries(spec["retries"])),
@@ -128,7 +132,9 @@ def time_words(seconds: float) -> str:
 
 def _halts(abort: Json) -> str:
     sample, sure = abort["min_sample"], 100 * abort["confidence"]
-    return f"above {abort['max_failed_percent']:g} % failed, {sure:g} % sure, judged from {sample} devices on"
+    return (
+        f"above {abort['max_failed_percent']:g} % failed, {sure:g} % sure, judged from {counted(sample, 'device')} on"
+    )
 
 
 def _canary(canary: Json) -> str:

@@ -10,7 +10,7 @@ from fleet.cli.remote import local
 from fleet.client.client import Json
 from fleet.rollouts.spec import CANARY, Wave
 from fleet.rollouts.waves import places
-from gateway.terminal.tables import plain
+from gateway.terminal.tables import counted, plain
 
 UNDER_WAY = ("offered", "downloading", "probation")
 GAVE_UP = ("failed", "rolled_back", "silent")
@@ -107,7 +107,7 @@ def headline(view: Json) -> str:
     committed, failed = (sum(getattr(row, name) for row in rows) for name in ("committed", "failed"))
     devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
     failures = f", {failed} gave up" if failed else ""
-    return f"{view['state']} · {_wave_of(view)} · {committed} of {devices} devices committed{failures}"
+    return f"{view['state']} · {_wave_of(view)} · {committed} of {counted(devices, 'device')} committed{failures}"
 
 
 def _wave_of(view: Json) -> str:

@@ -18,7 +18,7 @@ from fleet.settings import FleetSettings
 from fleet.signing import signed_with
 from fleet.wording import describe
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ def _sign(file: Path, draft: Draft, signers: list[Signer], arguments: argparse.N
     if draft is not before:
         write_durably(file, draft_bytes(draft))
     if not arguments.json:
-        rest = f"{draft.missing} more signature(s) needed" if draft.missing else "complete: edge-fleet publish"
+        rest = f"{counted(draft.missing, 'more signature')} needed" if draft.missing else "complete: edge-fleet publish"
         print(f"{'signed' if draft is not before else 'these keys had signed'} {file}: {rest}")
     return draft
 

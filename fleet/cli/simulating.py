@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fleet.cli.options import number, positive
 from gateway.terminal.program import Verb, json_option, named
 
 SHARES = {
@@ -17,7 +18,7 @@ SHARES = {
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Who, whom, how long, and what is watched meanwhile."""
-    parser.add_argument("--devices", type=int, metavar="N", required=True, help="how many")
+    parser.add_argument("--devices", type=positive, metavar="N", required=True, help="how many")
     parser.add_argument(
         "--url", type=named, metavar="URL", nargs="+", required=True, help="the controller, or each of its replicas"
     )
@@ -30,14 +31,16 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--operator", type=named, metavar="FILE", help="an operator's API token, to make enrolment tokens with"
     )
     parser.add_argument("--keep", type=named, metavar="FILE", help="keep the devices there, to go on with them later")
-    parser.add_argument("--seconds", type=float, metavar="S", help="end then (default: Ctrl-C)")
+    parser.add_argument("--seconds", type=number, metavar="S", help="end then (default: Ctrl-C)")
     parser.add_argument("--until-committed", action="store_true", help="end when all that can have committed")
     _course(parser)
     misbehaving = parser.add_argument_group("who misbehaves, in percent of the devices")
     for name, what in SHARES.items():
-        misbehaving.add_argument(f"--{name}", type=float, metavar="P", default=0.0, help=what)
+        misbehaving.add_argument(f"--{name}", type=number, metavar="P", default=0.0, help=what)
     watched = parser.add_argument_group("what is watched on this machine")
-    watched.add_argument("--pid", type=int, metavar="PID", nargs="+", default=[], help="processes of the controller")
+    watched.add_argument(
+        "--pid", type=positive, metavar="PID", nargs="+", default=[], help="processes of the controller"
+    )
     watched.add_argument("--database", type=named, metavar="FILE", help="its SQLite file")
     json_option(parser)
 
@@ -46,10 +49,10 @@ def _course(parser: argparse.ArgumentParser) -> None:
     course = parser.add_argument_group("how devices behave")
     course.add_argument("--seed", type=int, default=0, help="who misbehaves and has what hardware (default 0)")
     course.add_argument("--prefix", type=named, default="sim", help="names are PREFIX-000001 and so on (default sim)")
-    course.add_argument("--poll", type=float, metavar="S", help="between questions (default: as the controller says)")
-    course.add_argument("--download", type=float, metavar="S", default=0.0, help="that a release takes (default 0)")
-    course.add_argument("--probation", type=float, metavar="S", default=0.0, help="that it is watched (default 0)")
-    course.add_argument("--at-once", type=int, metavar="N", default=64, help="that talk at one time (default 64)")
+    course.add_argument("--poll", type=number, metavar="S", help="between questions (default: as the controller says)")
+    course.add_argument("--download", type=number, metavar="S", default=0.0, help="that a release takes (default 0)")
+    course.add_argument("--probation", type=number, metavar="S", default=0.0, help="that it is watched (default 0)")
+    course.add_argument("--at-once", type=positive, metavar="N", default=64, help="that talk at one time (default 64)")
     course.add_argument("--keep-alive", action="store_true", help="connections stay open between questions")
     course.add_argument("--resume", action="store_true", help="TLS sessions are resumed")
     course.add_argument(

@@ -24,7 +24,7 @@ from fleet.verify import Expiry, expiries, expiry_of
 from fleet.wording import names
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.routing import version_order
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import counted, print_json, print_table
 
 RELEASES = "models/"
 
@@ -97,7 +97,7 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
     if rows:
         print_table(("role", "keys", "version", "until (UTC)", "left"), rows)
     for draft in standing.drafts:
-        missing = f"{draft.missing} signature(s) missing" if draft.missing else "complete: edge-fleet publish"
+        missing = f"{counted(draft.missing, 'signature')} missing" if draft.missing else "complete: edge-fleet publish"
         print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
     if found := releases(standing.published):
         print()

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from fleet.cli.remote import bounded, client, local, said, short
+from fleet.cli.remote import bounded, client, listed, local, said, short
 from fleet.client.client import Client, Json, path_of
 from gateway.domain.errors import UnreachableError
-from gateway.terminal.tables import plain, print_json, print_table
+from gateway.terminal.tables import plain
 
 LOOK_S = 2.0
 """Between two looks for new rows."""
@@ -28,23 +28,14 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _streams(arguments: argparse.Namespace) -> int:
     found = list(client(arguments).pages(path_of("devices", arguments.device, "telemetry")))
-    if arguments.json:
-        print_json({"streams": found})
-        return 0
-    rows = [
-        (
-            one["stream"],
-            str(one["boot_epoch"]),
-            str(one["contiguous"]),
-            str(one["rows"]),
-            f"{one['size_bytes'] / 1024:.1f} KiB",
-            str(one["lost"]),
-            ", ".join(f"{first}-{last}" for first, last in one["gaps"]) or "-",
-        )
-        for one in found
-    ]
-    print_table(("stream", "boot", "reached", "rows", "size", "lost", "missing"), rows)
-    return 0
+    columns = ("stream", "boot", "reached", "rows", "size", "lost", "missing")
+    return listed(arguments, "streams", found, columns, _stream_row, none=f"{arguments.device} has told nothing yet")
+
+
+def _stream_row(one: Json) -> tuple[str, ...]:
+    numbers = (str(one[name]) for name in ("boot_epoch", "contiguous", "rows"))
+    missing = ", ".join(f"{first}-{last}" for first, last in one["gaps"]) or "-"
+    return one["stream"], *numbers, f"{one['size_bytes'] / 1024:.1f} KiB", str(one["lost"]), missing
 
 
 def _rows(arguments: argparse.Namespace) -> int:
@@ -61,11 +52,8 @@ def _newest(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, found: list[Json]) -> int:
-    if arguments.json:
-        print_json({"rows": found})
-        return 0
-    print_table(("row", "at", "kind", "says"), [_row(one) for one in found])
-    return 0
+    none = f"no rows of {arguments.stream}; edge-fleet telemetry streams {arguments.device} lists what there is"
+    return listed(arguments, "rows", found, ("row", "at", "kind", "says"), _row, none=none)
 
 
 def _row(one: Json) -> tuple[str, str, str, str]:
@@ -110,12 +98,11 @@ def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
 def _events(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout")}
     found = bounded(client(arguments).pages(path_of("events"), query, cursor="before"), arguments.limit)
-    if arguments.json:
-        print_json({"events": found})
-        return 0
-    rows = [(local(one["at"]), one["device"], one["kind"], _happened(one)) for one in found]
-    print_table(("at", "device", "event", "what"), rows)
-    return 0
+    return listed(arguments, "events", found, ("at", "device", "event", "what"), _event_row, none="no such events")
+
+
+def _event_row(one: Json) -> tuple[str, ...]:
+    return local(one["at"]), one["device"], one["kind"], _happened(one)
 
 
 def _happened(one: Json) -> str:
@@ -130,15 +117,14 @@ def _happened(one: Json) -> str:
 def _alerts(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("state", "rule", "device")}
     found = bounded(client(arguments).pages(path_of("alerts"), query, cursor="before"), arguments.limit)
-    if arguments.json:
-        print_json({"alerts": found})
-        return 0
-    rows = [
-        (local(one["since"]), one["state"], one["rule"], one["device"] or "-", one["subject"], one["summary"])
-        for one in found
-    ]
-    print_table(("since", "state", "alert", "device", "of", "says"), rows)
-    return 0
+    columns = ("since", "state", "alert", "device", "of", "says")
+    return listed(
+        arguments, "alerts", found, columns, _alert_row, none="no such alerts" if any(query.values()) else "no alerts"
+    )
+
+
+def _alert_row(one: Json) -> tuple[str, ...]:
+    return local(one["since"]), one["state"], one["rule"], one["device"], one["subject"], one["summary"]
 
 
 def _place(one: Json) -> str:

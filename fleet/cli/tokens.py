@@ -7,10 +7,10 @@ import getpass
 from datetime import UTC, datetime, timedelta
 
 from fleet.access import Role
-from fleet.cli.remote import bounded, check_out, client, hand_out, local
+from fleet.cli.remote import bounded, check_out, client, hand_out, listed, local
 from fleet.client.client import Json, path_of
 from fleet.times import moment
-from gateway.terminal.tables import print_json, print_table
+from gateway.terminal.tables import print_json
 
 NOTICE_D = 14
 """An admin's last token that ends within so many days is pointed at."""
@@ -61,31 +61,27 @@ def _made_beside(arguments: argparse.Namespace) -> Json:
 
 def _list(arguments: argparse.Namespace) -> int:
     found = bounded(client(arguments).pages(path_of("tokens")), arguments.limit)
-    if arguments.json:
-        print_json({"tokens": found})
-        return 0
     now = datetime.now(UTC)
-    rows = [
-        (
-            str(one["id"]),
-            one["name"],
-            one["role"],
-            ", ".join(one["tags"]) or "all devices",
-            f"{one['prefix']}…",
-            local(one["expires"]),
-            _standing(one, now),
-        )
-        for one in found
-    ]
-    print_table(("id", "name", "role", "for", "begins", "expires", "state"), rows)
-    _notice(found, now)
-    return 0
+    columns = ("id", "name", "role", "for", "begins", "state")
+    code = listed(arguments, "tokens", found, columns, lambda one: _row(one, now), none="no tokens")
+    if not arguments.json:
+        _notice(found, now)
+    return code
+
+
+def _row(one: Json, now: datetime) -> tuple[str, ...]:
+    whom = ", ".join(one["tags"]) or "all devices"
+    return str(one["id"]), one["name"], one["role"], whom, f"{one['prefix']}…", _standing(one, now)
 
 
 def _standing(one: Json, now: datetime) -> str:
     if one["revoked"]:
         return f"revoked {local(one['revoked'])}"
-    return "expired" if datetime.fromisoformat(one["expires"]) <= now else "holds"
+    return f"{'holds until' if _holds(one, now) else 'expired'} {local(one['expires'])}"
+
+
+def _holds(one: Json, now: datetime) -> bool:
+    return not one["revoked"] and datetime.fromisoformat(one["expires"]) > now
 
 
 def _notice(found: list[Json], now: datetime) -> None:
@@ -93,7 +89,7 @@ def _notice(found: list[Json], now: datetime) -> None:
     ends = [
         datetime.fromisoformat(one["expires"])
         for one in found
-        if one["role"] == Role.ADMIN and not one["tags"] and _standing(one, now) == "holds"
+        if one["role"] == Role.ADMIN and not one["tags"] and _holds(one, now)
     ]
     if ends and max(ends) < now + timedelta(days=NOTICE_D):
         when = max(ends).astimezone().strftime("%Y-%m-%d %H:%M")

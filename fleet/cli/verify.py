@@ -9,7 +9,7 @@ from fleet.cli.common import byte_progress, now, workspace
 from fleet.verify import Expiry, Report, stated_bytes, verify
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import TIME_FORMAT
-from gateway.terminal.tables import mark, print_json, print_table
+from gateway.terminal.tables import counted, mark, print_json, print_table
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def _print(report: Report) -> None:
     if rows:
         print_table(("document", "version", "valid", "until (UTC)", "days left"), rows)
         print()
-    print(f"{report.files} target(s) and blob(s) hashed, {report.size_bytes} bytes")
+    print(f"{counted(report.files, 'file')} hashed, {counted(report.size_bytes, 'byte')}")
     if report.findings:
         print()
         print_table(("where", "what is wrong", "what to do"), [(f.where, f.problem, f.remedy) for f in report.findings])

@@ -70,9 +70,9 @@ def test_devices_are_listed_for_people_and_programs(admin) -> None:
     code, out, err = admin.run("devices", "list", "--tag", "pilot")
     assert (code, err) == (0, "")
     assert re.search(r"camera-1 +│ in-step +│ berlin +│ pilot +│ reader 2 +│ now", out)
-    assert "1 devices" in out
+    assert "1 device\n" in out
     code, out, err = admin.run("devices", "list", "--limit", "1")
-    assert (code, "--limit N shows more" in err) == (0, True)
+    assert (code, "1 shown, and there are more: --limit N" in err) == (0, True)
     found = admin.told("devices", "list", "--target", "acme/reader/2")["devices"]
     assert [(device["id"], device["seen"][-1]) for device in found] == [("camera-1", "Z")]
 

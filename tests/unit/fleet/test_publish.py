@@ -145,7 +145,7 @@ def test_an_unsigned_draft_waits_and_hinders_nobody(repository: FleetRepository)
     assert (dict(ready), list(waiting)) == ({}, ["models-acme"])
     repository.workspace.save([draft])
     publication = repository.plan()
-    assert publication.waiting == {"models-acme": "it lacks 1 signature(s): edge-fleet sign drafts/models-acme.json"}
+    assert publication.waiting == {"models-acme": "it lacks 1 signature: edge-fleet sign drafts/models-acme.json"}
     assert [name for name, _ in publication.files] == ["metadata/timestamp.json"]
 
 

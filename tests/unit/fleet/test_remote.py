@@ -75,7 +75,7 @@ def test_a_document_in_a_line() -> None:
 
 def test_a_list_is_cut_where_it_says_so(capsys) -> None:
     assert bounded(({"n": number} for number in range(9)), 2) == [{"n": 0}, {"n": 1}]
-    assert "the first 2; --limit N shows more" in capsys.readouterr().err
+    assert "2 shown, and there are more: --limit N" in capsys.readouterr().err
     assert len(bounded(({"n": number} for number in range(2)), 2)) == 2
     assert capsys.readouterr().err == ""
 

@@ -107,7 +107,7 @@ def test_a_document_that_others_signed_is_found(repository: FleetRepository, rol
     file = max((repository.public / "metadata").glob(f"*{role}.json"))
     metadata = Metadata.from_bytes(file.read_bytes())
     file.write_bytes(repository.sign(metadata, [new_key()]))
-    assert found(repository) == [f"{role} {metadata.signed.version} lacks 1 signature(s) of its keys"]
+    assert found(repository) == [f"{role} {metadata.signed.version} lacks 1 signature of its keys"]
 
 
 def test_a_gap_among_the_roots_is_found(repository: FleetRepository) -> None:
