@@ -129,12 +129,13 @@ class JournalFile:
             raise DamagedError(f"is damaged: {problems!s:.200}; {_REMEDY}", file=self.path)
 
     def _migrate(self) -> None:
-        """Step by step, each whole or not at all."""
-        while (version := self._version()) < SCHEMA_VERSION:
+        """Step by step, each whole or not at all, and done once: others may open the file at the same moment."""
+        while self._version() < SCHEMA_VERSION:
             with self.transaction():
-                for statement in MIGRATIONS[version]:
-                    self.do(statement)
-                self.do(f"PRAGMA user_version = {version + 1}")
+                if (version := self._version()) < SCHEMA_VERSION:
+                    for statement in MIGRATIONS[version]:
+                        self.do(statement)
+                    self.do(f"PRAGMA user_version = {version + 1}")
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])

@@ -7,6 +7,8 @@ import json
 import random
 import sqlite3
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,32 @@ def test_a_step_up_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypa
             Journal.open(tmp_path)
     with contextlib.closing(Journal.open(tmp_path)) as journal:
         assert journal.floor("role-499") == 499
+
+
+def test_two_that_bring_a_file_up_at_the_same_moment_do_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`edge-agent status`, say, just as the service begins after an update of the program."""
+    with contextlib.closing(sqlite3.connect(tmp_path / journal_file.NAME, isolation_level=None)) as first:
+        first.executescript(";".join(journal_file.MIGRATIONS[0]) + ";PRAGMA user_version = 1")
+        first.execute("BEGIN IMMEDIATE")
+        look, looked = journal_file.JournalFile._version, threading.Semaphore(0)
+
+        def version(file: journal_file.JournalFile) -> int:
+            found = look(file)
+            looked.release()
+            return found
+
+        monkeypatch.setattr(journal_file.JournalFile, "_version", version)
+        with ThreadPoolExecutor() as pool:
+            second = pool.submit(lambda: Journal.open(tmp_path).close())
+            assert all(looked.acquire(timeout=20) for _ in ("whether it is whole", "whether it is old"))
+            for statement in journal_file.MIGRATIONS[1]:
+                first.execute(statement)
+            first.execute("PRAGMA user_version = 2")
+            first.execute("COMMIT")
+            second.result(20)
+    Journal.open(tmp_path).close()
 
 
 THEN = "2026-05-04T00:00:00+00:00"
