@@ -114,7 +114,7 @@ def put_inventory(request: Call, body: RawBody) -> None:
 def post_telemetry(request: Call, body: RawBody) -> Acknowledged:
     """Lines of JSON (application/x-ndjson), gzip: records and gaps. All are on the disk when this answers."""
     serial, control = allow_self(request), control_of(request)
-    return Acknowledged(control.intake.take(serial, body, encoding_of(request), control.clock()))
+    return Acknowledged(control.intake.take(serial, body, encoding_of(request), control.clock))
 
 
 @post(

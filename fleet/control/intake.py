@@ -3,8 +3,10 @@ of one request in one transaction, and acknowledged once that is on the disk."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -26,17 +28,20 @@ from fleet.control.reports import (
 )
 from fleet.control.rollouts_record import LIVE, Known, States, new_fact
 from fleet.control.settings import IntakeSettings
-from fleet.database import devices, events, rollouts, telemetry
+from fleet.database import devices, events, rollouts, tail, telemetry
 from fleet.database.engine import Connection, Database
 from fleet.database.intake import Batch, Row
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.facts import Fact, Reported
 from fleet.rollouts.fold import fold
 from fleet.rollouts.state import IN_FLIGHT, Member, Status
+from fleet.serving.rates import Buckets
 from gateway.domain.errors import Fault, RequestError
 
 CONCERNED = (*LIVE, Status.ABORTED.value)
 """Stored states of rollouts to which a report may mean something."""
+TRACKED_DEVICES = 100_000
+"""Whose rows are counted; of more, the longest silent may begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +59,42 @@ class Intake:
     def __init__(self, database: Database, settings: IntakeSettings, states: States, counts: Counter[str]) -> None:
         self._database, self._settings, self._states, self._counts = database, settings, states, counts
         self._door = Door(settings.at_once, settings.wait_s)
+        self._rows = Buckets(settings.rows_per_s, settings.rows_burst, TRACKED_DEVICES)
+        self._lock = threading.Lock()
 
-    def take(self, serial: str, body: bytes, encoding: str, now: datetime) -> list[Acknowledgement]:
+    def take(self, serial: str, body: bytes, encoding: str, now: Callable[[], datetime]) -> list[Acknowledgement]:
         """From the device with this certificate. Raises RequestError: INVALID naming the line, TOO_LARGE,
         UNAUTHENTICATED, OVERLOADED."""
-        with self._door.entered(serial) as free:
+        with self._database.glance() as connection:
+            device = admitted(connection, serial, now()).device
+        with self._door.entered(device) as free:
             if not free:
                 self._counts["telemetry_overloaded"] += 1
                 problem = "telemetry of many devices, or of this one, is being stored; send it again later"
                 raise RequestError(Fault.OVERLOADED, problem)
-            with self._database.glance() as connection:
-                device = admitted(connection, serial, now).device
-            content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
-            row_bytes = self._database.settings.telemetry.row_limit_bytes
-            found = batches(content, Limits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
-            self._check(found)
+            found = self._read(device, body, encoding)
             counted = Counter[str]()
             with self._database.write() as connection:
-                said = self._stored(connection, device, found, now, counted)
+                said = self._stored(connection, device, found, tail.storing(connection, now), counted)
             self._counts.update(counted)  # only of what is on the disk
             return said
+
+    def _read(self, device: str, body: bytes, encoding: str) -> list[Batch]:
+        content = plain_body(body, encoding, self._settings.telemetry_unpacked_bytes)
+        self._check_rate(device, content.count(b"\n"))
+        row_bytes = self._database.settings.telemetry.row_limit_bytes
+        found = batches(content, Limits(self._settings.lines_limit, self._settings.sources_limit, row_bytes))
+        self._check(found)
+        return found
+
+    def _check_rate(self, device: str, rows: int) -> None:
+        """Who tells all it can takes turns at writing from others, and alerts read what it told first."""
+        with self._lock:
+            wait_s = self._rows.take(device, time.monotonic_ns(), rows)
+        if wait_s:
+            self._counts["rate_limited_rows"] += 1
+            problem = f"{device:.140} tells more than {self._settings.rows_per_s:g} rows a second; send the rest later"
+            raise RequestError(Fault.OVERLOADED, problem, retry_after_s=wait_s)
 
     def _check(self, found: Sequence[Batch]) -> None:
         """The bound of one batch is that of a request."""

@@ -22,6 +22,8 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 GZIP = 31
 """zlib's `wbits` for gzip with its header and checksum."""
+MEMBERS_LIMIT = 16
+"""Of a body in gzip: zlib hands back what follows each as a copy, and an empty one takes 20 bytes."""
 PIECE_BYTES = 65_536
 UNSUPPORTED_MEDIA = 415
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -124,7 +126,9 @@ def batches(content: bytes, limits: Limits) -> list[Batch]:
 def _unpacked(body: bytes, limit_bytes: int) -> bytes:
     """One or several members (RFC 1952, 2.2). A bomb is given up as soon as it is one."""
     plain = bytearray()
-    while body:
+    for _ in range(MEMBERS_LIMIT):
+        if not body:
+            break
         inflating = zlib.decompressobj(GZIP)
         while body and not inflating.eof:
             plain += inflating.decompress(body, min(PIECE_BYTES, limit_bytes + 1 - len(plain)))
@@ -135,6 +139,8 @@ def _unpacked(body: bytes, limit_bytes: int) -> bytes:
         if not inflating.eof:
             raise zlib.error("it ends before its end")
         body = inflating.unused_data
+    if body:
+        raise zlib.error(f"it has more than {MEMBERS_LIMIT} members")
     return _bounded(bytes(plain), limit_bytes)
 
 

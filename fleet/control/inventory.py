@@ -42,7 +42,7 @@ class Inventories:
     def keep(self, serial: str, body: bytes, encoding: str, now: datetime) -> None:
         """An inventory, as `edge-gateway probe --json` says it. Raises RequestError INVALID, TOO_LARGE, OVERLOADED."""
         device = self._device(serial, now)
-        with self._read(serial, body, encoding, self._settings.inventory_limit_bytes) as document:
+        with self._read(device, body, encoding, self._settings.inventory_limit_bytes) as document:
             kinds = accelerators(document.get("accelerators"))
             with self._database.write() as connection:
                 devices.describe(connection, device, profile=_profile(document), accelerators=kinds, inventory=document)
@@ -58,7 +58,7 @@ class Inventories:
         """Keep an answer. Raises RequestError INVALID, TOO_LARGE, NOT_FOUND, OVERLOADED; ConflictError for a second
         one."""
         device = self._device(serial, now)
-        with self._read(serial, body, encoding, self._settings.answer_limit_bytes) as document:
+        with self._read(device, body, encoding, self._settings.answer_limit_bytes) as document:
             number, answer = document.get("id"), document.get("answer")
             if type(number) is not int or not isinstance(answer, dict):
                 raise RequestError(Fault.INVALID, 'an answer is {"id": NUMBER, "answer": {…}}')
@@ -66,9 +66,9 @@ class Inventories:
                 diagnostics.answer(connection, number, device, answer, now)
 
     @contextmanager
-    def _read(self, serial: str, body: bytes, encoding: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
+    def _read(self, device: str, body: bytes, encoding: str, limit_bytes: int) -> Iterator[dict[str, Any]]:
         """A document; parsed it takes many times what it does as text, so not all of them at once."""
-        with self._door.entered(serial) as free:
+        with self._door.entered(device) as free:
             if not free:
                 raise RequestError(Fault.OVERLOADED, "many devices, or this one, send just now; send it again later")
             yield document_of(plain_body(body, encoding, limit_bytes))

@@ -35,6 +35,8 @@ class IntakeSettings:
     telemetry_limit_bytes: int = 1_048_576  # 1 MiB: of one request, as it travels
     telemetry_unpacked_bytes: int = 2_097_152  # 2 MiB: of one request, unpacked; parsed it may take 25 times as much
     lines_limit: int = 2_000  # of one request of telemetry: records and gaps
+    rows_per_s: float = 100.0  # that one device may tell in the long run; 0: as many as come
+    rows_burst: float = 20_000.0  # that it may tell at once after a pause, such as an outage
     sources_limit: int = 64  # streams and boots that one request speaks of
     at_once: int = 8  # requests of telemetry that are stored at one time; further ones are told to come again
     wait_s: float = 2.0  # how long one of them waits for its turn before that
@@ -45,7 +47,8 @@ class IntakeSettings:
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         sizes = ("inventory_limit_bytes", "telemetry_limit_bytes", "telemetry_unpacked_bytes", "answer_limit_bytes")
-        check_above_zero(self, "intake", *sizes, "lines_limit", "sources_limit", "at_once", "diagnostics_validity_h")
+        counts = ("lines_limit", "sources_limit", "rows_burst", "at_once", "diagnostics_validity_h")
+        check_above_zero(self, "intake", *sizes, *counts)
 
 
 @dataclass(frozen=True, slots=True)

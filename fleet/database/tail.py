@@ -1,14 +1,15 @@
 """Telemetry of all devices in the order in which it was received, for whoever follows it: alerts, an OTLP endpoint.
 
-A reader keeps how far it came. It reads up to a moment that lies far enough back that no transaction from before it is
-still under way; what is committed later all the same is not seen by readers.
+A reader keeps how far it came. It reads up to a moment from before which no transaction is still under way: who stores
+telemetry says since when, by a lock in PostgreSQL, and on SQLite is alone. So what is committed late is read late, and
+not missed, as long as replicas' clocks differ by less than the reader stays behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,10 @@ from fleet.database.intake import Row
 from fleet.database.tables import numbers, telemetry, telemetry_sources
 
 _NAMES = "tail of "
+_STORING = 1_952_541_036
+"""First half of the locks by which who stores telemetry is known ("tail" in ASCII); the second are seconds."""
+_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
+"""Such seconds fit 32 bits until 2088."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -41,6 +46,23 @@ class Tail:
     rows: tuple[Heard, ...]
     reached: datetime
     more: bool
+
+
+def storing(connection: Connection, now: Callable[[], datetime]) -> datetime:
+    """When what this transaction is about to store was received. Readers wait for its end before they read beyond."""
+    if connection.dialect.name == "postgresql":
+        second = (now() - _SINCE) // timedelta(seconds=1)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_STORING, second)))
+    return now()
+
+
+def settled(connection: Connection, until: datetime) -> datetime:
+    """Up to where all is stored that ever will be, `until` at most. Ask it by a `glance`, before the `read` that goes
+    by it begins: what is stored between the two is seen or comes later."""
+    if connection.dialect.name != "postgresql":
+        return until
+    oldest = connection.execute(_OLDEST).scalar_one()
+    return until if oldest is None else min(until, _SINCE + timedelta(seconds=int(oldest)) - _MICROSECOND)
 
 
 def tail(
@@ -74,6 +96,10 @@ def keep_position(connection: Connection, reader: str, at: datetime) -> None:
     connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
 
 
+_OLDEST = sa.text(
+    "SELECT min(objid::bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "
+    "AND classid = :storing AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+).bindparams(storing=_STORING)
 _ROWS: sa.Select[Any] = (
     sa.select(
         telemetry_sources.c.device,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from fleet.simulation.casting import Part, inventory
@@ -53,6 +54,8 @@ class Conversation:
         if self.device.part is not Part.SILENT:
             for slot in self.device.due():
                 await self._update(slot)
+        if self.device.part is Part.FLOODING:
+            await self._flood()
 
     def _hang_up(self) -> None:
         if not self._settings.keep_alive:
@@ -125,19 +128,21 @@ class Conversation:
     async def _tell(self) -> None:
         device, now = self.device, datetime.now(UTC)
         device.tell_state(now)
-        if device.part is Part.FLOODING:
-            await self._flood(now)
-        elif not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
+        if not self._settings.quiet and len(device.spool) < self._settings.spool_limit_rows:
             device.tell_numbers(now)
         if device.part is Part.REPLAYING and self._old:
             await self._said("telemetry", "POST", TELEMETRY, self._old, LINES)
         await self._send()
 
-    async def _flood(self, now: datetime) -> None:
-        for _ in range(self._settings.flood_batches):
-            while len(self.device.spool) < self._settings.batch_rows:
-                self.device.tell_numbers(now)
-            await self._send()
+    async def _flood(self) -> None:
+        """Who is turned away for it goes on all the same, with all that was not taken."""
+        async with self._stage.gate:
+            with suppress(LostError):
+                for _ in range(self._settings.flood_batches):
+                    while len(self.device.spool) < self._settings.batch_rows:
+                        self.device.tell_numbers(datetime.now(UTC))
+                    await self._send()
+            self._hang_up()
 
     async def _send(self) -> None:
         """All that waits, as far as the controller takes it."""

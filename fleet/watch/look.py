@@ -12,7 +12,7 @@ from fleet.database import alerts, watching
 from fleet.database.alerts import Alert, State
 from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
-from fleet.database.tail import Heard, Tail, keep_position, position, tail
+from fleet.database.tail import Heard, Tail, keep_position, position, settled, tail
 from fleet.watch import readings
 from fleet.watch.gather import Stops, of_certificates, of_silence
 from fleet.watch.judge import Judged, Limits, Reading, judge
@@ -73,9 +73,11 @@ class Watch:
 
     def _page(self, fence: int, now: datetime, up_since: datetime, said: Sequence[Reading]) -> bool:
         """Whether more is to be read."""
+        with self._database.glance() as connection:
+            until = settled(connection, now - timedelta(seconds=self._settings.settle_s))
         with self._database.read() as connection:
             standing = alerts.standing(connection)
-            page = self._tail(connection, now)
+            page = self._tail(connection, until, now)
             devices = {alert.device for alert in standing if alert.device}
             gone = devices - watching.enrolled(connection, sorted(devices))
         heard = [*said, *readings.told(page.rows, self._samples)]
@@ -99,8 +101,7 @@ class Watch:
             return now
         return up_since
 
-    def _tail(self, connection: Connection, now: datetime) -> Tail:
-        until = now - timedelta(seconds=self._settings.settle_s)
+    def _tail(self, connection: Connection, until: datetime, now: datetime) -> Tail:
         after = position(connection, READER)
         if after is None or after > now:  # at first, and after a clock that was ahead
             after = until

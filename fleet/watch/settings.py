@@ -13,7 +13,9 @@ class AlertSettings:
     """`[alerts]`: 0 of a limit turns its rule off."""
 
     look_every_s: float = 15.0  # how often the leader looks
-    settle_s: float = 15.0  # what was received since then is looked at next time: others may still be writing
+    settle_s: float = (
+        15.0  # what was received since then is looked at next time; replicas' clocks may differ by so much
+    )
     silent_s: float = 3_600.0  # a device that asks for nothing for that long
     error_percent: float = 5.0  # failed runs of a slot's requests, over a sample
     error_min_sample: int = 100  # requests of a sample; a slot with fewer waits for more

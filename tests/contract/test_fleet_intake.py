@@ -7,16 +7,22 @@ import gzip
 import json
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from fleet.config import FleetConfig
 from fleet.control.intake import Intake
+from fleet.control.settings import IntakeSettings
 from fleet.database import devices, telemetry
+from gateway.domain.errors import Fault, RequestError
 from tests.simulators.asking import gap, packed, plane, record, tell
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import KINDS
@@ -26,7 +32,8 @@ GZIP = {"content-encoding": "gzip"}
 
 @pytest.fixture(scope="module", params=KINDS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
+    config = replace(FleetConfig(), intake=IntakeSettings(rows_per_s=0))
+    with plane(request.param, tmp_path_factory.mktemp("fleet"), config) as started:
         yield started
 
 
@@ -116,9 +123,65 @@ def test_who_tells_too_much_at_once_is_told_to_come_later(running, name) -> None
     control, made = running.control, running.enrolled(name)
     intake = Intake(control.database, control.settings.intake, control.rollouts.states, control.counts)
     serial = made.certificate.serial
-    with intake._door.entered(serial), pytest.raises(Exception, match="again later"):
-        intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock())
-    assert intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock())
+    with intake._door.entered(name), pytest.raises(Exception, match="again later"):
+        intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock)
+    assert intake.take(serial, packed(record("vitals", 1, {})), "gzip", running.clock)
+
+
+def test_one_device_takes_one_place_however_many_certificates_it_has(running, name) -> None:
+    """It is given two dozen a day, each of which holds for months."""
+    first, second = running.enrolled(name), running.enrolled(name)
+    control, body = running.control, packed(record("vitals", 1, {}))
+    intake = Intake(control.database, IntakeSettings(wait_s=0.1), control.rollouts.states, control.counts)
+    entered, done = threading.Event(), threading.Event()
+
+    def held() -> datetime:
+        entered.set()
+        assert done.wait(20)
+        return running.clock()
+
+    clocks = iter([running.clock, held])
+
+    def clock() -> datetime:
+        return next(clocks, running.clock)()
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(intake.take, first.certificate.serial, body, "gzip", clock)
+        try:
+            assert entered.wait(20)
+            with pytest.raises(RequestError, match="of this one, is being stored"):
+                intake.take(second.certificate.serial, body, "gzip", running.clock)
+        finally:
+            done.set()
+        assert slow.result()
+
+
+def test_what_is_stored_was_received_once_nobody_else_writes_before(running, name) -> None:
+    """Not when the request came: it may have waited, and who reads in order has passed that moment."""
+    control, began = running.control, running.clock()
+    times = iter([began, *(began + timedelta(minutes=minute) for minute in (5, 6, 7))])
+    intake = Intake(control.database, IntakeSettings(), control.rollouts.states, control.counts)
+    serial = running.enrolled(name).certificate.serial
+    intake.take(serial, packed(record("vitals", 1, {})), "gzip", lambda: next(times))
+    with control.database.read() as connection:
+        (row,) = telemetry.newest(connection, name, control.database.settings, stream="vitals")
+    assert row.received > began
+
+
+def test_who_tells_more_than_anybody_should_is_told_when_to_go_on(running, name) -> None:
+    control, other = running.control, running.enrolled(f"{name}-other")
+    settings = IntakeSettings(rows_per_s=0.01, rows_burst=25)
+    intake = Intake(control.database, settings, control.rollouts.states, Counter())
+    serial = running.enrolled(name).certificate.serial
+    for start in (1, 11, 21):  # a request is taken whole, or not at all
+        lines = [record("vitals", seq, {}) for seq in range(start, start + 10)]
+        assert intake.take(serial, packed(*lines), "gzip", running.clock)
+    with pytest.raises(RequestError, match=r"more than 0\.01 rows a second") as refused:
+        intake.take(serial, packed(record("vitals", 31, {})), "gzip", running.clock)
+    assert refused.value.fault is Fault.OVERLOADED
+    assert 300 < (refused.value.retry_after_s or 0) < 700
+    assert intake.take(other.certificate.serial, packed(record("vitals", 1, {})), "gzip", running.clock)
+    assert sources(running, name) == {("vitals", 1): (30, 30, 0)}
 
 
 def replayed(running: RunningController, name: str, client: httpx.Client, rows: int) -> None:
@@ -223,7 +286,7 @@ def test_what_is_no_inventory_is_refused(client) -> None:
 def test_inventories_wait_for_each_other_too(running, name) -> None:
     made, inventories = running.enrolled(name), running.control.inventories
     serial = made.certificate.serial
-    with inventories._door.entered(serial), pytest.raises(Exception, match="again later"):
+    with inventories._door.entered(name), pytest.raises(Exception, match="again later"):
         inventories.keep(serial, b"{}", "", running.clock())
     inventories.keep(serial, b"{}", "", running.clock())
 

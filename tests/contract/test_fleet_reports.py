@@ -53,7 +53,7 @@ class Talk:
         return self.line(device, "updates", "update", said | changes)
 
     def say(self, device: str, *lines: Mapping[str, Any]) -> None:
-        self.intake.take(f"c0{device}", packed(*lines), "gzip", self.fleet.now)
+        self.intake.take(f"c0{device}", packed(*lines), "gzip", lambda: self.fleet.now)
 
     @property
     def digest(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fleet.database.errors import FencedError
 from fleet.database.intake import Batch, Row
 from fleet.database.settings import TelemetrySettings
 from fleet.watch.readings import repository
-from tests.simulators.databases import NOW, content, database, enrolled
+from tests.simulators.databases import NOW, content, database, enrolled, made
 from tests.simulators.watched_fleet import WatchedFleet
 
 __all__ = ["database"]
@@ -89,6 +90,25 @@ def test_only_pending_ones_are_dropped_and_only_closed_ones_forgotten(database: 
         assert alerts.forget(connection, NOW, 2) == 3
         left = [found.key for found in alerts.page(connection, database.settings)]
     assert left == ["0008", "0007", "0002"]
+
+
+def test_what_is_committed_late_is_read_late_and_not_missed(tmp_path: Path) -> None:
+    """On SQLite nobody else commits meanwhile."""
+    with made("postgresql", tmp_path) as database:
+        enrolled(database, "a", "b")
+        fleet = WatchedFleet(database)
+        fleet.look()
+        fleet.now_s += 1
+        with database.write() as slow:
+            received = tail.storing(slow, lambda: fleet.now)
+            rows = [Row(1, fleet.now, "update", update("rolled_back"))]
+            telemetry.receive(slow, "a", Batch("updates", 1, rows), received, TelemetrySettings())
+            fleet.look(after_s=100)
+            fleet.says("b", "updates", update("rolled_back"))
+            fleet.look(after_s=100)
+            assert fleet.open == []
+        fleet.look(after_s=100)
+        assert fleet.open == [("rollback", "a", "m"), ("rollback", "b", "m")]
 
 
 def test_a_reader_of_telemetry_sees_every_row_once(database: Database) -> None:

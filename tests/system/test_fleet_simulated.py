@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.simulators.memory import memory_path
 from tests.simulators.played_fleet import playing
 from tests.simulators.served_fleet import served_fleet, wait_until
 
+__all__ = ["memory_path"]
 SLOT = "meter-reader"
 SHARES = {"lying": 1.0, "replaying": 1.0, "flooding": 0.5, "failing": 2.0, "silent": 1.0}
-QUICK = {"director": {"poll_s": 3.0, "published_every_s": 0.2}, "scheduler": {"turn_s": 0.2}}
+QUICK = {
+    "director": {"poll_s": 3.0, "published_every_s": 0.2},
+    "scheduler": {"turn_s": 0.2},
+    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
+}
 SPEC: dict[str, Any] = {
     "name": "meter-reader-2",
     "slot": SLOT,
@@ -27,14 +33,15 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.mark.timeout(150)
-def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(tmp_path: Path) -> None:
-    with served_fleet(tmp_path / "fleet", tables=QUICK) as fleet:
+def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(memory_path: Path) -> None:
+    with served_fleet(memory_path / "fleet", tables=QUICK) as fleet:
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
-        with playing(fleet, tmp_path, 200, SHARES, "--seconds", "90", "--keep-alive") as played:
+        with playing(fleet, memory_path, 200, SHARES, "--seconds", "90", "--keep-alive") as played:
             rollout = fleet.roll_out(played.operator, SPEC)
             found = played.ended(90)
             assert (found["settled"], found["distrusted"]) == (True, 0), found
+            assert found["answers"]["telemetry"]["503"] > 0  # a flood has its bounds
             assert found["states"] == {"committed": 194, "rolled_back": 4, "silent": 2}
             ends = {"committed": 192, "failed": 2, "rolled_back": 4, "offered": 2}  # of the silent nobody knows yet
             wait_until(lambda: played.states(rollout) == ends, 30)
@@ -49,12 +56,12 @@ def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(tmp_path: Pa
 
 
 @pytest.mark.timeout(150)
-def test_a_release_that_fails_on_many_devices_halts(tmp_path: Path) -> None:
-    with served_fleet(tmp_path / "fleet", tables=QUICK) as fleet:
+def test_a_release_that_fails_on_many_devices_halts(memory_path: Path) -> None:
+    with served_fleet(memory_path / "fleet", tables=QUICK) as fleet:
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
-        words = ("--operator", str(tmp_path / "operator"), "--seconds", "90")
-        with playing(fleet, tmp_path, 40, {"failing": 50.0}, *words) as played:
+        words = ("--operator", str(memory_path / "operator"), "--seconds", "90")
+        with playing(fleet, memory_path, 40, {"failing": 50.0}, *words) as played:
             abort = {"min_sample": 5, "max_failed_percent": 5}
             waves = [{"percent": 50}, {"percent": 100}]
             rollout = fleet.roll_out(

@@ -14,9 +14,11 @@ from fleet.database import alerts, devices, telemetry
 from fleet.database.alerts import State
 from fleet.database.intake import Batch, Row
 from fleet.database.tail import position
+from tests.simulators.memory import memory_path
 from tests.simulators.receiver import Said, receiving
 from tests.simulators.served_fleet import ServedFleet, served_fleet, wait_until
 
+__all__ = ["memory_path"]
 ROUNDS = 5
 EACH = 3
 GONE, TAKEN = Said(0), Said(200)
@@ -34,14 +36,14 @@ def gives_up(fleet: ServedFleet, names: list[str]) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_kill_at_any_message_loses_none(tmp_path: Path) -> None:
+def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
     with receiving() as hook:
         tables = {
             "alerts": {"url": hook.url, "look_every_s": 0.3, "settle_s": 1.0, "retry_s": 0.2, "silent_s": 0.0},
             "database": {"lease_s": 1.0},
             "scheduler": {"turn_s": 0.2},
         }
-        with served_fleet(tmp_path, tables=tables) as fleet:
+        with served_fleet(memory_path, tables=tables) as fleet:
             (replica,) = fleet.replicas
             replica.start()
 
