@@ -31,11 +31,11 @@ def count(value: Any) -> int | None:
 
 
 def text(value: Any) -> str:
-    """A text, cut where it is long; "" where it is none. Half surrogates and NULs, which nobody keeps, are replaced."""
+    """A text, cut where it is long, on one line; "" where it is none. It may come to stand in a log or a terminal, and
+    nobody keeps half surrogates: what is not printable is replaced."""
     if not isinstance(value, str):
         return ""
-    whole = value[:TEXT_LIMIT_CHARS].encode(errors="replace").decode()
-    return whole.replace("\0", "?")
+    return "".join(c if c.isprintable() else "?" for c in value[:TEXT_LIMIT_CHARS])
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -369,6 +369,18 @@ def test_a_device_that_lies_and_floods_opens_little_and_hides_nobody(database: D
     assert len(fleet.alerts(None)) == fleet.settings.device_limit + 1
 
 
+def test_what_a_device_says_writes_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with made("sqlite", tmp_path) as database, caplog.at_level("INFO", logger="fleet.watch.look"):
+        enrolled(database, "liar")
+        fleet = WatchedFleet(database)
+        fleet.look()
+        forged = "latency\nERROR fleet.audit: all is lost\x1b[2J\u202e\ud800"
+        fleet.says("liar", "updates", update("rolled_back") | {"failure": {"reason": forged}, "version": "2\r"})
+        fleet.look(after_s=30)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == ("alert rollback, open: liar gave up m 2?: latency?ERROR fleet.audit: all is lost?[2J??")
+
+
 def test_what_wavers_is_one_alert(database: Database) -> None:
     enrolled(database, "a")
     fleet = WatchedFleet(database, calm_s=120.0)
