@@ -173,7 +173,7 @@ class WebSource:
                 url, {**headers, "Accept-Encoding": "identity", "User-Agent": self._settings.user_agent}
             )
             try:
-                _judge_status(url, answer)
+                _judge_status(url, answer, self._settings.retry_after_limit_s)
                 yield answer
             finally:
                 self._finish(answer)
@@ -215,10 +215,10 @@ class WebSource:
             answer.close()
 
 
-def _judge_status(url: str, answer: Answer) -> None:
+def _judge_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
     if answer.status in {200, 206, 304, 416}:
         return
-    after_s = _retry_after_s(answer.headers.get("Retry-After", ""))
+    after_s = min(_retry_after_s(answer.headers.get("Retry-After", "")), retry_after_limit_s)
     if answer.status >= 500:
         raise _PassingError(f"the server answered {_summary(answer)}", answer.status, after_s)
     raise FetchError(

@@ -123,6 +123,7 @@ def test_a_silly_retry_after_is_not_believed(told: str) -> None:
     settings = FetchSettings(backoff_base_s=0.001, document_deadline_s=60, retry_after_limit_s=0.002, attempts=2)
     error, requests = refused(answer("503 Later", f"Retry-After: {told}"), settings=settings)
     assert (error.status, requests) == (503, 2)
+    assert error.retry_after_s <= 0.002
 
 
 def test_a_pause_beyond_the_deadline_is_left_to_the_caller() -> None:

@@ -21,6 +21,7 @@ from gateway.agent.turn import turn
 from gateway.domain.probation import ProbationSettings
 from gateway.store.settings import BlobSettings
 from tests.simulators.agent_control import SimulatedControl
+from tests.simulators.bad_server import answer
 from tests.simulators.daemon import ROOT
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
@@ -77,6 +78,11 @@ def test_failures_in_a_row_are_asked_after_at_growing_distances(server: FleetSer
     server.ill = {"": lambda exchange: None}
     pauses = [take_turn(tmp_path / "store", failures)[0] for failures in (0, 1, 2, 9)]
     assert [round(pause / 10) * 10 for pause in pauses] == [60, 120, 240, 900]
+
+
+def test_no_server_sends_a_device_to_sleep_for_years(server: FleetServer, tmp_path: Path) -> None:
+    server.ill = {"": answer("429 Too Many", f"Retry-After: {10**17}")}
+    assert take_turn(tmp_path / "store") == (pytest.approx(CONFIG.fetch.retry_after_limit_s, abs=1), True)
 
 
 def test_an_update_that_waits_is_tried_again_before_the_next_question_is_due(
