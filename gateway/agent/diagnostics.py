@@ -2,6 +2,7 @@
 request is answered once by `POST /v1/self/diagnostics`. Asked only while the signed assignment says that one waits.
 
 Whoever runs the controller sees what is told here. It is bounded, holds no secret, and a device's owner may refuse.
+Whatever is asked, each section is made once for all answers of a report.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gzip
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from gateway.agent.checkup import Subject, checkup, vitals
@@ -28,8 +30,10 @@ OVER = frozenset({400, 404, 409, 410, 413, 422})
 REMEMBERED = 64
 """Requests of which it is known that they were answered: many times what a controller keeps."""
 NAME_LIMIT_CHARS = 64
+NUMBER_LIMIT = 2**63
 
 Document = dict[str, Any]
+Sections = Callable[[str], Document]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,9 @@ def diagnose(
     where the controller cannot be asked or told now."""
     asked = read_requests(controller.send("GET", PATH, b"", "application/json"), settings)
     fresh = [one for one in asked if one.named not in answered]
+    section = _sections(subject, settings) if allowed else lambda _: _none(REFUSED)
     for request in fresh[: settings.requests]:
-        given = answer(request.wanted, subject, settings) if allowed else dict.fromkeys(request.wanted, _none(REFUSED))
+        given = answer(request.wanted, section, settings.answer_bytes)
         body = json.dumps({"id": request.named, "answer": given}).encode()
         try:
             controller.send("POST", PATH, gzip.compress(body, mtime=0), "application/json", "gzip")
@@ -64,18 +69,12 @@ def diagnose(
         yield request.named
 
 
-def answer(wanted: Iterable[str], subject: Subject, settings: DiagnosticsSettings) -> dict[str, Document]:
+def answer(wanted: Iterable[str], section: Sections, limit_bytes: int) -> dict[str, Document]:
     """A section for each name; one that would make the answer too large says so in its place."""
-    sections: Mapping[str, Callable[[], Document]] = {
-        "doctor": lambda: checkup(subject),
-        "log": lambda: {unit: last_lines(unit, settings) for unit in settings.log_units},
-        "status": lambda: document(subject.observed.standing),
-        "vitals": lambda: vitals(subject.observed),
-    }
     given: dict[str, Document] = {}
-    left_bytes = settings.answer_bytes
+    left_bytes = limit_bytes
     for name in wanted:
-        found: Document = value_without_secrets(sections[name]() if name in sections else _none(UNKNOWN))
+        found = section(name)
         size = len(json.dumps(found).encode())
         if size > left_bytes:
             found = _none(f"left out: it has {size} bytes, {left_bytes} were left of answer_bytes")
@@ -83,6 +82,22 @@ def answer(wanted: Iterable[str], subject: Subject, settings: DiagnosticsSetting
             left_bytes -= size
         given[name] = found
     return given
+
+
+def _sections(subject: Subject, settings: DiagnosticsSettings) -> Sections:
+    made: Mapping[str, Callable[[], Document]] = {
+        "doctor": lambda: checkup(subject),
+        "log": lambda: {unit: last_lines(unit, settings) for unit in settings.log_units},
+        "status": lambda: document(subject.observed.standing),
+        "vitals": lambda: vitals(subject.observed),
+    }
+
+    @cache
+    def section(name: str) -> Document:
+        found: Document = value_without_secrets(made[name]() if name in made else _none(UNKNOWN))
+        return found
+
+    return section
 
 
 def read_requests(said: Mapping[str, Any], settings: DiagnosticsSettings) -> list[Asked]:
@@ -97,7 +112,7 @@ def _request(one: Any, settings: DiagnosticsSettings) -> Asked | None:
     if not isinstance(wanted, list):
         return None
     names = tuple(dict.fromkeys(name for name in wanted[: settings.wanted_limit] if _is_name(name)))
-    if isinstance(named, int | str) and (type(named) is int or _is_name(named)):
+    if isinstance(named, int | str) and (_is_name(named) or (type(named) is int and abs(named) < NUMBER_LIMIT)):
         return Asked(named, names)
     return None
 

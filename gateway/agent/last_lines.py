@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from gateway.agent.settings import DiagnosticsSettings
 
 PROGRAM = "journalctl"
 _PIECE_BYTES = 65_536
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
 
 
@@ -30,10 +32,10 @@ def last_lines(unit: str, settings: DiagnosticsSettings) -> dict[str, Any]:
         content, cut, code = _run([program, *wanted], settings)
     except OSError as error:
         return {"problem": f"{program} cannot be run: {error.strerror or error}"}
-    text = content.decode("utf-8", "replace")
+    text = without_secrets(_COLOURS.sub("", content.decode("utf-8", "replace")))
     if code > 0:
-        return {"problem": f"{PROGRAM} ended with {code}: {without_secrets(plain(text.strip()))}"}
-    lines = [plain(line) for line in without_secrets(text).splitlines() if line]
+        return {"problem": f"{PROGRAM} ended with {code}: {plain(text.strip())}"}
+    lines = [plain(line) for line in text.splitlines() if line]
     if not lines:
         return {"problem": f"journald has no lines of {unit}; is it a service here, and its log this user's to read?"}
     return {"lines": lines[-settings.log_lines :], "cut": cut}

@@ -40,9 +40,9 @@ BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
 """What names this boot of the machine; the service does not see the file, its unit sets the variable."""
 EPOCH = "epoch"
 """Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
-INVENTORY, RETRY, ANSWERED = "inventory", "retry", "answered"
+INVENTORY, RETRY, ANSWERED, QUIET = "inventory", "retry", "answered", "quiet"
 """Marks in the spool: digest of the inventory that the controller has; failures in a row and when to try again;
-requests for diagnostics that were answered."""
+requests for diagnostics that were answered, and until when none is answered."""
 INVENTORY_LIMIT_BYTES = 262_144
 STOP_LOOK_S = 0.1
 """Who waits for a thread hears of a signal no sooner."""
@@ -146,7 +146,7 @@ class _Report:
         limit_bytes = self._config.spool.record_limit_bytes
         told = telling(observed, marks, spool.usage(), self._now, refresh_s=settings.refresh_s, limit_bytes=limit_bytes)
         spool.append(told.records, self._now, told.marks)
-        return self._exchange(observed) if self._is_due() else ""
+        return self._exchange(observed) if self._is_due(RETRY) else ""
 
     def _exchange(self, observed: Observed) -> str:
         """What fails leaves the rest to be tried, as long as the controller answers and lets this device in."""
@@ -190,27 +190,28 @@ class _Report:
     def _diagnose(self, observed: Observed) -> None:
         """Where the assignment says that somebody asks; nobody else can make this device tell more than it does."""
         accepted = observed.standing.accepted
-        if accepted is None or not accepted.assignment.diagnostics:
+        if accepted is None or not accepted.assignment.diagnostics or not self._is_due(QUIET):
             return
         subject = Subject(observed, self._spool.usage(), self._storage.folder, self._config.store.keep_free_bytes)
         known, allowed = json.loads(self._spool.mark(ANSWERED) or "[]"), self._config.telemetry.diagnostics
         for named in diagnose(self._controller, tuple(known), subject, self._config.diagnostics, allowed=allowed):
             known = [*known, named][-REMEMBERED:]
-            self._spool.append([], self._now, {ANSWERED: json.dumps(known)})
+            quiet = _until(self._config.diagnostics.least_pause_s)
+            self._spool.append([], self._now, {ANSWERED: json.dumps(known), QUIET: json.dumps(quiet)})
 
     # ---- pauses ------------------------------------------------------------------------------------------------------
-    def _is_due(self) -> bool:
+    def _is_due(self, mark: str) -> bool:
         """Times are of the monotonic clock, which all processes of a boot share."""
-        retry = self._retry()
-        return not 0 < retry.get("at_s", 0.0) - time.monotonic() <= retry.get("pause_s", 0.0)
+        until = self._pause(mark)
+        return not 0 < until.get("at_s", 0.0) - time.monotonic() <= until.get("pause_s", 0.0)
 
     def _remember(self, problem: str, retry_after_s: float) -> None:
         held = read_held(self._storage.folder)
-        settings, failures = self._config.telemetry, int(self._retry().get("failures", 0))
+        settings, failures = self._config.telemetry, int(self._pause(RETRY).get("failures", 0))
         if problem:
             pause_s = max(min(settings.retry_s * 2.0 ** min(failures, 30), settings.retry_limit_s), retry_after_s)
             pause_s = min(pause_s, self._config.fetch.retry_after_limit_s)
-            retry = {"failures": failures + 1, "at_s": time.monotonic() + pause_s, "pause_s": pause_s}
+            retry = {"failures": failures + 1, **_until(pause_s)}
             self._spool.append([], self._now, {RETRY: json.dumps(retry)})
         elif failures:
             self._spool.append([], self._now, {RETRY: "{}"})
@@ -219,6 +220,10 @@ class _Report:
         if journal.fact(LINK) != text:
             journal.keep_facts({LINK: text})
 
-    def _retry(self) -> Mapping[str, float]:
-        found: Mapping[str, float] = json.loads(self._spool.mark(RETRY) or "{}")
+    def _pause(self, mark: str) -> Mapping[str, float]:
+        found: Mapping[str, float] = json.loads(self._spool.mark(mark) or "{}")
         return found
+
+
+def _until(pause_s: float) -> dict[str, float]:
+    return {"at_s": time.monotonic() + pause_s, "pause_s": pause_s}

@@ -92,6 +92,7 @@ class DiagnosticsSettings:
     """`[diagnostics]`: bounds of an answer to somebody who asks, through the controller, how this device is."""
 
     requests: int = 4  # answered in one report; the rest waits for the next
+    least_pause_s: float = 60.0  # after a report that answered some, however often somebody asks
     wanted_limit: int = 16  # names in one request that are looked at
     answer_bytes: int = 262_144  # 256 KiB: one answer, before it is compressed; a section beyond that is left out
     log_units: tuple[str, ...] = ("edge-agent.service", "edge-gateway.service")  # whose last lines are sent

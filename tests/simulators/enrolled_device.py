@@ -19,7 +19,7 @@ from gateway.agent.enrol import Application, enrol
 from gateway.agent.identity import Identity
 from gateway.agent.report import document, read_standing
 from gateway.agent.reporting import report
-from gateway.agent.settings import AgentSettings, FetchSettings, TelemetrySettings
+from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, TelemetrySettings
 from gateway.agent.storage import looked_at, opened
 from gateway.agent.telemetry import Observed
 from gateway.domain.probation import ProbationSettings
@@ -34,6 +34,7 @@ CONFIG = AgentConfig(
     fetch=FetchSettings(attempts=1, connect_timeout_s=2.0, read_timeout_s=2.0),
     probation=ProbationSettings(duration_s=0.0, look_s=0.01),
     store=BlobSettings(keep_free_bytes=0),
+    diagnostics=DiagnosticsSettings(least_pause_s=0.0),
     telemetry=TelemetrySettings(deadline_s=5.0, retry_s=0.0, retry_limit_s=0.0),
 )
 INVENTORY = {"arch": "x86_64", "accelerators": []}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.agent import reporting
 from gateway.agent.certificate import FILE
 from gateway.agent.config import AgentConfig
 from gateway.agent.diagnostics import read_requests
 from gateway.agent.settings import DiagnosticsSettings
 from gateway.domain.errors import UnreachableError
+from gateway.store.spool import Spool
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Device, enrolled_device
 from tests.simulators.fleet_controller import Call
 
@@ -132,8 +136,8 @@ def test_unknown_names_are_answered_as_unknown(device: Device) -> None:
     assert set(answer) == {"shell", "status"}
 
 
-def bounded(**bounds: int) -> AgentConfig:
-    return replace(CONFIG, diagnostics=DiagnosticsSettings(**bounds))
+def bounded(**bounds: float) -> AgentConfig:
+    return replace(CONFIG, diagnostics=replace(CONFIG.diagnostics, **bounds))
 
 
 def test_what_is_too_large_is_left_out_and_said_to_be(device: Device) -> None:
@@ -154,6 +158,25 @@ def test_many_requests_are_answered_a_few_at_a_time(device: Device) -> None:
     assert len(device.told.diagnostics) == 10
 
 
+def test_however_often_it_is_asked_it_looks_now_and_then(device: Device, tmp_path: Path) -> None:
+    """Each `log` reads the journal, which takes time on a small device; a stolen controller could ask all day."""
+    journalctl, read = tmp_path / "tools" / "journalctl", tmp_path / "read"
+    journalctl.write_text(f"#!/bin/sh\necho x >> {read}\necho polled\n")
+    ask(device, *range(4))
+    device.report(bounded(least_pause_s=600.0))
+    assert sorted(device.told.diagnostics) == [0, 1, 2, 3]
+    assert len(read.read_text().split()) == len(CONFIG.diagnostics.log_units)
+    ask(device, *range(4, 8))
+    assert device.report(bounded(least_pause_s=600.0)) == ""
+    assert len(calls(device, "GET")) == 1
+    device.report()
+    assert len(calls(device, "GET")) == 1
+    with closing(Spool.open(device.folder, reporting._boot(), datetime.now(UTC))) as spool:
+        spool.append([], datetime.now(UTC), {reporting.QUIET: "{}"})  # as after so long
+    device.report()
+    assert sorted(device.told.diagnostics) == list(range(8))
+
+
 def test_a_daemon_that_does_not_answer_is_a_finding(device: Device) -> None:
     device.control.always["status"] = UnreachableError("it does not answer", table="control", key="socket")
     ask(device, 7)
@@ -169,7 +192,7 @@ def test_odd_questions_are_none(device: Device, body: bytes) -> None:
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    st.none() | st.booleans() | st.integers() | st.just(10**100) | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["requests", "id", "wanted"]), inner),
 )
 
@@ -178,6 +201,7 @@ anything = st.recursive(
 def test_whatever_a_controller_says_is_read(said: dict[str, Any]) -> None:
     for request in read_requests(said, DiagnosticsSettings()):
         assert isinstance(request.named, int | str)
+        assert len(str(request.named)) <= 64
         assert all(0 < len(name) <= 64 for name in request.wanted)
 
 

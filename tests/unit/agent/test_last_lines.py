@@ -29,8 +29,8 @@ def write(script: Path, commands: str) -> None:
 
 
 def test_lines_come_as_they_were_written(journalctl: Path) -> None:
-    write(journalctl, "echo 'one \x1b[31mred'; echo 'token=hunter2'; echo three")
-    assert last_lines(UNIT, SETTINGS) == {"lines": ["one  [31mred", "token=[withheld]", "three"], "cut": False}
+    write(journalctl, "echo 'one \x1b[31mred\a'; echo 'token\x1b[0m=hunter2'; echo three")
+    assert last_lines(UNIT, SETTINGS) == {"lines": ["one red ", "token=[withheld]", "three"], "cut": False}
     told = journalctl.with_name("told").read_text().split()
     assert {"--unit=edge-agent.service", "--lines=200", "--no-pager"} <= set(told)
 

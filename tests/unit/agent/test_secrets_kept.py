@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any
 
@@ -30,6 +31,22 @@ HIDDEN = {
     "a header": (f"Authorization: Bearer {SECRET}", SECRET),
     "a bearer": (f"sent Bearer {SECRET} twice", SECRET),
     "a URL": (f"https://user:{SECRET}@fleet.example/v1", SECRET),
+    "a URL with an @ in the password": (f"https://user:p@{SECRET}@fleet.example/v1", SECRET),
+    "a name that goes on": (f"SECRET_ACCESS_KEY={SECRET}", SECRET),
+    "a name of several": (f"tokens: {SECRET}", SECRET),
+    "a signed URL": (f"https://store.example/blob?X-Amz-Signature={SECRET}&n=1", SECRET),
+    "a comma in it": (f"password=a,{SECRET}", SECRET),
+    "a space in it": (f'password="a {SECRET}"', SECRET),
+    "an escaped quote in it": (f'{{"password": "a\\"{SECRET}"}}', SECRET),
+    "a backslash in it": (f'password = "a\\b{SECRET}"', SECRET),
+    "quotes that do not end": (f"password='a {SECRET}", SECRET),
+    "bytes": (f"token=b'{SECRET}'", SECRET),
+    "another scheme": (f"authorization: Token {SECRET}", SECRET),
+    "a scheme of several words": (f'Authorization: Digest username="a", response="{SECRET}"', SECRET),
+    "a cookie": (f"Set-Cookie: a=1; session={SECRET}; Path=/", SECRET),
+    "the end of a key": ("\n".join(PEM.splitlines()[-2:]), PEM.splitlines()[-2]),
+    "a fleet's token without digits": ("eft_" + "abcDefgHi" * 4, "abcDefgHi"),
+    "a JSON web token": ("got eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmVk", "c2lnbmVk"),
 }
 SHOWN = (
     "models/acme/meter-reader/2/release",
@@ -66,8 +83,19 @@ def test_a_token_is_found_in_any_text(before: str, after: str) -> None:
     assert token not in without_secrets(f"{before} {token} {after}")
 
 
+@given(text=st.text(max_size=20), depth=st.integers(1, 4))
+def test_a_named_secret_is_withheld_whole_however_deep_it_is_quoted(text: str, depth: int) -> None:
+    line: Any = {"n": 1, "password": f"hunter2{text}horse"}
+    for _ in range(depth):
+        line = json.dumps(line)
+    kept = without_secrets(line)
+    assert "hunter2" not in kept
+    assert "horse" not in kept
+
+
 def test_values_are_gone_through_to_their_ends() -> None:
     value: dict[str, Any] = {"a": [{"b": f"token={SECRET}"}], f"token={SECRET}": None, "n": 1.5, "t": True}
+    value |= {"api_key": SECRET, "deep": {"Password": SECRET}}
     found = value_without_secrets(value)
     assert SECRET not in str(found)
     assert (found["n"], found["t"]) == (1.5, True)
@@ -75,5 +103,21 @@ def test_values_are_gone_through_to_their_ends() -> None:
 
 def test_long_texts_take_little_time() -> None:
     """Each of them is no secret, and looks like one for as long as possible."""
-    for text in ("a" * 60_000, "-----BEGIN " * 5_000, "token" * 12_000, "://" * 20_000, "Bearer " * 8_000):
+    quoted = (
+        'token="' * 9_000,
+        "token='a\\" * 7_000,
+        'token:\\\\\\"' * 5_000,
+        "token-" * 9_000,
+        "token=" + " " * 60_000,
+    )
+    ends = ("-----END " * 6_000, "-----BEGIN A-----" * 3_000, "cookie:" * 8_000, "eyJaaaaa." * 6_000, "eft_" * 9_000)
+    for text in (
+        "a" * 60_000,
+        "-----BEGIN " * 5_000,
+        "token" * 12_000,
+        "://" * 20_000,
+        "Bearer " * 8_000,
+        *quoted,
+        *ends,
+    ):
         assert isinstance(without_secrets(text), str)
