@@ -39,7 +39,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _row(one: Json) -> tuple[str, ...]:
     """In 80 columns: an action and its subject are long words."""
-    what = f"{one['action']} {one['subject']}  {said(one['details'])}".rstrip()
+    what = f"{one['action']} {one['subject']}: {said(one['details'])}".rstrip(": ")
     return str(one["sequence"]), local(one["at"]), one["actor"], what
 
 

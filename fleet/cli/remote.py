@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,6 +23,8 @@ CA_VARIABLE = "EDGE_FLEET_CA"
 TOKEN_VARIABLE = "EDGE_FLEET_TOKEN"  # noqa: S105  # its name, not one
 TOKEN_LIMIT_BYTES = 4_096
 SAID_CHARACTERS = 160
+FACT_WIDTH = 20
+"""Of a value, where the terminal is narrow."""
 PREFIX, SUFFIX = "models/", "/release"
 
 
@@ -84,14 +88,16 @@ def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
     """A document in one line, name=value; what is empty is left out."""
     filled = {name: value for name, value in document.items() if value not in (None, "", [], {})}
     text = " ".join(f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in filled.items())
-    return plain(text if len(text) <= limit else f"{text[: limit - 1]}…")
+    return plain(text if len(text) <= limit else f"{text[: limit - 1].rpartition(' ')[0] or text[: limit - 1]}…")
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Name and value, line by line."""
-    width = max(len(name) for name, _ in pairs)
+    """Name and value, line by line; on a terminal what is longer goes on below itself."""
+    width = max(len(name) for name, _ in pairs) + 2
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for name, value in pairs:
-        print(f"{name:<{width}}  {plain(value)}")
+        lines = textwrap.wrap(plain(value), max(room - width, FACT_WIDTH), break_on_hyphens=False)
+        print(f"{name:<{width}}" + f"\n{'':<{width}}".join(lines))
 
 
 def listed(

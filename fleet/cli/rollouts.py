@@ -80,6 +80,7 @@ def _preview(arguments: argparse.Namespace) -> int:
         return 0
     kinds = ", ".join(f"{count} {kind}" for kind, count in found["accelerators"].items())
     facts([*words(found["spec"]), ("matches", f"{counted(found['devices'], 'device')}{f': {kinds}' if kinds else ''}")])
+    print()
     print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
     if found["held"]:
         print(f"in another rollout of this slot, and join when that is over: {found['held']}")
@@ -139,13 +140,14 @@ def _devices(arguments: argparse.Namespace) -> int:
     path = path_of("rollouts", arguments.rollout, "devices")
     query = {"state": arguments.state, "wave": arguments.wave}
     found = bounded(client(arguments).pages(path, query), arguments.limit)
-    columns = ("device", "state", "wave", "try", "kind", "heard", "why")
+    columns = ("device", "state", "wave", "try", "kind", "heard ago", "why")
     return listed(arguments, "devices", found, columns, _device_row, none="no such devices in this rollout")
 
 
 def _device_row(one: Json) -> tuple[str, ...]:
     state, wave = one["state"].replace("_", " "), "-" if one["wave"] is None else _wave(one["wave"])
-    return one["device"], state, wave, str(one["attempt"]), one["accelerators"], ago(one["heard"]), one["reason"]
+    heard = ago(one["heard"]).removesuffix(" ago")
+    return one["device"], state, wave, str(one["attempt"]), one["accelerators"], heard, one["reason"]
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -106,6 +106,8 @@ def headline(view: Json) -> str:
         return str(view["state"])
     committed, failed = (sum(getattr(row, name) for row in rows) for name in ("committed", "failed"))
     devices = int(view["waiting"]) + sum(int(one["devices"]) for one in view["waves"])
+    if not devices:
+        return f"{view['state']} · no device yet"
     failures = f", {failed} gave up" if failed else ""
     return f"{view['state']} · {_wave_of(view)} · {committed} of {counted(devices, 'device')} committed{failures}"
 

@@ -98,7 +98,14 @@ def _lines(arguments: argparse.Namespace, rows: Iterable[Json]) -> None:
 def _events(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("device", "kind", "rollout")}
     found = bounded(client(arguments).pages(path_of("events"), query, cursor="before"), arguments.limit)
-    return listed(arguments, "events", found, ("at", "device", "event", "what"), _event_row, none="no such events")
+    return listed(
+        arguments,
+        "events",
+        found,
+        ("at", "device", "event", "what"),
+        _event_row,
+        none="no such events" if any(query.values()) else "no events",
+    )
 
 
 def _event_row(one: Json) -> tuple[str, ...]:
@@ -117,14 +124,15 @@ def _happened(one: Json) -> str:
 def _alerts(arguments: argparse.Namespace) -> int:
     query = {name: getattr(arguments, name) for name in ("state", "rule", "device")}
     found = bounded(client(arguments).pages(path_of("alerts"), query, cursor="before"), arguments.limit)
-    columns = ("since", "state", "alert", "device", "of", "says")
+    columns = ("since", "state", "alert", "device", "says")
     return listed(
         arguments, "alerts", found, columns, _alert_row, none="no such alerts" if any(query.values()) else "no alerts"
     )
 
 
 def _alert_row(one: Json) -> tuple[str, ...]:
-    return local(one["since"]), one["state"], one["rule"], one["device"], one["subject"], one["summary"]
+    about = "" if one["subject"] in one["summary"] else f" ({one['subject']})"
+    return local(one["since"]), one["state"], one["rule"], one["device"], f"{one['summary']}{about}"
 
 
 def _place(one: Json) -> str:

@@ -25,7 +25,7 @@ LOOK_S = 1.0
 AWAY_LIMIT_S = 600.0
 """So long a controller may be away: its replicas are updated, its machine starts again."""
 COLOURS = {DONE: "green", COMING: "yellow", LOST: "red bold", FREE: "dim"}
-LABEL, COUNT, BAR_LOW, BAR_HIGH = 9, 11, 10, 40
+BAR_LOW, BAR_HIGH = 10, 40
 """Columns."""
 Show = Callable[[Json], None]
 
@@ -97,11 +97,11 @@ def picture(view: Json, width: int) -> Group:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 1), expand=False)
-    table.add_column(width=LABEL, justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
     bar_width = max(BAR_LOW, min(BAR_HIGH, width // 3))
     table.add_column(width=bar_width, no_wrap=True)
-    table.add_column(width=COUNT, justify="right", no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     for row in wave_rows(view):
         filled = Text()
         for sign in bar(row, bar_width):

@@ -6,16 +6,19 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 KEPT_WIDTH, WORD_WIDTH = 16, 24
-"""As long as wider columns can give way, none up to the first is broken over lines, and no word up to the second."""
+"""While other columns can give way, none up to the first is broken over lines; then no word up to the second; then no
+part of such a word as `meter-reader/2`."""
 GAP_WIDTH = 3
 """Between two columns."""
 PIPED_WIDTH = 200
+_PARTS = re.compile("(?<=[-/+=])")
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but tab and line feed, and what turns the direction of writing (Unicode's UAX 9)."""
 
@@ -37,7 +40,6 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
     """A table for people: as wide as the terminal, whole lines when piped."""
-    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -46,24 +48,65 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     table = Table(title=title or None, title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
     cells = [[plain(cell) for cell in row] for row in rows]
     held = [[column, *(row[place] for row in cells)] for place, column in enumerate(columns)]
-    natural = [max(1, *(cell_len(line) for text in texts for line in text.split("\n"))) for texts in held]
-    words = [max((cell_len(word) for text in texts for word in text.split()), default=0) for texts in held]
-    room = console.width - GAP_WIDTH * (len(columns) - 1)
-    for column, width in zip(columns, fitted(natural, words, room), strict=True):
-        table.add_column(column, overflow="fold", width=width)
+    widths = fitted([_measured(texts) for texts in held], console.width - GAP_WIDTH * (len(columns) - 1))
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(broken(column, width), overflow="fold", width=width)
     for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(broken(cell, width)) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
 
 
-def fitted(natural: Sequence[int], words: Sequence[int], room: int) -> list[int]:
-    """How wide columns are within `room`, of what they would need and of their longest words: the widest gives way."""
-    widths = [min(width, max(1, room)) for width in natural]
-    whole = [min(width, max(KEPT_WIDTH, min(word, WORD_WIDTH))) for width, word in zip(widths, words, strict=True)]
-    for least in (whole, [1] * len(widths)):
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Columns of a terminal: for the longest line that stands in a column of a table, its longest word, and the longest
+    part of a word."""
+
+    line: int
+    word: int
+    part: int
+
+
+def fitted(needs: Sequence[Need], room: int) -> list[int]:
+    """How wide columns are within `room`: the widest gives way first."""
+    widths = [min(need.line, max(1, room)) for need in needs]
+    words = [min(width, need.word, WORD_WIDTH) for width, need in zip(widths, needs, strict=True)]
+    parts = [min(width, need.part, WORD_WIDTH) for width, need in zip(widths, needs, strict=True)]
+    kept = [max(word, min(width, KEPT_WIDTH)) for width, word in zip(widths, words, strict=True)]
+    for least in (kept, words, parts, [1] * len(widths)):
         while sum(widths) > room and (able := [at for at, width in enumerate(widths) if width > least[at]]):
             widths[max(able, key=widths.__getitem__)] -= 1
     return widths
+
+
+def broken(text: str, width: int) -> str:
+    """In lines of `width`, where its words and their parts allow that: between words, else after a part."""
+    return "\n".join(line for paragraph in text.split("\n") for line in _lines(paragraph, width))
+
+
+def _measured(texts: Sequence[str]) -> Need:
+    from rich.cells import cell_len
+
+    lines = [line for text in texts for line in text.split("\n")]
+    words = [word for line in lines for word in line.split()]
+    parts = [part for word in words for part in _PARTS.split(word)]
+    return Need(*(max((1, *map(cell_len, found))) for found in (lines, words, parts)))
+
+
+def _lines(text: str, width: int) -> list[str]:
+    from rich.cells import cell_len
+
+    lines = [""]
+    for word in text.split(" "):
+        apart = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(apart) <= width:
+            lines[-1] = apart
+            continue
+        lines += [""] if lines[-1] else []
+        for part in [word] if cell_len(word) <= width else _PARTS.split(word):
+            if lines[-1] and cell_len(lines[-1] + part) > width:
+                lines.append("")
+            lines[-1] += part
+    return lines
 
 
 def progress(*, in_bytes: bool = False) -> Progress:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import Program, Verb
-from gateway.terminal.tables import KEPT_WIDTH, WORD_WIDTH, counted, fitted, plain, print_json, print_table
+from gateway.terminal.tables import WORD_WIDTH, Need, broken, counted, fitted, plain, print_json, print_table
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202e"
 
@@ -41,24 +41,43 @@ def test_neither_do_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "\x1b" not in said
 
 
-columns = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=9)
+sizes = st.tuples(*[st.integers(1, 300)] * 3).map(sorted).map(lambda found: Need(*reversed(found)))
 
 
-@given(columns, st.integers(9, 300))
-def test_columns_fit_and_break_no_word_that_need_not_be_broken(wanted, room) -> None:
-    natural, words = [max(pair) for pair in wanted], [min(pair) for pair in wanted]
-    widths = fitted(natural, words, room)
+@given(st.lists(sizes, min_size=1, max_size=9), st.integers(9, 300))
+def test_columns_fit_and_break_no_word_that_need_not_be_broken(needs, room) -> None:
+    widths = fitted(needs, room)
     assert sum(widths) <= room
-    assert all(0 < width <= most for width, most in zip(widths, natural, strict=True))
-    if sum(natural) <= room:
-        assert widths == natural
-    kept = [min(n, max(KEPT_WIDTH, min(word, WORD_WIDTH))) for n, word in zip(natural, words, strict=True)]
-    if sum(kept) <= room:
-        assert all(width >= least for width, least in zip(widths, kept, strict=True))
+    assert all(0 < width <= need.line for width, need in zip(widths, needs, strict=True))
+    if sum(need.line for need in needs) <= room:
+        assert widths == [need.line for need in needs]
+    for least in ([min(need.word, WORD_WIDTH) for need in needs], [min(need.part, WORD_WIDTH) for need in needs]):
+        if sum(least) <= room:
+            assert all(width >= low for width, low in zip(widths, least, strict=True))
 
 
 def test_an_action_stays_whole_beside_details_of_any_length() -> None:
-    assert fitted([3, 16, 6, 18, 160], [3, 10, 6, 18, 64], 80 - 4 * 3) == [3, 16, 6, 18, 25]
+    needs = [Need(3, 3, 3), Need(16, 10, 5), Need(6, 6, 6), Need(18, 18, 18), Need(160, 64, 64)]
+    assert fitted(needs, 80 - 4 * 3) == [3, 16, 6, 18, 25]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "said"),
+    [
+        ("3 of 40 runs failed", 12, "3 of 40 runs\nfailed"),
+        ("nvidia-jetson-gpu", 14, "nvidia-jetson-\ngpu"),
+        ("runs acme/meter-reader/2", 13, "runs\nacme/meter-\nreader/2"),
+        ("a\nb  c", 9, "a\nb  c"),
+        ("unbreakable", 4, "unbreakable"),
+    ],
+)
+def test_words_are_broken_after_their_parts(text, width, said) -> None:
+    assert broken(text, width) == said
+
+
+@given(st.text(), st.integers(1, 30))
+def test_what_is_broken_is_all_there(text, width) -> None:
+    assert broken(text, width).replace("\n", "").replace(" ", "") == text.replace("\n", "").replace(" ", "")
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 entries"), (1, "1 entry"), (2, "2 entries")])
