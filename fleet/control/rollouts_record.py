@@ -120,10 +120,10 @@ def add(
 
 
 def _stored_as(known: StoredRollout, state: State, events: Iterable[Event], *, settled: bool) -> str:
-    """As lists show it. What an operator ends is `RETURNING` until the scheduler has told the devices."""
+    """As lists show it. What ends is `RETURNING` until the scheduler has told all devices."""
     if state.status is not Status.ABORTED or settled:
         return state.status.value
-    ended = any(isinstance(event, (Aborted, RollbackRequested)) for event in events)
+    ended = any(isinstance(event, (Aborted, RollbackRequested, Decided)) for event in events)
     return RETURNING if ended else known.state
 
 

@@ -116,8 +116,7 @@ class Scheduler:
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")
         others = [other.id for other in live if other.slot == rollout.slot]
-        rolling = self._rolling
-        return Turn(rolling.database, rolling.states, self._fence, others, self._zones, rolling.hints, now)
+        return Turn(self._rolling, self._fence, others, self._zones, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Those that end come first: what they give back is free for the others. Then the oldest."""

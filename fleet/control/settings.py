@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet.rollouts.decisions import PART_LOW
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import check_above_zero
 
@@ -58,11 +59,15 @@ class SchedulerSettings:
     turn_s: float = 2.0  # how often rollouts are looked at
     revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
     devices_per_turn: int = 1_000  # whose membership is asked for at a time; all come round
+    decisions_per_turn: int = 1_000  # of one rollout that are carried out; the rest follows in the next turns, at once
     zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         check_above_zero(self, "scheduler", "turn_s", "revocations_every_s", "devices_per_turn")
+        if self.decisions_per_turn < PART_LOW:
+            problem = f"must be {PART_LOW} or more, not {self.decisions_per_turn}"
+            raise ConfigurationError(problem, table="scheduler", key="decisions_per_turn")
 
 
 @dataclass(frozen=True, slots=True)

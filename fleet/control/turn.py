@@ -9,17 +9,18 @@ from datetime import datetime
 from fleet.audit import Deed
 from fleet.control.catalogue import usable
 from fleet.control.claims import carry_out, claimed
-from fleet.control.hints import Hints
 from fleet.control.membership import awaited, changes, taken_away
-from fleet.control.rollouts_record import RETURNING, Known, States, add, facts_after
+from fleet.control.rollouts import Rollouts
+from fleet.control.rollouts_record import RETURNING, Known, add, facts_after
 from fleet.database import audit, desired, leader
 from fleet.database.devices import Device
-from fleet.database.engine import Connection, Database
+from fleet.database.engine import Connection
 from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import ClockSetBack, Decided, Event, Paused
 from fleet.rollouts.fold import fold, set_back
-from fleet.rollouts.state import Status
+from fleet.rollouts.spec import Spec
+from fleet.rollouts.state import State, Status
 
 ACTOR = "the scheduler"
 """Who decided, in facts and in the audit log."""
@@ -36,38 +37,39 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What the leader looks at rollouts with. `live`: the rollouts of one slot in which something may be to be done;
-    `zones`: time zone by site; `fence`: of its office; `hints`: who is worth waking."""
+    `zones`: time zone by site; `fence`: of its office."""
 
-    database: Database
-    states: States
+    rolling: Rollouts
     fence: int
     live: Sequence[str]
     zones: Mapping[str, str]
-    hints: Hints
     now: datetime
 
     def look(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> Known:
         """Take in what changed about `devices`; decide, where all devices were looked at since this replica leads
-        (`complete`): a share of a part of the fleet would be wrong. Raises FencedError, AwayError, AbsentError."""
-        settings = self.database.settings
-        with self.database.read() as connection:  # most of the work, while nobody waits for it
-            known = self.states.read(connection, rollout, settings)
-            self.states.keep(known)
+        (`complete`): a share of a part of the fleet would be wrong. Of many decisions some are recorded and carried
+        out, and the next turn is due at once. Raises FencedError, AwayError, AbsentError."""
+        database, states, settings = self.rolling.database, self.rolling.states, self.rolling.database.settings
+        with database.read() as connection:  # most of the work, while nobody waits for it
+            known = states.read(connection, rollout, settings)
+            states.keep(known)
             plan = self._plan(connection, known, devices, complete=complete)
         if not (plan.events or plan.decisions or known.stored.state == RETURNING):
             return known
-        with self.database.write() as connection:
+        with database.write() as connection:
             leader.guard(connection, self.fence)
-            known = self.states.read(connection, rollout, settings, lock=True)
+            known = states.read(connection, rollout, settings, lock=True)
             plan = self._plan(connection, known, devices, complete=complete)
             known = self._act(connection, known, plan)
-        self.states.keep(known)
-        self.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
+        states.keep(known)
+        self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
+        if self._is_part(plan):
+            self.rolling.due.set()
         return known
 
     def _plan(self, connection: Connection, known: Known, devices: Sequence[Device], *, complete: bool) -> Plan:
         if known.state.status is Status.ABORTED:  # whoever joined or left: what was offered is taken back
-            return Plan((), decide(known.spec, known.state, self.now))
+            return Plan((), self._decided(known.spec, known.state))
         others = [other for other in self.live if other != known.stored.id]
         taken = claimed(connection, known.spec, others)
         looked_at = {device.id for device in devices}
@@ -80,21 +82,28 @@ class Turn:
         if not complete:
             return Plan(events, ())
         state = fold(known.spec, facts_after(known.state, events, self.now), known.state)
-        decisions = decide(known.spec, state, self.now)
+        decisions = self._decided(known.spec, state)
         if Finish() in decisions and self._awaited(connection, replace(known, state=state), others):
             return Plan(events, ())  # not recorded, the answer is the same until they come or their rollout is over
         return Plan(events, decisions)
+
+    def _decided(self, spec: Spec, state: State) -> Sequence[Decision]:
+        return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)
+
+    def _is_part(self, plan: Plan) -> bool:
+        """Whether there may be more to decide."""
+        return len(plan.decisions) >= self.rolling.settings.decisions_per_turn
 
     def _awaited(self, connection: Connection, known: Known, others: Sequence[str]) -> bool:
         """Whether it would end without devices that older rollouts have for now; older, so that no two wait for each
         other."""
         held = desired.held(connection, known.spec.slot, [other for other in others if other < known.stored.id])
-        return awaited(connection, self.database.settings, known, held, self.zones)
+        return awaited(connection, self.rolling.database.settings, known, held, self.zones)
 
     def _act(self, connection: Connection, known: Known, plan: Plan) -> Known:
-        settings = self.database.settings
+        settings = self.rolling.database.settings
         events = [*plan.events, *map(Decided, plan.decisions)]
-        known = add(connection, known, events, self.now, settings, settled=True)
+        known = add(connection, known, events, self.now, settings, settled=not self._is_part(plan))
         kept = carry_out(connection, known, plan.decisions, self.now, settings)
         for deed in _deeds(known, plan, kept):
             audit.append(connection, deed, self.now)

@@ -13,20 +13,17 @@ from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer,
 from fleet.rollouts.fold import apply
 from fleet.rollouts.judge import common_reasons, excess
 from fleet.rollouts.schedule import may_offer
-from fleet.rollouts.spec import Rollback, Spec
+from fleet.rollouts.spec import Rollback, Spec, wave_name
 from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State, Status
 from fleet.rollouts.survey import Survey
 
 STEPS_LIMIT = 10
 """Most answers at one time, beside one for each wave: silence, a halt, offers, retries, the end. More is a defect."""
 
-OFFERS_LIMIT = 10_000
-"""Most devices that are offered the release at one time, so that one answer is recorded in a moment, whatever the size
-of a wave; the next time goes on."""
 
-
-def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
-    """All that is to be done at `now`, in order. Once recorded, the same question at the same time answers ().
+def decide(spec: Spec, state: State, now: datetime, limit: int | None = None) -> tuple[Decision, ...]:
+    """What is to be done at `now`, in order; at most the first `limit`, so that recording it takes a moment, whatever
+    the size of a wave. Once that is recorded, the same question at the same time answers the rest, and at last ().
 
     `state` is what `fold` made of the rollout's facts; record the answer in the transaction that read them, each
     decision as a `Decided` with the time `now`, no other fact between them.
@@ -37,6 +34,8 @@ def decide(spec: Spec, state: State, now: datetime) -> tuple[Decision, ...]:
         if not step:
             return tuple(found)
         found += step
+        if limit is not None and len(found) >= limit:
+            return tuple(found[:limit])
         state = apply(spec, state, step, now)
     raise RuntimeError(f"decisions of {spec.name} have no effect, the last: {step[0]!r:.200}; this is a defect")
 
@@ -58,7 +57,7 @@ def _run(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
     return (
         _halt(spec, state, survey)
         or _offers(spec, state, survey, now)
-        or _retries(spec, state, survey, now)
+        or _retries(spec, survey, now)
         or _advance(spec, state, survey, now)
     )
 
@@ -125,7 +124,7 @@ def _open(spec: Spec, state: State, wave: int) -> Sequence[Decision]:
 
 def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
     committed = sum(member.state is DeviceState.COMMITTED for member in survey.wave)
-    reason = f"wave {state.wave} is over, and {committed} of its {len(survey.wave)} devices committed"
+    reason = f"{wave_name(state.wave)} is over, and {committed} of its {len(survey.wave)} devices committed"
     evidence = {
         "wave": state.wave,
         "committed": committed,
@@ -137,19 +136,13 @@ def _unsuccessful(spec: Spec, state: State, survey: Survey) -> Pause:
 
 
 def _offers(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Offer]:
-    chosen = _allowed(spec, survey.next_devices(), now)[: _room(survey, now)]
+    chosen = _allowed(spec, survey.next_devices(), now)
     return tuple(Offer(member.device, state.wave, member.attempt + 1) for member in chosen)
 
 
-def _retries(spec: Spec, state: State, survey: Survey, now: datetime) -> Sequence[Retry]:
+def _retries(spec: Spec, survey: Survey, now: datetime) -> Sequence[Retry]:
     due = [m for m in survey.taken if survey.may_retry(m) and now - m.verdict_at >= _back_off(spec, m)]
-    chosen = _allowed(spec, due, now)[: _room(survey, now)]
-    return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in chosen)
-
-
-def _room(survey: Survey, now: datetime) -> int:
-    """How many more offers this time takes."""
-    return max(0, OFFERS_LIMIT - sum(member.offered_at == now for member in survey.taken))
+    return tuple(Retry(member.device, member.wave, member.attempt + 1) for member in _allowed(spec, due, now))
 
 
 def _back_off(spec: Spec, member: Member) -> timedelta:

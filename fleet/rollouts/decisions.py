@@ -74,4 +74,7 @@ class Abort:
     evidence: Evidence = field(default_factory=dict)
 
 
+PART_LOW = 100
+"""Fewest decisions of one answer that are recorded while the rest of it is left to another time."""
+
 Decision = OpenWave | Offer | Retry | MarkSilent | Pause | RollBack | Finish | Abort

@@ -30,7 +30,7 @@ from fleet.rollouts.facts import (
     WaveApproved,
 )
 from fleet.rollouts.roster import Changes
-from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec import Spec, wave_name
 from fleet.rollouts.spec_form import spec_digest
 from fleet.rollouts.state import (
     ENDED,
@@ -109,8 +109,8 @@ def _approval_refusal(spec: Spec, state: State, wave: int) -> str:
     if state.status in ENDED:
         return f"the rollout is {state.status.value}"
     if not (spec.first_wave <= wave <= spec.last_wave and spec.needs_approval(wave)):
-        return f"wave {wave} needs no approval"
-    return f"wave {wave} was approved already" if wave in state.approved_waves else ""
+        return f"{wave_name(wave)} needs no approval"
+    return f"{wave_name(wave)} was approved already" if wave in state.approved_waves else ""
 
 
 class _Folding:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import Decision
+from fleet.rollouts.decisions import PART_LOW, Decision, Pause
 from fleet.rollouts.facts import Decided, Fact
 from fleet.rollouts.fold import fold
-from fleet.rollouts.spec import Spec
+from fleet.rollouts.spec import CANARY, Spec, wave_name
 from fleet.rollouts.state import State
 
 
@@ -64,9 +64,17 @@ def _answer_of(fact: Fact) -> object:
 
 
 def _difference(spec: Spec, state: State, answer: list[Fact]) -> Difference | None:
-    decided = decide(spec, state, answer[0].at)
-    recorded = [fact.event.decision for fact in answer if isinstance(fact.event, Decided)]
+    """A part of an answer follows, too, unless it is too small for one; what comes next has to go on with the rest."""
+    recorded = [_as_worded_now(fact.event.decision) for fact in answer if isinstance(fact.event, Decided)]
+    decided = decide(spec, state, answer[0].at, len(recorded) + 1)
     for place, (one, other) in enumerate(zip_longest(recorded, decided)):
-        if one != other:
+        if one != other and (one is not None or place < PART_LOW):
             return Difference(answer[min(place, len(answer) - 1)].seq, one, other)
     return None
+
+
+def _as_worded_now(decision: Decision) -> Decision:
+    """Earlier programs called the canary by its number."""
+    if not isinstance(decision, Pause):
+        return decision
+    return replace(decision, reason=decision.reason.replace(f"wave {CANARY} is", f"{wave_name(CANARY)} is"))

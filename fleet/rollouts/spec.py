@@ -12,6 +12,11 @@ CANARY = 0
 """Number of the canary wave; the waves of the specification count from 1."""
 
 
+def wave_name(wave: int) -> str:
+    """For people."""
+    return "the canary" if wave == CANARY else f"wave {wave}"
+
+
 class Rollback(enum.Enum):
     """What follows a halt: an operator decides, or all devices go back to their previous release by themselves."""
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from fleet.rollouts.canary import canaries
 from fleet.rollouts.judge import Tally, passed_at
-from fleet.rollouts.spec import CANARY, Spec
+from fleet.rollouts.spec import CANARY, Spec, wave_name
 from fleet.rollouts.state import GAVE_UP, IN_FLIGHT, DeviceState, Member, State
 from fleet.rollouts.waves import next_in_line, places
 
@@ -45,7 +45,7 @@ class Survey:
     def tallies(self) -> Mapping[str, Tally]:
         """Verdicts of all devices, of the newest wave, and of each set of accelerators: what breaks one kind of
         hardware must not hide among the others. What an operator saw before resuming is left out."""
-        groups: dict[str, list[Member]] = {"all devices": self.taken, f"wave {self._state.wave}": self.wave}
+        groups: dict[str, list[Member]] = {"all devices": self.taken, wave_name(self._state.wave): self.wave}
         for stratum, members in sorted(_strata(self.taken).items()):
             groups[f"accelerators {stratum}"] = members
         return {name: self._tally(members) for name, members in groups.items()}

@@ -18,10 +18,11 @@ from pathlib import Path
 from sqlalchemy import event
 
 from fleet.control.settings import SchedulerSettings
-from fleet.database import migrate
+from fleet.database import migrate, rollouts
 from fleet.database.engine import Database, open_database
 from fleet.database.place import Place, read_place
 from fleet.rollouts.facts import Aborted
+from fleet.rollouts.state import Status
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.postgres import Cluster
 from tests.simulators.rolled_fleet import RolledFleet
@@ -71,8 +72,9 @@ def run(place: Place, folder: Path, count: int) -> None:
 def measure(fleet: RolledFleet, longest: Longest) -> None:
     """A rollout to its end, and one that is aborted."""
     rollout = fleet.start()
-    with timed("first turn: all join, 10 % are offered it", longest):
+    with timed("first turns: all join, 10 % are offered it", longest):
         fleet.turn()
+        fleet.turn(1)
     with timed("a turn in which nothing happens", longest):
         fleet.turn(1)
     fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
@@ -88,15 +90,22 @@ def measure(fleet: RolledFleet, longest: Longest) -> None:
     again = fleet.start(waves=[{"percent": 100}])
     turns(fleet, lambda: not waiting(fleet, again))
     fleet.say(again, Aborted("the bench"))
-    with timed("all offers are withdrawn", longest):
-        fleet.turn(1)
+    with timed("turns: all offers are withdrawn", longest):
+        turns(fleet, lambda: told(fleet, again))
 
 
 def waiting(fleet: RolledFleet, rollout: str) -> bool:
     """Whether somebody has no offer yet."""
     with fleet.database.read() as connection:
         known = fleet.rolling.states.read(connection, rollout, fleet.database.settings)
+    fleet.rolling.states.keep(known)
     return not known.state.members or any(member.waiting for member in known.state.members.values())
+
+
+def told(fleet: RolledFleet, rollout: str) -> bool:
+    """Whether all devices of an aborted rollout were."""
+    with fleet.database.read() as connection:
+        return rollouts.get(connection, rollout).state == Status.ABORTED.value
 
 
 def turns(fleet: RolledFleet, over: Callable[[], bool]) -> None:

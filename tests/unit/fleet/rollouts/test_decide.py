@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.rollouts.decide import OFFERS_LIMIT
+from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import Aborted, Joined, Left, Paused, Reported, Resumed, RollbackRequested, WaveApproved
+from fleet.rollouts.facts import Aborted, Decided, Joined, Left, Paused, Resumed, RollbackRequested, WaveApproved
 from fleet.rollouts.state import Status, device_counts
-from tests.simulators.rollouts import DIGEST, OTHER, Record, offered, spec_of
+from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
 KINDS = ("hailo-8", "coral-usb", "cpu")
 ALL_AT_ONCE = [{"percent": 100}]
@@ -162,7 +162,7 @@ def test_every_kind_of_canary_has_to_pass():
     (pause,) = record.tick()
     assert isinstance(pause, Pause)
     assert not pause.halt
-    assert pause.reason == "wave 0 is over, and 2 of its 3 devices committed: too few"
+    assert pause.reason == "the canary is over, and 2 of its 3 devices committed: too few"
     record.add(Resumed("ann"))
     assert waves_opened(record.tick()) == [1, 2], "the canaries are the tenth of the first wave"
 
@@ -316,17 +316,21 @@ def test_who_is_not_in_its_window_keeps_its_place_in_the_wave():
     assert offered(record.tick()) == [member.device for member in line if member.zone == "UTC"]
 
 
-def test_a_wave_larger_than_one_answer_takes_several():
-    spec = spec_of(
-        waves=[{"percent": 100}],
-        retries={"limit": 1, "backoff_s": 1},
-        abort={"min_sample": 10**6, "max_failed_percent": 100},
-    )
-    record = Record(spec).start(OFFERS_LIMIT + 3)
-    first = offered(record.tick())
-    assert (len(first), record.tick()) == (OFFERS_LIMIT, ())
-    others = offered(record.tick(1))
-    assert len(others) == 3
-    assert set(first).isdisjoint(others)
-    record.add(*(Reported(device, "failed", DIGEST) for device in (*first, *others)))
-    assert [len(offered(record.tick(1))) for _ in range(3)] == [OFFERS_LIMIT, 3, 0]
+def test_an_answer_that_is_asked_for_in_parts_is_the_same_answer():
+    record = started(30, waves=ALL_AT_ONCE, retries={"limit": 1, "backoff_s": 1})
+    all_of_it = decide(record.spec, record.state, record.now)
+    parts = []
+    while part := decide(record.spec, record.state, record.now, 8):
+        parts.append(part)
+        record.add(*map(Decided, part))
+    assert [len(part) for part in parts] == [8, 8, 8, 7]
+    assert tuple(decision for part in parts for decision in part) == all_of_it
+
+
+def test_between_two_parts_of_an_answer_an_operator_may_stop_it():
+    record = started(30, waves=ALL_AT_ONCE)
+    part = decide(record.spec, record.state, record.now, 8)
+    record.add(*map(Decided, part), Paused("ann"))
+    assert record.tick(1) == ()
+    record.add(Aborted("ann"))
+    assert {decision.device for decision in record.tick(1)} == {*offered(part)}  # type: ignore[union-attr]

@@ -6,6 +6,7 @@ Each rule is one batch of facts as the controller would record them; after it th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 
 from hypothesis import HealthCheck, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.decisions import PART_LOW, Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import (
     Aborted,
     Decided,
@@ -75,18 +76,29 @@ class RolloutMachine(RuleBasedStateMachine):
 
     # ---- the scheduler
 
-    @rule()
-    def tick(self) -> None:
-        """Decide and record; what was decided is held against the state it was decided on, decision by decision."""
-        before = self.record.state
-        decisions = decide(self.record.spec, before, self.record.now)
-        for decision in decisions:
-            self.hold(decision)
-            self.record.add(Decided(decision))
-        assert self.record.state.ignored == before.ignored, "a decision had no effect"
-        if any(isinstance(decision, Offer) for decision in decisions):
-            self.hold_share()
+    @rule(part=st.sampled_from([1000, PART_LOW]))
+    def tick(self, part: int = PART_LOW) -> None:
+        """Decide and record, part by part, until there is nothing left."""
+        whole = decide(self.record.spec, self.record.state, self.record.now)
+        assert [*self.parts(part)] == [*whole]
         assert decide(self.record.spec, self.record.state, self.record.now) == ()
+
+    @rule()
+    def tick_of_a_leader_that_dies(self) -> None:
+        """Only the first part is recorded."""
+        next(self.parts(PART_LOW), None)
+
+    def parts(self, part: int) -> Iterator[Decision]:
+        """What is decided is held against the state it is decided on, decision by decision."""
+        while decisions := decide(self.record.spec, self.record.state, self.record.now, part):
+            before = self.record.state
+            for decision in decisions:
+                self.hold(decision)
+                self.record.add(Decided(decision))
+            assert self.record.state.ignored == before.ignored, "a decision had no effect"
+            if any(isinstance(decision, Offer) for decision in decisions):
+                self.hold_share()
+            yield from decisions
 
     def hold(self, decision: Decision) -> None:
         state = self.record.state

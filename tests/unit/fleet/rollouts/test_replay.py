@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.rollouts.decisions import Finish, MarkSilent, Offer, OpenWave
+from fleet.rollouts.decide import decide
+from fleet.rollouts.decisions import PART_LOW, Finish, MarkSilent, Offer, OpenWave
 from fleet.rollouts.facts import Decided, Fact
 from fleet.rollouts.replay import Difference, replay
 from tests.simulators.rollouts import Record, offered, spec_of
@@ -92,3 +93,47 @@ def test_a_report_that_was_slipped_in_later_is_found():
 def test_another_specification_does_not_lead_to_the_same_decisions():
     record = told()
     assert replay(spec_of(waves=[{"percent": 100}]), record.facts).difference is not None
+
+
+def begun(part: int) -> Record:
+    """A wave of which only the first part is recorded."""
+    record = Record(spec_of(waves=[{"percent": 100}])).start(3 * PART_LOW)
+    record.add(*map(Decided, decide(record.spec, record.state, record.now, part)))
+    return record
+
+
+def test_a_part_of_an_answer_follows_and_what_comes_next_goes_on_with_it():
+    record = begun(PART_LOW)
+    assert replay(record.spec, record.facts).difference is None
+    record.report(offered([fact.event.decision for fact in record.facts[-3:]])[0], "committed")
+    assert len(record.tick(2)) == 2 * PART_LOW + 1
+    found = replay(record.spec, record.facts)
+    assert (found.difference, found.decisions) == (None, 3 * PART_LOW + 1)
+
+
+def test_who_does_not_go_on_with_the_rest_is_found():
+    record = begun(PART_LOW)
+    whole = decide(record.spec, record.state, record.now)
+    record.now += timedelta(seconds=1)
+    record.add(*map(Decided, whole[1:]))
+    assert replay(record.spec, record.facts).difference == Difference(len(record.facts) - len(whole) + 2, *whole[1::-1])
+
+
+def test_too_small_a_part_is_an_answer_that_was_cut_off():
+    record = begun(PART_LOW - 1)
+    found = replay(record.spec, record.facts).difference
+    assert found is not None
+    assert (found.seq, found.recorded) == (record.facts[-1].seq, None)
+
+
+def test_what_called_the_canary_by_its_number_still_follows():
+    """A pause as it was recorded before."""
+    record = Record(spec_of(canary={"per_accelerator": 2, "soak_s": 0})).start(30)
+    for device in offered(record.tick()):
+        record.report(device, "failed")
+    record.tick(1)
+    fact = record.facts[-1]
+    for words, follows in (("wave 0 is over", True), ("wave 1 is over", False)):
+        pause = replace(fact.event.decision, reason=f"{words}, and 0 of its 2 devices committed: too few")
+        record.facts[-1] = replace(fact, event=Decided(pause))
+        assert (replay(record.spec, record.facts).difference is None) is follows
