@@ -1,10 +1,11 @@
-"""How often somebody may ask: token buckets in a table that cannot grow without end."""
+"""How often somebody may ask, and how much at once: token buckets in a table that cannot grow without end."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from fleet.problems import STATUSES, ProblemError
@@ -15,6 +16,8 @@ from fleet.serving.settings import RateSettings
 from gateway.domain.errors import RequestError
 
 NS = 1_000_000_000
+AGAIN_S = 1.0
+"""Told to who has too many requests in progress."""
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
@@ -55,6 +58,16 @@ class Buckets:
             self._levels.popitem(last=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Devices, or addresses. `inside`: how many requests of each are in progress."""
+
+    name: str
+    buckets: Buckets
+    at_once: int
+    inside: Counter[str] = field(default_factory=Counter)
+
+
 class Rates:
     """ASGI: a device counts by its name, wherever it calls from; who has no certificate by address."""
 
@@ -66,21 +79,34 @@ class Rates:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._app, self._settings, self._counts, self._now_ns = app, settings, counts, now_ns
-        self._devices = Buckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
-        self._addresses = Buckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
+        devices = Buckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
+        addresses = Buckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
+        self._devices = _Kind("device", devices, settings.device_at_once)
+        self._addresses = _Kind("address", addresses, settings.address_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ProblemError 429; RequestError UNAUTHENTICATED for a certificate that does not hold."""
-        peer = peer_of(scope)
-        kind, buckets, key = self._bucket(peer)
-        wait_s = buckets.take(key, self._now_ns())
+        kind, key = self._counted_as(peer_of(scope))
+        wait_s = kind.buckets.take(key, self._now_ns())
         if wait_s:
-            self._counts[f"rate_limited_{kind}"] += 1
-            problem = f"{key or 'whoever uses the UNIX socket'} asks too often; ask again in {wait_s:.1f} s"
-            raise ProblemError(429, problem, retry_after_s=wait_s)
+            raise self._refusal(kind, f"{_named(key)} asks too often; ask again in {wait_s:.1f} s", wait_s)
+        if kind.inside[key] >= kind.at_once:
+            problem = f"{kind.at_once} requests of {_named(key)} are in progress; let one of them end first"
+            raise self._refusal(kind, problem, AGAIN_S)
 
         def fine() -> None:
-            buckets.fine(key, self._now_ns(), self._settings.refusal_cost)
+            kind.buckets.fine(key, self._now_ns(), self._settings.refusal_cost)
+
+        kind.inside[key] += 1
+        try:
+            await self._fined(fine, scope, receive, send)
+        finally:
+            kind.inside[key] -= 1
+            if not kind.inside[key]:
+                del kind.inside[key]
+
+    async def _fined(self, fine: Callable[[], None], scope: Scope, receive: Receive, send: Send) -> None:
+        """Where the answer refuses."""
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in _REFUSALS:
@@ -88,15 +114,23 @@ class Rates:
             await send(message)
 
         try:
-            if peer.refusal:
-                raise peer.refusal
+            if refusal := peer_of(scope).refusal:
+                raise refusal
             await self._app(scope, receive, watched)
         except RequestError as error:
             if STATUSES[error.fault] in _REFUSALS:
                 fine()
             raise
 
-    def _bucket(self, peer: Peer) -> tuple[str, Buckets, str]:
+    def _refusal(self, kind: _Kind, problem: str, wait_s: float) -> ProblemError:
+        self._counts[f"rate_limited_{kind.name}"] += 1
+        return ProblemError(429, problem, retry_after_s=wait_s)
+
+    def _counted_as(self, peer: Peer) -> tuple[_Kind, str]:
         if peer.device:
-            return "device", self._devices, peer.device
-        return "address", self._addresses, address_group(peer.address)
+            return self._devices, peer.device
+        return self._addresses, address_group(peer.address)
+
+
+def _named(key: str) -> str:
+    return key or "whoever uses the UNIX socket"

@@ -42,18 +42,22 @@ class ProxySettings:
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """`[serve.rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come."""
+    """`[serve.rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come. And how
+    many may be in progress: who drags his out takes no more of `max_requests`."""
 
     device_per_s: float = 5.0  # of one device, known by its certificate
     device_burst: float = 60.0  # a first fetch asks for a few dozen files in a row
     address_per_s: float = 20.0  # of one address (IPv6: one /64) without a certificate: enrolment, operators
     address_burst: float = 200.0  # likewise
+    device_at_once: int = 16  # requests of one device that are in progress
+    address_at_once: int = 128  # likewise of one address
     refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
     tracked_limit: int = 100_000  # devices and addresses remembered, each; the longest silent are forgotten first
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         check_above_zero(self, "serve.rates", "device_burst", "address_burst", "tracked_limit")
+        check_above_zero(self, "serve.rates", "device_at_once", "address_at_once")
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,28 @@ async def test_who_asks_too_often_is_told_when_to_come_back(tmp_path) -> None:
         assert controller.counts == {"rate_limited_device": 2, "rate_limited_address": 1}
 
 
+async def test_who_drags_his_requests_out_leaves_room_for_others(tmp_path) -> None:
+    """Bodies that do not come, or files that are taken a little at a time: one address could have all places."""
+    settings = ServingSettings(max_requests=4, rates=RateSettings(address_at_once=2))
+    begun = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc"
+    async with controlling(tmp_path, settings=settings) as controller:
+        peers = [await asyncio.open_connection("127.0.0.1", controller.port) for _ in range(6)]
+        for _, writer in peers:
+            writer.write(begun)
+        refused = [await said(reader) for reader, _ in peers[2:]]
+        assert {status for status, _ in refused} == {429}
+        assert "2 requests of 127.0.0.1 are in progress" in str(refused[0][1]["detail"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", controller.port, local_addr=("127.0.0.2", 0))
+        writer.write(ASK)
+        assert (await said(reader))[0] == 200
+        peers[0][1].write(b"de")  # one of them ends
+        assert (await said(peers[0][0]))[0] == 200
+        peers[0][1].write(ASK)
+        assert (await said(peers[0][0]))[0] == 200
+        for _, one in (*peers, (reader, writer)):
+            await hang_up(one)
+
+
 async def test_who_guesses_is_soon_slow(tmp_path) -> None:
     rates = RateSettings(address_per_s=0.001, address_burst=10, refusal_cost=5)
     async with (
