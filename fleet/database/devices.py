@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +20,8 @@ from fleet.database.tables import device_running, device_seen, device_tags, devi
 TAGS_LIMIT = 64
 ACCELERATORS_LIMIT = 64
 SLOTS_LIMIT = 64
+CLOCKS_APART = timedelta(hours=1)
+"""Replicas' clocks are less: what was seen so much later was seen by a clock that was ahead."""
 
 
 class State(enum.StrEnum):
@@ -178,7 +180,7 @@ def report_health(connection: Connection, device: str, health: str, details: Jso
 
 def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
     """Write when devices were last seen (`fleet.database.seen` says which). Unknown ones are passed over, and no time
-    goes back."""
+    goes back, unless so far that a clock was ahead: until it came round, nobody would hear that one is silent."""
     add = adding(connection, device_seen)
     known = sa.select(devices.c.id, sa.bindparam("at", type_=device_seen.c.seen.type)).where(
         devices.c.id == sa.bindparam("known", type_=devices.c.id.type)
@@ -186,7 +188,7 @@ def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
     later = add.from_select(["device", "seen"], known).on_conflict_do_update(
         index_elements=[device_seen.c.device],
         set_={"seen": add.excluded.seen},
-        where=device_seen.c.seen < add.excluded.seen,
+        where=sa.or_(device_seen.c.seen < add.excluded.seen, _ahead_of(add.excluded.seen)),
     )
     if seen:  # in one order everywhere: two replicas that write the same devices do not wait for each other in a ring
         connection.execute(later, [{"known": device, "at": at} for device, at in sorted(seen.items())])
@@ -230,6 +232,12 @@ def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
 
 
 _SUMMARY = [column for column in devices.c if column.name != "inventory"]
+
+
+def _ahead_of(seen: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    plain = sa.BigInteger()
+    apart_us = CLOCKS_APART // timedelta(microseconds=1)
+    return sa.type_coerce(device_seen.c.seen, plain) - sa.type_coerce(seen, plain) > apart_us
 
 
 def _new(device: str, state: State, serial: str, now: datetime) -> dict[str, Any]:

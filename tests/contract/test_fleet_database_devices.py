@@ -161,6 +161,14 @@ def test_last_seen_never_goes_back_and_knows_only_devices(database: Database) ->
         assert devices.get(connection, "camera-2").seen is None
 
 
+def test_last_seen_by_a_clock_that_was_ahead_is_not_believed_for_ever(database: Database) -> None:
+    enrolled(database, "camera-1")
+    with database.write() as connection:
+        for seen, known in ((HOUR * 9000, HOUR * 9000), (HOUR, HOUR), (0 * HOUR, HOUR), (2 * HOUR, 2 * HOUR)):
+            devices.touch(connection, {"camera-1": NOW + seen})
+            assert devices.get(connection, "camera-1").seen == NOW + known
+
+
 # ---- certificates ---------------------------------------------------------------------------------------------------
 def test_certificates_are_found_revoked_and_forgotten(database: Database) -> None:
     enrolled(database, "camera-1")

@@ -15,7 +15,7 @@ IDLE = {
     "serve.rates": ("device_burst", "address_burst"),
     "database": ("connections", "page_limit_rows", "lease_s", "tokens_limit"),
     "database.telemetry": ("batch_limit_rows", "boots_limit"),
-    "chores": ("turn_s",),
+    "chores": ("turn_s", "clock_leap_s", "clock_ahead_d"),
 }
 
 
@@ -24,6 +24,11 @@ def test_no_bound_may_be_zero(table: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{key}: must be above 0") as refused:
         parse_config(f"[{table}]\n{key} = 0\n", "fleet.toml")
     assert str(refused.value).startswith("fleet.toml:2: ")
+
+
+def test_a_part_of_an_answer_that_no_replay_would_take_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"scheduler\.decisions_per_turn: must be 100 or more, not 99"):
+        parse_config("[scheduler]\ndecisions_per_turn = 99\n", "fleet.toml")
 
 
 @pytest.mark.parametrize(
