@@ -55,7 +55,7 @@ from gateway.domain.errors import ConfigurationError, RequestError
 
 REPOSITORY = "/repository/"
 _log = logging.getLogger(__name__)
-CERTIFICATE_EVERY_S = 3_600.0
+CERTIFICATE_EVERY_S = 60.0
 """How often is asked whether the port is to show another certificate."""
 
 

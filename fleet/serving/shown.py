@@ -19,11 +19,12 @@ PEM_LIMIT_BYTES = 1_048_576
 
 
 def own_certificate(authority: Authority, names: Sequence[str]) -> Shown:
-    """Signed by the device CA for DNS names and addresses, and again at two thirds of its life."""
+    """Signed by the device CA for DNS names and addresses, and again at two thirds of its life, or where the clock was
+    ahead when it was: nobody believes a certificate that does not hold yet."""
     pair: list[Pair] = []
 
     def shown(now: datetime) -> Pair:
-        if not pair or now >= _renewal(pair[-1][0]):
+        if not pair or not _is_young(pair[-1][0], now):
             pair[:] = [authority.issue_server(names, now)]
         return pair[-1]
 
@@ -35,6 +36,7 @@ def filed_certificate(certificate: Path, key: Path) -> Shown:
     return lambda _: (read_bounded(certificate, PEM_LIMIT_BYTES), read_bounded(key, PEM_LIMIT_BYTES))
 
 
-def _renewal(certificate_pem: bytes) -> datetime:
+def _is_young(certificate_pem: bytes, now: datetime) -> bool:
     held = x509.load_pem_x509_certificate(certificate_pem)
-    return held.not_valid_before_utc + (held.not_valid_after_utc - held.not_valid_before_utc) * RENEWAL_SHARE
+    begin, end = held.not_valid_before_utc, held.not_valid_after_utc
+    return begin <= now < begin + (end - begin) * RENEWAL_SHARE

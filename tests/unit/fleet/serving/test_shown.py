@@ -24,6 +24,14 @@ def test_its_own_is_renewed_at_two_thirds_of_its_life() -> None:
     assert shown(NOW + timedelta(days=62)) == second
 
 
+def test_what_was_signed_while_the_clock_was_ahead_is_signed_anew() -> None:
+    shown = own_certificate(new_authority(NOW), ["fleet.example"])
+    assert x509.load_pem_x509_certificate(shown(NOW + timedelta(days=400))[0]).not_valid_before_utc > NOW
+    after = shown(NOW)
+    assert x509.load_pem_x509_certificate(after[0]).not_valid_before_utc <= NOW
+    assert shown(NOW + timedelta(days=1)) == after
+
+
 def test_files_are_read_as_they_are_now(tmp_path) -> None:
     shown = filed_certificate(tmp_path / "a.pem", tmp_path / "a.key")
     with pytest.raises(ConfigurationError, match=r"a\.pem"):
