@@ -18,8 +18,8 @@ def listener_context(protocol: str) -> ssl.SSLContext:
 
 
 def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes, *, table: str, key: str) -> None:
-    """Show this certificate (leaf first) from now on; also on a context in use. ConfigurationError names `key` of
-    `table`.
+    """Show this certificate (leaf first) from now on; also on a context in use, which keeps what it has where the new
+    pair cannot be used. ConfigurationError names `key` of `table`.
 
     OpenSSL's chain loader wants a file: an anonymous one in memory, so that the key touches no disk.
     """
@@ -28,7 +28,9 @@ def load_chain(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes, 
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(key_pem.rstrip() + b"\n" + certificate_pem)
         # The empty password makes an encrypted key an error; without it OpenSSL would ask on the terminal.
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
+        # The first try is not on a context in use: a key that does not fit would take away the one that is there.
+        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+            each.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
     except (ssl.SSLError, ValueError) as error:
         problem = (
             f"certificate and key cannot be used ({error}); they must be PEM, belong together, and the key must not be "

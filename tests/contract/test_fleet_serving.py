@@ -127,6 +127,16 @@ async def test_the_servers_certificate_can_be_renewed_in_passing(tmp_path) -> No
             controller.server.renew(b"junk", b"junk")
 
 
+async def test_a_pair_of_files_that_is_half_replaced_takes_nothing_away(tmp_path) -> None:
+    async with controlling(tmp_path, tls=True) as controller:
+        certificate, _ = AUTHORITY.issue_server(["localhost"], now())
+        _, key = AUTHORITY.issue_server(["localhost"], now())
+        with pytest.raises(ConfigurationError, match="belong together"):
+            controller.server.renew(certificate, key)
+        async with controller.client() as client:
+            assert (await client.get("/")).status_code == 200
+
+
 async def test_a_trusted_proxys_header_names_the_device(tmp_path) -> None:
     settings = ServingSettings(proxy=NGINX)
     headers = {"X-Client-Certificate": PEM, "X-Forwarded-For": "203.0.113.9, 198.51.100.7"}
