@@ -158,9 +158,11 @@ def _http_error(request: Call, error: HTTPException) -> Response[bytes]:
 
 
 def _found(entry: Any) -> str:
+    """Litestar calls the body what its handlers call it."""
     if not isinstance(entry, dict):
         return str(entry)
-    return ": ".join(str(entry[key]) for key in ("key", "message") if entry.get(key))
+    where = "the body" if entry.get("key") == "data" else entry.get("key")
+    return ": ".join(str(part) for part in (where, entry.get("message")) if part)
 
 
 def _defect(request: Call, error: Exception) -> Response[bytes]:

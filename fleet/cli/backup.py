@@ -10,7 +10,7 @@ from fleet.config import load_config
 from fleet.database import backup
 from fleet.database.backup import Saved
 from gateway.domain.errors import ConfigurationError
-from gateway.terminal.tables import print_json
+from gateway.terminal.tables import counted, print_json
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -45,5 +45,5 @@ def _say(arguments: argparse.Namespace, saved: Saved, words: str) -> int:
     if arguments.json:
         print_json({"file": str(saved.file), "bytes": saved.size_bytes, "revision": saved.revision})
     else:
-        print(f"{saved.file}: {words} ({saved.size_bytes} bytes, tables of {saved.revision})")
+        print(f"{saved.file}: {words} ({counted(saved.size_bytes, 'byte')}, tables of {saved.revision})")
     return 0

@@ -93,7 +93,7 @@ def positive(text: str) -> int:
 
 def whole(text: str) -> int:
     """A whole number, 0 or more."""
-    return _whole(text, 0, "of 0 or more")
+    return _whole(text, 0, "from 0 on")
 
 
 def _whole(text: str, low: int, words: str) -> int:
@@ -109,7 +109,7 @@ def span(text: str) -> float:
 
 def number(text: str) -> float:
     """Seconds or percent, 0 or more."""
-    return _number(text, 0.0, "of 0 or more")
+    return _number(text, 0.0, "from 0 on")
 
 
 def _number(text: str, low: float, words: str) -> float:

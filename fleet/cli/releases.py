@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from fleet.cli.remote import bounded, client, facts, listed, local, short
+from fleet.cli.remote import bounded, client, facts, listed, local, release_parts, short
 from fleet.client.client import Json, path_of
-from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json
 
 
@@ -33,10 +32,7 @@ def _state(one: Json) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    parts = short(arguments.release).split("/")
-    if len(parts) != 3 or not all(parts):
-        raise ConfigurationError(f"{arguments.release!r:.200} is no release; write OWNER/MODEL/VERSION")
-    found = client(arguments).ask("GET", path_of("releases", *parts))
+    found = client(arguments).ask("GET", path_of("releases", *release_parts(arguments.release)))
     if arguments.json:
         print_json(found)
         return 0

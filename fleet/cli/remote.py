@@ -16,6 +16,7 @@ from pathlib import Path
 from fleet.client.client import Access, Client, Json
 from fleet.disk import read_bounded, write_durably
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.terminal.tables import plain, print_json, print_table
 
 URL_VARIABLE = "EDGE_FLEET_URL"
@@ -80,8 +81,16 @@ def short(target: str) -> str:
 
 
 def target_of(text: str) -> str:
-    """The inverse of `short`; a whole path stays."""
-    return text if text.startswith(PREFIX) or not text else f"{PREFIX}{text}{SUFFIX}"
+    """The inverse of `short`; a whole path stays, and nothing. Raises ConfigurationError."""
+    return f"{PREFIX}{'/'.join(release_parts(text))}{SUFFIX}" if text else ""
+
+
+def release_parts(text: str) -> tuple[str, str, str]:
+    """Owner, model, version. Raises ConfigurationError."""
+    parts = short(text).split("/")
+    if len(parts) != 3 or not all(map(NAME_PATTERN.fullmatch, parts)):
+        raise ConfigurationError(f"{text!r:.200} is no release; write OWNER/MODEL/VERSION")
+    return parts[0], parts[1], parts[2]
 
 
 def said(document: Json, limit: int = SAID_CHARACTERS) -> str:
@@ -127,6 +136,8 @@ def check_out(out: str | None) -> None:
     """Before a secret is made for it: a file that is there may hold another one. Raises ConfigurationError."""
     if out and Path(out).exists():
         raise ConfigurationError("is there already; name another file, or move it away", file=out)
+    if out and not Path(out).parent.is_dir():
+        raise ConfigurationError("is in no folder that is there", file=out)
 
 
 def hand_out(secret: str, out: str | None, what: str) -> None:

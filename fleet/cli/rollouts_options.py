@@ -10,6 +10,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WAVES = "5%,25%,100%"
 """Where neither file nor option says."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _WAVE = re.compile(r"(\d+(?:\.\d+)?)(%?)(!?)")
 
 
@@ -25,6 +26,13 @@ def waves(text: str) -> list[dict[str, Any]]:
 def _wave(number: str, percent: str, approval: str) -> dict[str, Any]:
     size: dict[str, Any] = {"percent": float(number)} if percent else {"count": int(float(number))}
     return size | ({"needs_approval": True} if approval else {})
+
+
+def digest(text: str) -> str:
+    """SHA-256, as hex."""
+    if not _DIGEST.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"write the whole spec digest, as rollouts show says it, not {text!r:.80}")
+    return text
 
 
 def duration(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.options import Action, Options, actions, limit_option, number, positive, remote_options, whole
-from fleet.cli.rollouts_options import WAVES, duration, waves
+from fleet.cli.rollouts_options import WAVES, digest, duration, waves
 from gateway.terminal.program import Verb, named
 
 STATES = ("draft", "approved", "running", "paused", "finished", "aborted")
@@ -91,7 +91,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
 
 def _approve(parser: argparse.ArgumentParser) -> None:
     _one(parser)
-    parser.add_argument("--spec", type=named, metavar="DIGEST", help="approve this specification only: no question")
+    parser.add_argument("--spec", type=digest, metavar="DIGEST", help="approve this specification only: no question")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 

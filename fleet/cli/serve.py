@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,12 @@ from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
+from fleet.serving.settings import ServingSettings
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 
+FILES_BESIDE = 256
+"""Open beside connections and the files that are sent."""
+_log = logging.getLogger(__name__)
 LINE = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -30,6 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
     if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
         raise ConfigurationError("is no folder; --dir names the publisher's: edge-fleet repo init", file=str(folder))
     origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
+    _allow_files(origin.config.serve)
     try:
         asyncio.run(_serve(Controller(origin)))
     except RequestError as error:
@@ -54,3 +60,18 @@ def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
     UnreachableError."""
     files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
     return [load_signer(file, asker(arguments)) for file in files]
+
+
+def _allow_files(settings: ServingSettings) -> None:
+    """As many open as connections are promised: where none can be opened, nobody is let in. systemd's unit allows them;
+    a shell allows 1,024, and more where one asks."""
+    wanted = settings.max_connections + settings.max_handshakes + settings.max_requests + FILES_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        problem = (
+            "what [serve] allows takes %d open files, this process may have %d; raise that, or lower max_connections"
+        )
+        _log.warning(problem, wanted, allowed)

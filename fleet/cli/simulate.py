@@ -10,21 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fleet.cli.remote import facts
 from fleet.cli.simulating import SHARES
 from fleet.disk import read_bounded
 from fleet.simulate import Run, Shown, simulate
 from fleet.simulation.machine import read, spent
 from fleet.simulation.settings import Settings, Shares
 from fleet.simulation.tally import Tally
-from gateway.terminal.program import FINDING, OK
-from gateway.terminal.tables import print_json, print_table, progress
+from gateway.domain.errors import ConfigurationError
+from gateway.terminal.program import FINDING, OK, UNREACHABLE
+from gateway.terminal.tables import counted, print_json, print_table, progress
 
 FILE_LIMIT_BYTES = 64 * 2**20
 """Of tokens for a million devices."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """1 where something was served that nobody signed, or not all committed that should."""
+    """1 where something was served that nobody signed, nobody was let in, or not all committed that should; 3 where
+    nobody answered."""
     run, pids = _run(arguments), arguments.pid
     database = Path(arguments.database) if arguments.database else None
     before = read(pids, database)
@@ -35,7 +38,14 @@ def command(arguments: argparse.Namespace) -> int:
         print_json(found)
     else:
         _print(found)
-    return FINDING if found["distrusted"] or not (found["settled"] or not run.until_committed) else OK
+    return _code(found, settled=found["settled"] or not run.until_committed)
+
+
+def _code(found: Mapping[str, Any], *, settled: bool) -> int:
+    if not found["requests"]:
+        return UNREACHABLE
+    outside = found["states"].get("turned away", 0) == found["devices"]
+    return FINDING if found["distrusted"] or outside or not settled else OK
 
 
 def _run(arguments: argparse.Namespace) -> Run:
@@ -68,7 +78,11 @@ def _run(arguments: argparse.Namespace) -> Run:
 
 
 def _text(file: str) -> str:
-    return sys.stdin.read() if file == "-" else read_bounded(Path(file), FILE_LIMIT_BYTES).decode()
+    """Raises ConfigurationError, OSError."""
+    try:
+        return sys.stdin.read() if file == "-" else read_bounded(Path(file), FILE_LIMIT_BYTES).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError("holds no text, but something else", file=file) from None
 
 
 @contextmanager
@@ -87,13 +101,14 @@ def _bars(count: int) -> Iterator[Shown]:
 
 # ---- for people ------------------------------------------------------------------------------------------------------
 def _print(found: Mapping[str, Any]) -> None:
-    print_table(("", ""), list(_facts(found)))
-    print()
+    facts(list(_facts(found)))
     statuses = {
         what: ", ".join(f"{n:,} × {status}" for status, n in by.items()) for what, by in found["answers"].items()
     }
     rows = [(what, statuses.get(what, ""), *_times(spread)) for what, spread in found["latency_ms"].items()]
-    print_table(("asked", "answers", "p50 ms", "p90", "p99", "most"), rows)
+    if rows:
+        print()
+        print_table(("asked", "answers", "p50 ms", "p90 ms", "p99 ms", "most ms"), rows)
     for problem, count in found["problems"].items():
         print(f"{count:,} × {problem}")
 
@@ -102,7 +117,7 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "devices", f"{found['devices']:,}: " + ", ".join(f"{n:,} {part}" for part, n in found["parts"].items())
     yield "they are", ", ".join(f"{n:,} {state}" for state, n in found["states"].items())
     yield "requests", f"{found['requests']:,} in {found['seconds']:,.1f} s: {found['requests_per_s']:,.1f} a second"
-    yield "telemetry", f"{found['telemetry_rows']:,} rows acknowledged"
+    yield "telemetry", f"{counted(found['telemetry_rows'], 'row')} acknowledged"
     if found["committed"]:
         spread = found["offer_to_committed_s"]
         yield "offer to committed", f"{spread['p50']:,.2f} s, at most {spread['max']:,.2f} s"

@@ -71,6 +71,8 @@ class Client:
         asked = {"limit": self._settings.page_rows, **(query or {})}
         while True:
             page = self.ask("GET", path, asked)
+            if not (isinstance(page, dict) and {"items", "next"} <= page.keys()):
+                raise UnreachableError(f"{self._url}{path} answers no list; is this an edge-fleet controller?")
             yield from page["items"]
             if page["next"] is None:
                 return
@@ -114,7 +116,11 @@ class Client:
 
 
 def path_of(*parts: object) -> str:
-    """Such as /v1/devices/NAME/labels."""
+    """Such as /v1/devices/NAME/labels. Raises ConfigurationError for what would be more than one part of a path, or
+    none: servers decode first and split then."""
+    for part in map(str, parts):
+        if "/" in part or part in {"", ".", ".."}:
+            raise ConfigurationError(f"{part!r:.140} is no name")
     return "/" + "/".join(quote(str(part), safe="") for part in ("v1", *parts))
 
 
@@ -131,7 +137,8 @@ def _context(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"holds no certificates that can be read: {error}", file=ca_file) from None
+        why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigurationError(f"holds no certificates that can be read: {why}", file=ca_file) from None
 
 
 def _query(query: Query) -> str:

@@ -29,8 +29,8 @@ def plain(text: str) -> str:
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
-    """Such as "1 device", "0 devices", "2 entries"."""
-    return f"{number} {thing if number == 1 else things or f'{thing}s'}"
+    """Such as "1 device", "0 devices", "2,000 entries"."""
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def print_json(value: Any) -> None:

@@ -80,7 +80,7 @@ def test_what_is_broken_is_all_there(text, width) -> None:
     assert broken(text, width).replace("\n", "").replace(" ", "") == text.replace("\n", "").replace(" ", "")
 
 
-@pytest.mark.parametrize(("number", "said"), [(0, "0 entries"), (1, "1 entry"), (2, "2 entries")])
+@pytest.mark.parametrize(("number", "said"), [(0, "0 entries"), (1, "1 entry"), (2_000, "2,000 entries")])
 def test_one_is_not_many(number, said) -> None:
     assert counted(number, "entry", "entries") == said
     assert counted(number, "device") == said.replace("entries", "devices").replace("entry", "device")

@@ -27,10 +27,10 @@ def test_a_request_carries_token_query_and_body(server) -> None:
     server.replies = [good({"ok": True}), (204, {}, b"")]
     client = server.client()
     query = {"tag": ["a b", "c"], "site": "", "state": None, "last": True, "all": False, "wave": 0, "limit": 5}
-    assert client.ask("POST", path_of("devices", "a/b"), query, {"x": "ü"}) == {"ok": True}
+    assert client.ask("POST", path_of("devices", "a ü"), query, {"x": "ü"}) == {"ok": True}
     assert client.ask("DELETE", "/v1/x") is None
     method, path, headers, body = server.asked[0]
-    assert (method, path) == ("POST", "/v1/devices/a%2Fb?tag=a+b&tag=c&last=true&wave=0&limit=5")
+    assert (method, path) == ("POST", "/v1/devices/a%20%C3%BC?tag=a+b&tag=c&last=true&wave=0&limit=5")
     assert (headers["authorization"], headers["content-type"]) == (f"Bearer {TOKEN}", "application/json")
     assert json.loads(body) == {"x": "ü"}
     assert "content-type" not in server.asked[1][2]
@@ -83,6 +83,19 @@ def test_refusals_are_told_by_what_one_can_do(server, reply, kind, said) -> None
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["camera-1/inventory", "", ".", ".."])
+def test_a_name_is_one_part_of_a_path(name) -> None:
+    with pytest.raises(ConfigurationError, match="is no name"):
+        path_of("devices", name, "labels")
+
+
+@pytest.mark.parametrize("document", [[], {"status": "ok"}, {"items": []}, 7])
+def test_a_page_of_something_else(server, document) -> None:
+    server.replies = [good(document)]
+    with pytest.raises(UnreachableError, match=r"/v1/x answers no list; is this"):
+        list(server.client().pages("/v1/x"))
 
 
 def test_nobody_listens() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fleet.cli.parser import main
 from fleet.cli.remote import ago, bounded, local, said, short, target_of
+from gateway.domain.errors import ConfigurationError
 from tests.simulators.scripted_server import TOKEN, Scripted, good, scripted
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -65,6 +66,12 @@ def test_times_are_those_of_who_looks() -> None:
 def test_a_release_has_a_short_name(name) -> None:
     assert short(target_of(name)) == name
     assert target_of(target_of(name)) == target_of(name)
+
+
+@pytest.mark.parametrize("text", ["reader", "acme/reader", "acme//2", "acme/reader/..", "a/b/c/d"])
+def test_what_is_no_release(text) -> None:
+    with pytest.raises(ConfigurationError, match="write OWNER/MODEL/VERSION"):
+        target_of(text)
 
 
 def test_a_document_in_a_line() -> None:
