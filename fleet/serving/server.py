@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
+from fleet.serving.handshakes import Handshakes, Terms
 from fleet.serving.proxies import read_proxies
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError
-from gateway.wire.listeners import Connect, Listeners
+from gateway.wire.listeners import Connect, Listeners, Shake
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -40,10 +41,10 @@ class Server:
         """Listen and answer; where that is, port 0 resolved. Raises ConfigurationError; then nothing listens."""
         for address in addresses:
             self._check_exposure(address)
-        patience_s = self._settings.handshake_timeout_s
         bound = self._listeners.listen(addresses, "listen", "addresses")
+        shake = self._shaking(self._context) if self._context else None
         try:
-            await self._listeners.answer(self._build, self._context, patience_s, patience_s)
+            await self._listeners.answer(self._build, None, self._settings.handshake_timeout_s, shake)
         except BaseException:
             await self.stop(0)
             raise
@@ -65,6 +66,10 @@ class Server:
                 "or name the proxy in front in [serve.proxy] trusted, or listen on 127.0.0.1 or a UNIX socket"
             )
             raise ConfigurationError(problem, table="listen", key="addresses")
+
+    def _shaking(self, context: ssl.SSLContext) -> Shake:
+        terms = Terms(self._settings, read_proxies(self._settings.proxy.trusted), context, self._counts)
+        return lambda listener, connect: Handshakes(listener, connect, terms)
 
     def _build(self) -> tuple[Application, Connect]:
         from fleet.serving.connection import Connection, Shared

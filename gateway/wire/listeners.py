@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import AF_UNIX, socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway.domain.access import Address
 from gateway.wire.asgi import Application
@@ -29,6 +29,17 @@ Build = Callable[[], tuple[Application, Connect]]
 """The application, and what makes a connection to it; called on a thread: it may load much."""
 
 
+class Serving(Protocol):
+    """What lets peers in on a listening socket; asyncio's servers do."""
+
+    def close(self) -> None: ...
+    async def wait_closed(self) -> None: ...
+
+
+Shake = Callable[[socket, Callable[[], asyncio.Protocol]], Serving]
+"""Serves TLS on a listening socket in another way than asyncio's servers do."""
+
+
 class Listeners:
     """Any number of addresses, and who is connected to them. `listen` once, `answer` once, `stop` once and when neither
     is under way. TLS guards TCP; a UNIX socket is guarded by its permissions."""
@@ -36,7 +47,7 @@ class Listeners:
     def __init__(self, bounds: PortBounds) -> None:
         self._bounds = bounds
         self._sockets: list[socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Serving] = []
         self._paths: list[Path] = []
         self._state: ServerState | None = None
 
@@ -55,15 +66,18 @@ class Listeners:
         build: Build,
         context: ssl.SSLContext | None,
         handshake_timeout_s: float,
-        goodbye_timeout_s: float | None = None,
+        shake: Shake | None = None,
     ) -> None:
-        """Answer those who wait and whoever comes. Timeouts of TLS: its beginning, and its end (none: asyncio's)."""
+        """Answer those who wait and whoever comes; over TCP by `shake`, where there is one, else by `context`."""
         app, connect = await asyncio.to_thread(build)
         config = await asyncio.to_thread(self._config, app)
         from uvicorn.server import ServerState
 
         self._state = state = ServerState()
         for listener in self._sockets:
+            if shake and listener.family != AF_UNIX:
+                self._servers.append(shake(listener, lambda: connect(config, state)))
+                continue
             encrypted = None if listener.family == AF_UNIX else context
             server = await asyncio.get_running_loop().create_server(
                 lambda: connect(config, state),
@@ -71,7 +85,6 @@ class Listeners:
                 backlog=self._bounds.backlog,  # asyncio calls listen() again, with 100 where nothing is said
                 ssl=encrypted,
                 ssl_handshake_timeout=handshake_timeout_s if encrypted else None,
-                ssl_shutdown_timeout=goodbye_timeout_s if encrypted else None,
             )
             self._servers.append(server)
 

@@ -1,0 +1,120 @@
+"""TLS for who connects: so many shake hands at one time, so many of one address. asyncio's own server takes everybody
+who connects and says nothing, and keeps a buffer of 256 KiB for each: one address could fill the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from socket import socket
+
+from fleet.serving.proxies import Proxies, address_group
+from fleet.serving.settings import ServingSettings
+
+READ_BYTES = 32_768
+"""At a time, out of TLS: asyncio keeps a buffer of that size for each connection, and 256 KiB by default."""
+PAUSE_S = 1.0
+"""Before another attempt where this process or machine has too many files open."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all ports of a server."""
+
+    settings: ServingSettings
+    proxies: Proxies
+    context: ssl.SSLContext
+    counts: Counter[str]
+
+
+class Handshakes:
+    """On one listening socket, from its making on, in the event loop. `connect` makes what speaks to a peer once its
+    handshake is over."""
+
+    def __init__(self, listener: socket, connect: Callable[[], asyncio.Protocol], terms: Terms) -> None:
+        SSLProtocol.max_size = READ_BYTES
+        self._listener, self._connect, self._terms = listener, connect, terms
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._fresh: set[socket] = set()
+        self._addresses: Counter[str] = Counter()
+        self._attending = self._closed = False
+        listener.setblocking(False)
+        self._attend()
+
+    def close(self) -> None:
+        """Nobody else comes in, and who is not in yet is left outside. Twice is harmless."""
+        self._ignore()
+        self._closed = True
+        self._listener.close()
+        for task in self._under_way:
+            task.cancel()
+        for peer in self._fresh:  # a task that has not begun never will
+            peer.close()
+
+    async def wait_closed(self) -> None:
+        """Until that is so."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _attend(self) -> None:
+        if not (self._closed or self._attending):
+            self._attending = True
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _ignore(self) -> None:
+        if self._attending:
+            self._attending = False
+            self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        """All who wait; further ones stay in the kernel's backlog until a handshake has ended."""
+        try:
+            while len(self._under_way) < self._terms.settings.max_handshakes:
+                self._admit(*self._listener.accept())
+            self._ignore()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _log.warning("nobody is let in for %g s: %s", PAUSE_S, error)
+            self._ignore()
+            self._loop.call_later(PAUSE_S, self._attend)
+
+    def _admit(self, peer: socket, address: tuple[str, int]) -> None:
+        trusted = self._terms.proxies.trusts(address[0])
+        group = "" if trusted else address_group(address[0])
+        if group and self._addresses[group] >= self._terms.settings.max_handshakes_per_address:
+            self._terms.counts["handshakes_turned_away"] += 1
+            peer.close()
+            return
+        self._addresses[group] += 1
+        self._fresh.add(peer)
+        task = self._loop.create_task(self._shaken(peer))
+        self._under_way.add(task)
+        task.add_done_callback(lambda done: self._ended(done, group))
+
+    async def _shaken(self, peer: socket) -> None:
+        """Who does not come through, is over, or says what is no TLS is closed, and no finding."""
+        self._fresh.discard(peer)
+        patience_s = self._terms.settings.handshake_timeout_s
+        try:
+            await self._loop.connect_accepted_socket(
+                self._connect,
+                peer,
+                ssl=self._terms.context,
+                ssl_handshake_timeout=patience_s,
+                ssl_shutdown_timeout=patience_s,
+            )
+        except OSError:
+            self._terms.counts["handshakes_failed"] += 1
+
+    def _ended(self, task: asyncio.Task[None], group: str) -> None:
+        self._under_way.discard(task)
+        self._addresses[group] -= 1
+        if not self._addresses[group]:
+            del self._addresses[group]
+        self._attend()

@@ -1,0 +1,125 @@
+"""Who connects and shakes no hands: how many may, what becomes of them, and that others come in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fleet.serving.handshakes import Handshakes, Terms
+from fleet.serving.proxies import read_proxies
+from fleet.serving.settings import ProxySettings, ServingSettings
+from fleet.serving.tls import server_context
+from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
+
+pytestmark = pytest.mark.asyncio
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def silent(controller: Controller, address: str = "127.0.0.1") -> Peer:
+    """It connects, and that is all."""
+    return await asyncio.open_connection("127.0.0.1", controller.port, local_addr=(address, 0))
+
+
+async def asks(controller: Controller, address: str) -> bytes:
+    """The status line that a device is answered."""
+    context = ssl.create_default_context(cafile=str(controller.ca_file))
+    context.load_cert_chain(device("camera-7").write(controller.folder))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", controller.port, local_addr=(address, 0), ssl=context, server_hostname="localhost"
+    )
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    said = await reader.readline()
+    await hang_up(writer)
+    return said.strip()
+
+
+async def test_one_address_shakes_only_so_many_hands_at_once(tmp_path: Path) -> None:
+    settings = ServingSettings(max_handshakes_per_address=2)
+    async with controlling(tmp_path, tls=True, settings=settings) as controller:
+        peers = [await silent(controller) for _ in range(3)]
+        assert await peers[2][0].read() == b""
+        assert controller.counts == {"handshakes_turned_away": 1}
+        assert await asks(controller, "127.0.0.2") == b"HTTP/1.1 200 OK"
+        await hang_up(peers[0][1])
+        while controller.counts["handshakes_failed"] < 1:
+            await asyncio.sleep(0.01)
+        assert await asks(controller, "127.0.0.1") == b"HTTP/1.1 200 OK"
+        for _, writer in peers[1:]:
+            await hang_up(writer)
+
+
+async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path) -> None:
+    async with controlling(tmp_path, tls=True, settings=ServingSettings(max_handshakes=2)) as controller:
+        (_, first), (_, second) = await silent(controller), await silent(controller)
+        while len(controller.server._listeners._servers[0]._under_way) < 2:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        asking = asyncio.create_task(asks(controller, "127.0.0.2"))
+        done, _ = await asyncio.wait([asking], timeout=0.2)
+        assert not done
+        await hang_up(first)
+        assert await asking == b"HTTP/1.1 200 OK"
+        await hang_up(second)
+
+
+async def test_a_trusted_proxy_may_shake_as_many_as_it_likes(tmp_path: Path) -> None:
+    settings = ServingSettings(max_handshakes_per_address=1, proxy=ProxySettings(("127.0.0.3",)))
+    async with controlling(tmp_path, tls=True, settings=settings) as controller:
+        peers = [await silent(controller, "127.0.0.3") for _ in range(3)]
+        assert await asks(controller, "127.0.0.3") == b"HTTP/1.1 200 OK"
+        assert controller.counts == {}
+        for _, writer in peers:
+            await hang_up(writer)
+
+
+async def test_a_stop_leaves_them_outside(tmp_path: Path) -> None:
+    async with controlling(tmp_path, tls=True) as controller:
+        early = await silent(controller)
+        while not controller.server._listeners._servers[0]._under_way:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        late = await silent(controller)
+        await controller.server.stop(0)
+        for reader, writer in (early, late):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            await hang_up(writer)
+
+
+class Full(socket.socket):
+    """A process has too many files open, once."""
+
+    failures = 1
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_where_nobody_can_be_let_in_it_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"hello")
+            transport.close()
+
+    context = server_context(*AUTHORITY.issue_server(["localhost"], now()), AUTHORITY.pem)
+    listener = Full()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    port = listener.getsockname()[1]
+    handshakes = Handshakes(listener, Greeting, Terms(ServingSettings(), read_proxies(()), context, Counter()))
+    trusting = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
+    assert await reader.read() == b"hello"
+    assert "nobody is let in for 1 s: [Errno 24] Too many open files" in caplog.text
+    await hang_up(writer)
+    handshakes.close()
+    await handshakes.wait_closed()

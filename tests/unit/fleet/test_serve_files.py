@@ -1,0 +1,36 @@
+"""`edge-fleet serve` may open as many files as its settings promise connections, or says that it may not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import logging, resource
+from fleet.cli.serve import _allow_files
+from fleet.serving.settings import ServingSettings
+logging.basicConfig()
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 400))
+_allow_files(ServingSettings(max_connections={connections}, max_handshakes=10, max_requests=20))
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("connections", "limits", "said"),
+    [
+        (50, "(336, 400)", ""),
+        (500, "(400, 400)", "what [serve] allows takes 786 open files, this process may have 400"),
+    ],
+)
+def test_as_many_files_as_connections_are_promised(connections: int, limits: str, said: str) -> None:
+    program = PROGRAM.format(connections=connections)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == limits
+    assert said in done.stderr
+    assert bool(said) == bool(done.stderr)
