@@ -153,12 +153,9 @@ class Connections:
             return _opened(manager, line, method, url, more)
 
     def _manager(self, proxy: str | None) -> urllib3.PoolManager:
+        hosts: dict[str, Any] = {"num_pools": 4, "maxsize": 1}
         try:
-            manager = (
-                urllib3.ProxyManager(proxy, num_pools=4, maxsize=1)
-                if proxy
-                else urllib3.PoolManager(num_pools=4, maxsize=1)
-            )
+            manager = urllib3.ProxyManager(proxy, **hosts) if proxy else urllib3.PoolManager(**hosts)
         except urllib3.exceptions.HTTPError as error:
             raise ConfigurationError(f"is not usable: {error}", table="fetch", key="proxy") from error
         manager.pool_classes_by_scheme = {"http": self._plain_pool, "https": self._tls_pool}  # type: ignore[dict-item]

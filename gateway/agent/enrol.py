@@ -7,7 +7,7 @@ that was pinned first stays pinned, and no floor falls.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Application:
     that signs the controller's certificate (PEM; "": one that the system knows)."""
 
     url: str
-    token: str = ""
+    token: str = field(default="", repr=False)
     serial: str = ""
     authority: str = ""
 

@@ -191,6 +191,10 @@ def test_a_token_travels_over_tls_only(tmp_path: Path, url: str) -> None:
         enrol(Application(url, "t-1"), tmp_path / "store", CONFIG)
 
 
+def test_a_token_stands_in_no_message() -> None:
+    assert "hunter2" not in repr(Application("https://fleet.example", "hunter2"))
+
+
 def test_another_agent_at_work_is_waited_for(tmp_path: Path, fleet: FleetController) -> None:
     enrol(application(fleet), tmp_path / "store", CONFIG)
     with alone(tmp_path / "store"), pytest.raises(UnreachableError, match="another edge-agent is at work"):
