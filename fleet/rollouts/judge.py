@@ -16,6 +16,9 @@ from fleet.rollouts.state import Member
 
 REASONS_SHOWN = 3
 REASON_LIMIT_CHARS = 200
+GROUP_LIMIT_CHARS = 400
+"""Of a group's name as it is recorded: a device may say that it has 64 accelerators with names of 128 characters, and a
+fact with a text beyond `facts_form.TEXT_LIMIT_CHARS` could not be read again."""
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 
 
@@ -51,8 +54,9 @@ def excess(groups: Mapping[str, Tally], limit: AbortLimit) -> tuple[str, Evidenc
     for name, tally in groups.items():
         low, _ = wilson_interval(tally.failed, tally.sample, limit.confidence)
         if tally.sample >= limit.min_sample and low * 100 > limit.max_failed_percent:
-            reason = f"{tally.failed} of {tally.sample} devices failed ({name})"
-            return f"{reason}: for sure more than {limit.max_failed_percent:g} %", _measured(name, tally, low, limit)
+            shown = name[:GROUP_LIMIT_CHARS]
+            reason = f"{tally.failed} of {tally.sample} devices failed ({shown})"
+            return f"{reason}: for sure more than {limit.max_failed_percent:g} %", _measured(shown, tally, low, limit)
     return None
 
 

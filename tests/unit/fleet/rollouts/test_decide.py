@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import Aborted, Decided, Joined, Left, Paused, Resumed, RollbackRequested, WaveApproved
+from fleet.rollouts.facts_form import event_document, read_event
 from fleet.rollouts.state import Status, device_counts
 from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
@@ -150,6 +151,19 @@ def test_a_kind_of_hardware_that_fails_is_not_hidden_by_the_others():
     pause = record.tick()[0]
     assert isinstance(pause, Pause)
     assert pause.evidence["group"] == "accelerators hailo-8"
+
+
+def test_what_devices_say_of_their_hardware_can_be_recorded_whatever_they_say():
+    odd = tuple(f"{number:03}{'x' * 125}" for number in range(64))
+    record = Record(spec_of(waves=ALL_AT_ONCE)).start(
+        [Joined(f"d-{n}", odd if n < 6 else ("cpu",)) for n in range(300)]
+    )
+    record.tick()
+    finish(record, [f"d-{n}" for n in range(6, 300)])
+    finish(record, [f"d-{n}" for n in range(6)], "failed")
+    pause = Decided(record.tick()[0])
+    assert read_event(event_document(pause)) == pause
+    assert "(accelerators 000xxx" in pause.decision.reason  # type: ignore[union-attr]
 
 
 def test_every_kind_of_canary_has_to_pass():

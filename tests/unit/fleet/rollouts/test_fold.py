@@ -94,7 +94,7 @@ def test_waves_that_need_it_are_approved_once():
     spec = spec_of(waves=[{"percent": 10}, {"percent": 100, "needs_approval": True}])
     state = fold(spec, [Fact(1, MONDAY, Created("r-1", "ann"))])
     assert refusal(spec, state, WaveApproved(1, "ann")) == "wave 1 needs no approval"
-    assert refusal(spec, state, WaveApproved(0, "ann")) == "wave 0 needs no approval"
+    assert refusal(spec, state, WaveApproved(0, "ann")) == "the canary needs no approval"
     assert refusal(spec, state, WaveApproved(3, "ann")) == "wave 3 needs no approval"
     assert refusal(spec, state, WaveApproved(2, "ann")) == ""
     state = fold(spec, [Fact(2, MONDAY, WaveApproved(2, "ann"))], state)

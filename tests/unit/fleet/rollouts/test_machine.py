@@ -26,14 +26,16 @@ from fleet.rollouts.facts import (
     RollbackRequested,
     WaveApproved,
 )
-from fleet.rollouts.facts_form import REPORTED_STATES
+from fleet.rollouts.facts_form import REPORTED_STATES, event_document, read_event
 from fleet.rollouts.replay import replay
 from fleet.rollouts.schedule import may_offer
 from fleet.rollouts.state import IN_FLIGHT, DeviceState, Status
 from tests.simulators.rollouts import DIGEST, OTHER, Record, spec_of
 
 ZONES = ("", "Europe/Berlin", "Asia/Tokyo", "America/New_York")
-KINDS = ((), ("hailo-8",), ("coral-usb",))
+ODD = tuple(f"{number:03}{'x' * 125}" for number in range(4))
+"""Of the longest names that a device can say."""
+KINDS = ((), ("hailo-8",), ODD)
 WINDOW = {"start": "20:00", "end": "09:00", "zone": "site", "days": ["mon", "tue", "wed", "sat"]}
 BLACKOUT = {"start": "2027-03-01T18:00:00Z", "end": "2027-03-03T02:00:00Z"}
 PLANS = (
@@ -112,6 +114,7 @@ class RolloutMachine(RuleBasedStateMachine):
             self.offers.discard(decision.device)
         elif isinstance(decision, (Pause, Abort, Finish)):
             assert state.status is Status.RUNNING
+            assert read_event(event_document(Decided(decision))) == Decided(decision), "it could never be read again"
 
     def hold_offer(self, decision: Offer | Retry) -> None:
         record, member = self.record, self.record.member(decision.device)
