@@ -26,9 +26,14 @@ class Document(JsonRenderPlugin):
     def __init__(self, handlers: Iterable[HTTPRouteHandler]) -> None:
         super().__init__()
         self._handlers = tuple(handlers)
+        self._rendered = b""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        """As litestar asks for it, once."""
+        """Made once: it is for everybody, litestar asks for it with every request, and others wait meanwhile."""
+        self._rendered = self._rendered or self._made(request, openapi_schema)
+        return self._rendered
+
+    def _made(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         openapi_schema["components"]["schemas"] |= _bodies(self._handlers)
         for handler in self._handlers:
             for operation in _operations(openapi_schema, handler):

@@ -35,12 +35,17 @@ def definitions(tree: ast.AST) -> Iterator[Definition]:
 
 
 def public(node: ast.Module | ast.ClassDef) -> Iterator[Definition]:
-    """Public classes and functions of a module, and the public methods of its public classes."""
+    """Public classes and functions of a module, and the public methods of its public classes; of overloads the last."""
     for child in node.body:
-        if isinstance(child, Definition) and not child.name.startswith("_"):
+        if isinstance(child, Definition) and not child.name.startswith("_") and not is_overload(child):
             yield child
             if isinstance(child, ast.ClassDef):
                 yield from public(child)
+
+
+def is_overload(node: Definition) -> bool:
+    """Whether it only says a type of what follows."""
+    return any(getattr(decorator, "id", "") == "overload" for decorator in node.decorator_list)
 
 
 def overrides(tree: ast.Module) -> set[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.access import RULES, Action, Role
 from fleet.api.application import HANDLERS
+from fleet.api.document import Document
 from fleet.api.identity import ACTION
 from tests.simulators.controller import RunningController, controlling
 
@@ -76,6 +77,15 @@ def test_the_openapi_document_names_every_route(controller) -> None:
         document = nobody.get("/schema/openapi.json").json()
     named = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert {(method, path.replace(":str", "").replace(":int", "")) for method, path, _ in ROUTES} <= named
+
+
+def test_the_openapi_document_is_made_once(controller, monkeypatch) -> None:
+    """Anybody may ask for it, and it is large."""
+    with controller.client(None) as nobody:
+        first = nobody.get("/schema/openapi.json")
+        monkeypatch.delattr(Document, "_made")
+        again = nobody.get("/schema/openapi.json")
+    assert (again.status_code, again.content) == (200, first.content)
 
 
 def test_a_load_balancer_sees_that_the_database_answers(controller) -> None:
