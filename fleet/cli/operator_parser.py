@@ -97,9 +97,14 @@ def _number(parser: argparse.ArgumentParser) -> None:
 
 def _diagnose(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
-    parser.add_argument("--want", choices=PARTS, action="append", help="repeatable (default: all of them)")
+    parser.add_argument("--want", choices=PARTS, action="append", help="what to ask for; repeatable (default: all)")
     parser.add_argument(
-        "--wait", type=number, metavar="S", nargs="?", const=300.0, help="for the answer, so many seconds (default 300)"
+        "--wait",
+        type=number,
+        metavar="S",
+        nargs="?",
+        const=300.0,
+        help="wait for the answer, so many seconds at most (default 300)",
     )
     remote_options(parser)
 
@@ -205,7 +210,7 @@ TOKENS = Verb(
     "tokens",
     "tokens",
     "make, list and revoke API tokens, by which operators and programs ask",
-    "  edge-fleet tokens create ann --role admin --dir . --out ann.token    # the first one\n"
+    "  edge-fleet tokens create ann --role admin --dir . --out ann.token  # the first\n"
     "  edge-fleet tokens create ben --role operator --tag pilot --days 30\n"
     "  edge-fleet tokens list\n"
     "  edge-fleet tokens revoke 3",

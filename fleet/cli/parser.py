@@ -184,7 +184,12 @@ def _bootstrap(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="of stderr")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least that is told on stderr (info)",
+    )
     _secrets(parser)
     _dir(parser)
 
@@ -194,7 +199,7 @@ VERBS = (
         "serve",
         "serve",
         "run the controller: enrol devices, sign their assignments, steer rollouts",
-        "  edge-fleet serve --dir /var/lib/edge-fleet    # SQLite there; fleet.toml says more\n"
+        "  edge-fleet serve --dir /var/lib/edge-fleet    # SQLite; see fleet.toml\n"
         "  edge-fleet serve --passphrase-file /run/secrets/online",
         _serve,
     ),
@@ -212,8 +217,9 @@ VERBS = (
         "repo",
         "repo",
         "begin a repository: draft its root (2 of 3 by default) and its targets",
-        "  edge-fleet repo init --root alice.pub bob.pub carol.pub --targets alice.pub bob.pub \\\n"
-        "                       --online keys/online.pub --director keys/director.pub",
+        "  edge-fleet repo init --root alice.pub bob.pub carol.pub \\\n"
+        "      --targets alice.pub bob.pub --online keys/online.pub \\\n"
+        "      --director keys/director.pub",
         _repo,
     ),
     Verb(
@@ -252,7 +258,8 @@ VERBS = (
         "publish",
         "publish what is signed, with a new snapshot and timestamp; daily, or as often as the timestamp expires",
         "  edge-fleet publish\n"
-        "  edge-fleet publish /media/usb/models-acme.json --key keys/online.pem --passphrase-file /run/secrets/online",
+        "  edge-fleet publish /media/usb/models-acme.json --key keys/online.pem \\\n"
+        "      --passphrase-file /run/secrets/online",
         _publish,
     ),
     Verb(
@@ -281,8 +288,9 @@ VERBS = (
         "assign",
         "assign",
         "say what a device runs, for fleets without a controller: writes assignments/DEVICE.json",
-        "  edge-fleet assign camera-7 meter-reader=acme/meter-reader/2 --file profiles/lab.toml\n"
-        "  edge-fleet assign all --renew                # daily: assignments hold 24 hours",
+        "  edge-fleet assign camera-7 meter-reader=acme/meter-reader/2 \\\n"
+        "      --file profiles/lab.toml\n"
+        "  edge-fleet assign all --renew        # daily: assignments hold 24 hours",
         _assign,
     ),
     Verb(
@@ -306,8 +314,9 @@ VERBS = (
 PROGRAM = Program(
     "edge-fleet",
     __version__,
-    "Publishes signed releases for devices to fetch, and steers which device runs what:\n"
-    "keys and drafts that key holders sign, a repository, a controller and its operators' verbs.",
+    "Publishes signed releases for devices to fetch, and steers which device runs\n"
+    "what: keys and drafts that key holders sign, a repository, a controller and its\n"
+    "operators' verbs.",
     "fleet.cli",
     VERBS,
 )

@@ -31,26 +31,38 @@ def _spec(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--name", type=named, metavar="NAME", help="of the rollout (default: SLOT-VERSION)")
     what.add_argument("--query", type=named, metavar="QUERY", help="which devices, as 'tag = pilot' (default: all)")
     what.add_argument("--static", action="store_true", help="devices that match later do not join")
-    how = parser.add_argument_group("how fast")
+    how = parser.add_argument_group("how fast (TIME as 90s, 15m, 2h or 1d)")
     how.add_argument(
         "--waves", type=waves, metavar="W,W,…", help=f"N%% reached, or N more; '!' needs approval (default {_shown()})"
     )
     how.add_argument("--canary", type=positive, metavar="N", help="devices of each kind of accelerators go first")
     for option, what_for in (
-        ("--canary-soak", "that canaries are watched (default: as --soak)"),
-        ("--soak", "that a wave is watched (default 1h)"),
-        ("--silence", "without a word from a device, and it failed (default 1d)"),
-        ("--deadline", "after an offer, and a device that is not done failed (default 7d)"),
-        ("--backoff", "before a device that failed tries again (default 1h)"),
+        ("--canary-soak", "how long canaries are watched (default: as --soak)"),
+        ("--soak", "how long a wave is watched before the next (default 1h)"),
+        ("--silence", "a device that says nothing for so long failed (default 1d)"),
+        ("--deadline", "a device that is not done so long after its offer failed (default 7d)"),
+        ("--backoff", "before a device that failed tries again, then doubling (default 1h)"),
     ):
         how.add_argument(option, type=duration, metavar="TIME", dest=f"{option[2:].replace('-', '_')}_s", help=what_for)
-    how.add_argument("--retries", type=positive, metavar="N", help="of a device that failed (default none)")
+    how.add_argument(
+        "--retries", type=positive, metavar="N", help="how often a device that failed tries again (default: never)"
+    )
     judged = parser.add_argument_group("when a wave is through, when all halts")
-    judged.add_argument("--success-percent", type=number, metavar="P", help="of a wave committed (default 95)")
-    judged.add_argument("--success-sample", type=positive, metavar="N", help="devices at least (default 1)")
-    judged.add_argument("--failed-percent", type=number, metavar="P", help="halt above it for sure (default 5)")
-    judged.add_argument("--failed-sample", type=positive, metavar="N", help="judged from so many on (default 5)")
-    judged.add_argument("--rollback", choices=("offered", "forced"), help="forced: after a halt all go back")
+    judged.add_argument(
+        "--success-percent", type=number, metavar="P", help="of a wave's devices have to commit (default 95)"
+    )
+    judged.add_argument("--success-sample", type=positive, metavar="N", help="and so many devices at least (default 1)")
+    judged.add_argument(
+        "--failed-percent", type=number, metavar="P", help="halt where more failed, beyond doubt (default 5)"
+    )
+    judged.add_argument(
+        "--failed-sample", type=positive, metavar="N", help="nothing is judged before so many are done (default 5)"
+    )
+    judged.add_argument(
+        "--rollback",
+        choices=("offered", "forced"),
+        help="after a halt: an operator decides (the default), or all go back",
+    )
 
 
 def _shown() -> str:
@@ -74,7 +86,8 @@ def _preview(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", choices=STATES, help="those in this state only")
+    states = f"those in this state only: {', '.join(STATES)}"
+    parser.add_argument("--state", choices=STATES, metavar="STATE", help=states)
     limit_option(parser)
     remote_options(parser)
 
@@ -103,7 +116,8 @@ def _approve_wave(parser: argparse.ArgumentParser) -> None:
 
 def _devices(parser: argparse.ArgumentParser) -> None:
     _one(parser)
-    parser.add_argument("--state", choices=DEVICE_STATES, help="those in this state only")
+    states = f"those in this state only: {', '.join(DEVICE_STATES)}"
+    parser.add_argument("--state", choices=DEVICE_STATES, metavar="STATE", help=states)
     parser.add_argument("--wave", type=whole, metavar="N", help="those of this wave only; 0 is the canary")
     limit_option(parser)
 
@@ -139,7 +153,8 @@ ROLLOUTS = Verb(
     "rollouts",
     "bring a release to devices in waves: draft, approve, start, watch, pause, abort",
     "  edge-fleet rollouts preview --target acme/meter-reader/2 --query 'tag=pilot'\n"
-    "  edge-fleet rollouts create --target acme/meter-reader/2 --query 'tag=pilot' --canary 1 --waves 5%,25%,100%\n"
+    "  edge-fleet rollouts create --target acme/meter-reader/2 --query 'tag=pilot' \\\n"
+    "      --canary 1 --waves 5%,25%,100%\n"
     "  edge-fleet rollouts approve r261121-114500-a1b2c3\n"
     "  edge-fleet rollouts start r261121-114500-a1b2c3\n"
     "  edge-fleet rollouts watch r261121-114500-a1b2c3",
@@ -148,8 +163,8 @@ ROLLOUTS = Verb(
             "create",
             "draft a rollout; nothing happens before it is approved and started",
             "  edge-fleet rollouts create --spec meter-reader-2.toml\n"
-            "  edge-fleet rollouts create --target acme/meter-reader/2 --query 'site=berlin' \\\n"
-            "      --canary 2 --waves 5%,25%!,100% --soak 2h --rollback forced",
+            "  edge-fleet rollouts create --target acme/meter-reader/2 --rollback forced \\\n"
+            "      --query 'site=berlin' --canary 2 --waves 5%,25%!,100% --soak 2h",
             _create,
         ),
         _simple("revise", "another specification for a draft", _revise, " --spec meter-reader-2.toml"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import resource
 import signal
@@ -27,7 +28,7 @@ LINE = "%(levelname)s %(name)s: %(message)s"
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; 0."""
+    """Serve until SIGTERM or SIGINT; 0. With --json what is served is said as JSON, in a line."""
     logging.basicConfig(stream=sys.stderr, level=arguments.log_level.upper(), format=LINE)
     for quiet in ("alembic", "urllib3", "tuf"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
@@ -37,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
     _allow_files(origin.config.serve)
     try:
-        asyncio.run(_serve(Controller(origin)))
+        asyncio.run(_serve(Controller(origin), as_json=arguments.json))
     except RequestError as error:
         if error.fault is not Fault.UNAVAILABLE:
             raise
@@ -45,12 +46,14 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _serve(controller: Controller) -> None:
+async def _serve(controller: Controller, *, as_json: bool) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     addresses = await controller.start()
-    print(f"serving {controller.control.url} on {', '.join(map(str, addresses))}", flush=True)
+    url, listening = controller.control.url, [*map(str, addresses)]
+    words = f"serving {url} on {', '.join(listening)}"
+    print(json.dumps({"url": url, "addresses": listening}) if as_json else words, flush=True)
     await stop.wait()
     await controller.stop()
 

@@ -31,8 +31,8 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--operator", type=named, metavar="FILE", help="an operator's API token, to make enrolment tokens with"
     )
     parser.add_argument("--keep", type=named, metavar="FILE", help="keep the devices there, to go on with them later")
-    parser.add_argument("--seconds", type=number, metavar="S", help="end then (default: Ctrl-C)")
-    parser.add_argument("--until-committed", action="store_true", help="end when all that can have committed")
+    parser.add_argument("--seconds", type=number, metavar="S", help="end after that (default: with Ctrl-C)")
+    parser.add_argument("--until-committed", action="store_true", help="end when all committed that can")
     _course(parser)
     misbehaving = parser.add_argument_group("who misbehaves, in percent of the devices")
     for name, what in SHARES.items():
@@ -47,16 +47,28 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def _course(parser: argparse.ArgumentParser) -> None:
     course = parser.add_argument_group("how devices behave")
-    course.add_argument("--seed", type=int, default=0, help="who misbehaves and has what hardware (default 0)")
-    course.add_argument("--prefix", type=named, default="sim", help="names are PREFIX-000001 and so on (default sim)")
-    course.add_argument("--poll", type=number, metavar="S", help="between questions (default: as the controller says)")
-    course.add_argument("--download", type=number, metavar="S", default=0.0, help="that a release takes (default 0)")
-    course.add_argument("--probation", type=number, metavar="S", default=0.0, help="that it is watched (default 0)")
-    course.add_argument("--at-once", type=positive, metavar="N", default=64, help="that talk at one time (default 64)")
-    course.add_argument("--keep-alive", action="store_true", help="connections stay open between questions")
-    course.add_argument("--resume", action="store_true", help="TLS sessions are resumed")
     course.add_argument(
-        "--refresh", action="store_true", help="each question refreshes root and timestamp, as agents do"
+        "--seed", type=int, metavar="N", default=0, help="who misbehaves and has what hardware (default 0)"
+    )
+    course.add_argument(
+        "--prefix", type=named, metavar="NAME", default="sim", help="names are NAME-000001 and so on (default sim)"
+    )
+    course.add_argument(
+        "--poll", type=number, metavar="S", help="seconds between questions (default: as the controller says)"
+    )
+    course.add_argument(
+        "--download", type=number, metavar="S", default=0.0, help="seconds that a release takes to come (default 0)"
+    )
+    course.add_argument(
+        "--probation", type=number, metavar="S", default=0.0, help="seconds that it is watched (default 0)"
+    )
+    course.add_argument(
+        "--at-once", type=positive, metavar="N", default=64, help="devices that talk at one time (default 64)"
+    )
+    course.add_argument("--keep-alive", action="store_true", help="keep connections open between questions")
+    course.add_argument("--resume", action="store_true", help="resume TLS sessions")
+    course.add_argument(
+        "--refresh", action="store_true", help="refresh root and timestamp with each question, as agents do"
     )
     course.add_argument("--quiet", action="store_true", help="tell what changed only: no vitals, no statistics")
 
@@ -65,8 +77,11 @@ SIMULATE = Verb(
     "simulate",
     "simulate",
     "play thousands of devices against a controller: real HTTP, TLS and signatures, no models",
-    "  edge-fleet simulate --devices 200 --url https://localhost:8443 --ca authority/ca.pem --operator token\n"
-    "  edge-fleet simulate --devices 10000 --url https://a:8443 https://b:8443 --keep fleet.jsonl --until-committed\n"
-    "  edge-fleet simulate --devices 1000 --url https://localhost:8443 --lying 1 --failing 5 --seconds 600 --json",
+    "  edge-fleet simulate --devices 200 --url https://localhost:8443 \\\n"
+    "      --ca authority/ca.pem --operator ann.token\n"
+    "  edge-fleet simulate --devices 10000 --url https://a:8443 https://b:8443 \\\n"
+    "      --tokens tokens.txt --keep fleet.jsonl --until-committed\n"
+    "  edge-fleet simulate --devices 1000 --url https://localhost:8443 \\\n"
+    "      --lying 1 --failing 5 --seconds 600 --json",
     options,
 )

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.operator_parser import OPERATOR_VERBS
 from fleet.cli.parser import PROGRAM
-from gateway.terminal.program import UNREACHABLE, USAGE
+from gateway.terminal.program import UNREACHABLE, USAGE, Verb
 from tests.simulators.controller import free_port
 
 ACTIONLESS = {"migrate"}
@@ -41,6 +41,26 @@ ACTIONS = _actions()
 
 def test_all_operator_verbs_but_one_have_actions() -> None:
     assert {words.split()[0] for words, _ in ACTIONS} == {verb.name for verb in OPERATOR_VERBS} - ACTIONLESS
+
+
+def _all(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for _, inner in _subparsers(parser):
+        yield from _all(inner)
+
+
+def test_help_is_no_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for parser in _all(PROGRAM.parser()) for line in parser.format_help().splitlines()]
+    assert not [line for line in lines if len(line) > 80]
+
+
+@pytest.mark.parametrize("verb", PROGRAM.verbs, ids=lambda verb: verb.name)
+def test_a_verb_has_examples_that_can_be_typed(verb: Verb) -> None:
+    lines = _examples(dict(_subparsers(PROGRAM.parser()))[verb.name])
+    assert lines
+    for line in lines:
+        assert PROGRAM.parser().parse_args(shlex.split(line.partition(" | ")[0])).module == verb.module
 
 
 @pytest.mark.parametrize(("words", "parser"), ACTIONS, ids=[words for words, _ in ACTIONS])
