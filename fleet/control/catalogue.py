@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from tuf.api.metadata import TargetFile, Targets
 
@@ -22,8 +23,9 @@ from fleet.verify import RELEASES, release_findings
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.routing import version_order
 from gateway.domain.signed_release import read_release
+from gateway.trust.distrust import Distrust
+from gateway.trust.targets import check_floor
 
 RETRY = timedelta(seconds=60)
 """After it could not be read: another publication is looked at at once, the same one again after so long."""
@@ -82,13 +84,15 @@ def verified_releases(published: Published, workspace: Workspace, known: Mapping
 
 
 def usable(connection: Connection, target: str) -> str:
-    """Why a release is not to be assigned: not published (any more), below its owner's floor; "": it may be."""
+    """Why a release is not to be assigned: not published (any more), as all replicas know it, or below its owner's
+    floor, as devices judge it; "": it may be."""
     found = releases.find(connection, target)
     if found is None or found.withdrawn:
         return f"{target} is not published" + (" any more" if found else "; GET /v1/releases lists what is")
-    floor = releases.floor(connection, found.release.owner, found.release.model)
-    if floor and version_order(found.release.version) < version_order(floor):
-        return f"{target} is below the floor {floor} of its owner: devices refuse it"
+    try:
+        check_floor(target, partial(releases.floor, connection))
+    except Distrust as error:
+        return str(error)
     return ""
 
 

@@ -18,6 +18,7 @@ from fleet.database.engine import Connection
 from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import ClockSetBack, Decided, Event, Paused
+from fleet.rollouts.facts_form import TEXT_LIMIT_CHARS
 from fleet.rollouts.fold import fold, set_back
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State, Status
@@ -113,7 +114,7 @@ class Turn:
 def _barred(connection: Connection, known: Known) -> Sequence[Paused]:
     """Nobody is offered what devices would refuse."""
     why = usable(connection, known.spec.target.path) if known.state.status is Status.RUNNING else ""
-    return (Paused(ACTOR, why),) if why else ()
+    return (Paused(ACTOR, why[:TEXT_LIMIT_CHARS]),) if why else ()
 
 
 def _deeds(known: Known, plan: Plan, kept: int) -> Iterator[Deed]:

@@ -142,7 +142,7 @@ def test_nobody_goes_back_below_the_floor(fleet: RolledFleet) -> None:
     fleet.say(rollout, RollbackRequested("ann"))
     fleet.turn(1)
     assert fleet.targets(devices_) == dict.fromkeys(devices_, V2)
-    with pytest.raises(ConflictError, match="below the floor 2"):
+    with pytest.raises(ConflictError, match="its owner allows 2 and what is newer"):
         fleet.draft(target="acme/meter-reader/1")
 
 
@@ -153,10 +153,24 @@ def test_a_release_that_falls_below_the_floor_meanwhile_pauses_its_rollout(fleet
     fleet.publish("3", floor="3")
     fleet.turn(1)
     assert (fleet.status(rollout), fleet.deeds(rollout)[-1]) == (Status.PAUSED, "rollouts.pause")
-    assert "below the floor 3" in fleet.known(rollout).state.reason
-    with pytest.raises(ConflictError, match="below the floor"):
+    assert "its owner allows 3 and what is newer" in fleet.known(rollout).state.reason
+    with pytest.raises(ConflictError, match="its owner allows 3"):
         fleet.say(rollout, Resumed("ann"))
     assert fleet.replayed(rollout)
+
+
+def test_a_release_of_the_longest_name_pauses_its_rollout_in_words_that_can_be_read_again(fleet: RolledFleet) -> None:
+    fleet.enrol(names(4))
+    model, old, new = "m" * 128, f"1.{'0' * 126}", f"2.{'0' * 126}"
+    fleet.repository.add_release(model, old)
+    fleet.turn()
+    rollout = fleet.start(target=f"acme/{model}/{old}")
+    fleet.repository.add_release(model, new, floor=new)
+    fleet.turn(1)
+    assert fleet.status(rollout) is Status.PAUSED
+    assert fleet.known(rollout).state.reason.startswith(
+        f"the target models/acme/{model}/{old}/release: its owner allows"
+    )
 
 
 def test_a_revoked_device_leaves_and_a_new_one_joins(fleet: RolledFleet) -> None:
