@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"-----BEGIN [^-]{1,60}-----.*?(?:-----END [^-]{1,60}-----|\
 _NAME = r"""(?: token | passw(?:or)?d | passphrase | passcode | secret | credential | signature
     | (?:api|access|private)[-_]?key ) (?: s | [-_][\w-]{1,40} )?"""
 _KEY = re.compile(rf"(?ix) {_NAME} $")
-_QUOTED = r"""[bru]{0,2} (?: (?P<deep>\\*)" .*? (?: (?<!\\)(?P=deep)" | $ ) | ' .*? (?: (?<!\\)' | $ ) )"""
+_QUOTED = r"""[bru]{0,2} (?: (?P<deep>\\{0,16})" .*? (?: (?<!\\)(?P=deep)" | $ ) | ' .*? (?: (?<!\\)' | $ ) )"""
 """To its own end, however deep in JSON in JSON it stands, or to that of the line."""
 _NAMED = re.compile(
     rf"""(?imx) ({_NAME} \\*["']? [ \t]* [:=] [ \t]*) (?: (?:bearer|basic) [ \t]+ )? (?: {_QUOTED} | [^\s&]+ )"""
@@ -24,7 +24,7 @@ _NAMED = re.compile(
 _HEADER = re.compile(rf"""(?imx) ((?:authorization|cookie) \\*["']? [ \t]* [:=] [ \t]*) (?: {_QUOTED} | .+ )""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USER = re.compile(r"(?<=://)[^/\s]+@")
-_KNOWN = re.compile(r"\bef[a-z]_[A-Za-z0-9_-]{8,}|\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?")
+_KNOWN = re.compile(r"\bef[a-z]_[A-Za-z0-9_-]{8,}|\beyJ[\w-]{5,500}\.[\w-]{5,}(?:\.[\w-]*)?")
 """A fleet's own tokens, and JSON web tokens."""
 _LONG = re.compile(r"[A-Za-z0-9+/_=-]{40,}")
 _OPAQUE = (re.compile("[a-z]"), re.compile("[A-Z]"), re.compile("[0-9]"))
