@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fleet.problems import ProblemError
-from fleet.serving.asgi import Application, Message, Receive, Scope, Send, header_values
+from fleet.serving.asgi import Application, Message, Receive, Scope, Send, header_values, peer_of
+from fleet.serving.settings import ServingSettings
 from gateway.domain.errors import Fault, RequestError
 
 
@@ -22,30 +25,43 @@ class BodyBound:
 class Bodies:
     """ASGI: `bound` says what holds for a request. Errors arise where the application reads the body."""
 
-    def __init__(self, app: Application, bound: Callable[[Scope], BodyBound], buffered_limit_bytes: int) -> None:
-        self._app, self._bound, self._buffered_limit_bytes = app, bound, buffered_limit_bytes
+    def __init__(self, app: Application, bound: Callable[[Scope], BodyBound], settings: ServingSettings) -> None:
+        self._app, self._bound, self._settings = app, bound, settings
         self.buffered_bytes = 0
+        self._callers: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises RequestError TOO_LARGE or OVERLOADED, ProblemError 408."""
-        body = _Body(self, self._bound(scope), receive)
+        caller = peer_of(scope).caller
+        body = _Body(partial(self._take, caller), self._bound(scope), receive)
         body.check_length(header_values(scope, "content-length"))
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self.buffered_bytes -= body.taken_bytes
+            self._give_back(caller, body.taken_bytes)
 
-    def take(self, count_bytes: int) -> None:
+    def _take(self, caller: str, count_bytes: int) -> None:
         """Count what a request holds until its end. Raises RequestError OVERLOADED."""
-        if self.buffered_bytes + count_bytes > self._buffered_limit_bytes:
+        settings, theirs = self._settings, self._callers[caller] + count_bytes
+        if self.buffered_bytes + count_bytes > settings.max_buffered_bytes:
             problem = f"requests in progress hold {self.buffered_bytes} bytes already; try again later"
             raise RequestError(Fault.OVERLOADED, problem)
+        if theirs > settings.max_buffered_bytes_per_caller:
+            problem = f"your requests in progress would hold {theirs} bytes; send fewer at a time"
+            raise RequestError(Fault.OVERLOADED, problem)
         self.buffered_bytes += count_bytes
+        self._callers[caller] = theirs
+
+    def _give_back(self, caller: str, count_bytes: int) -> None:
+        self.buffered_bytes -= count_bytes
+        self._callers[caller] -= count_bytes
+        if not self._callers[caller]:
+            del self._callers[caller]
 
 
 class _Body:
-    def __init__(self, bodies: Bodies, bound: BodyBound, receive: Receive) -> None:
-        self._bodies, self._bound, self._receive = bodies, bound, receive
+    def __init__(self, take: Callable[[int], None], bound: BodyBound, receive: Receive) -> None:
+        self._take, self._bound, self._receive = take, bound, receive
         self._ends_at_s: float | None = None
         self._whole = False
         self.taken_bytes = 0
@@ -78,7 +94,7 @@ class _Body:
         self._whole = not message.get("more_body", False)
         if self.taken_bytes + size > self._bound.limit_bytes:
             raise self._too_large()
-        self._bodies.take(size)
+        self._take(size)
         self.taken_bytes += size
 
     def _too_large(self) -> RequestError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.authority.certificate import DeviceCertificate
+from fleet.serving.proxies import address_group
 from gateway.domain.errors import RequestError
 
 
@@ -24,3 +25,8 @@ class Peer:
     def device(self) -> str:
         """The device that asks, "" where it is none."""
         return self.certificate.device if self.certificate else ""
+
+    @property
+    def caller(self) -> str:
+        """By what is counted what one caller may have: a device, or an address (IPv6: its /64)."""
+        return f"device {self.device}" if self.device else address_group(self.address)

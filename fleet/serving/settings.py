@@ -98,6 +98,7 @@ class ServingSettings:
     max_header_bytes: int = 32_768  # request line and headers; a proxy's certificate header lies in it
     max_body_bytes: int = 1_048_576  # 1 MiB: a request body, where its route has no bound of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
+    max_buffered_bytes_per_caller: int = 33_554_432  # 32 MiB: of them of one device, or of one address
     backlog: int = 1_024  # connections the kernel holds until they are accepted
     handshake_timeout_s: float = 10.0  # for TLS, and for its end
     header_timeout_s: float = 10.0  # for request line and headers
@@ -115,4 +116,5 @@ class ServingSettings:
         bounds = ("max_connections", "max_connections_per_address", "max_requests", "max_header_bytes")
         check_above_zero(self, "serve", *bounds, "max_handshakes", "max_handshakes_per_address")
         check_above_zero(self, "serve", "max_body_bytes", "max_buffered_bytes", "send_piece_bytes")
+        check_above_zero(self, "serve", "max_buffered_bytes_per_caller")
         check_above_zero(self, "serve", "handshake_timeout_s", "header_timeout_s", "body_timeout_s", "write_timeout_s")

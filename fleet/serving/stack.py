@@ -28,7 +28,7 @@ def stacked(
     `counts` hears of what was refused or ignored, by reason. Raises ConfigurationError for proxies that are none.
     """
     usual = BodyBound(settings.max_body_bytes, settings.body_timeout_s)
-    bounded = Bodies(app, bound or (lambda _: usual), settings.max_buffered_bytes)
+    bounded = Bodies(app, bound or (lambda _: usual), settings)
     limited = Rates(bounded, settings.rates, counts)
     known = Identity(limited, recognition, read_proxies(settings.proxy.trusted), settings.proxy, counts)
     return Records(known, settings.max_requests, counts)

@@ -143,6 +143,28 @@ async def test_what_all_requests_hold_is_bounded_and_given_back(tmp_path) -> Non
         assert (refused.status_code, refused.json()["fault"]) == (503, "OVERLOADED")
 
 
+async def test_one_caller_holds_only_a_part_of_it(tmp_path) -> None:
+    settings = ServingSettings(max_buffered_bytes=100, max_buffered_bytes_per_caller=60)
+    post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n"
+    async with controlling(tmp_path, settings=settings) as controller:
+        slow, slow_writer = await controller.connect()
+        slow_writer.write(post + bytes(49))
+        reader, writer = await controller.connect()
+        while True:  # until the first has been read so far
+            writer.write(post + bytes(50))
+            status, problem = await said(reader)
+            if status == 503:
+                break
+        assert "your requests in progress would hold 99 bytes" in str(problem["detail"])
+        other = await asyncio.open_connection("127.0.0.1", controller.port, local_addr=("127.0.0.2", 0))
+        other[1].write(post + bytes(50))
+        assert (await said(other[0]))[0] == 200
+        slow_writer.write(b"x")
+        assert (await said(slow))[0] == 200
+        for one in (writer, slow_writer, other[1]):
+            await hang_up(one)
+
+
 async def test_a_body_that_does_not_come_is_given_up(tmp_path) -> None:
     async with controlling(tmp_path, settings=ServingSettings(body_timeout_s=0.1)) as controller:
         reader, writer = await controller.connect()
