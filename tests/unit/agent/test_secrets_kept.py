@@ -102,8 +102,8 @@ def test_values_are_gone_through_to_their_ends() -> None:
 
 
 def test_long_texts_take_little_time() -> None:
-    """Each of them is no secret, and looks like one for as long as possible. What takes the square of its length does not
-    end before the test's time is over."""
+    """Each of them is no secret, and looks like one for as long as possible. What takes the square of its length takes
+    longer than a test may."""
     quoted = (
         'token="' * 9_000,
         "token='a\\" * 7_000,
