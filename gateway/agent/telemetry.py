@@ -120,8 +120,9 @@ def _polled(observed: Observed, before: str | None, now: datetime) -> tuple[list
 # ---- state -----------------------------------------------------------------------------------------------------------
 def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: float) -> tuple[list[Record], str]:
     """The device and its slots, as far as they are otherwise than when they were told of; all of them now and then."""
-    latest = {f"slot {slot}": slot_document(slot, observed) for slot in document(observed.standing)["slots"]}
-    latest["device"] = device_document(observed)
+    standing = document(observed.standing)
+    latest = {f"slot {slot}": _slot_document(slot, told_of, observed) for slot, told_of in standing["slots"].items()}
+    latest["device"] = _device_document(standing, observed)
     before: Document = json.loads(told or "{}")
     passed_s = now.timestamp() - before.get("at", 0.0)
     known: Document = before.get("digests", {}) if 0 <= passed_s < refresh_s else {}
@@ -137,15 +138,15 @@ def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: flo
     return records, json.dumps({"at": at, "digests": digests})
 
 
-def slot_document(slot: str, observed: Observed) -> Document:
-    """What a slot is to run, how far that is (contracts.md, "Fleet"), what is committed, and what the daemon serves."""
-    told = document(observed.standing)["slots"][slot]
+def _slot_document(slot: str, told: Document, observed: Observed) -> Document:
+    """What a slot is to run, how far that is (contracts.md, "Fleet"), what is committed, and what the daemon serves.
+    `told`: what `edge-agent status` says of it."""
     accepted = observed.standing.accepted
     assigned = accepted.assignment.slots.get(slot) if accepted else None
     models = (observed.status or {}).get("models", [])
     return {
         "slot": slot,
-        "state": _state(slot, observed),
+        "state": _state(slot, told, observed.standing),
         "target": assigned.path if assigned else None,
         "release": assigned.sha256 if assigned else None,
         "assignment": accepted.assignment.version if accepted else None,
@@ -156,9 +157,7 @@ def slot_document(slot: str, observed: Observed) -> Document:
     }
 
 
-def _state(slot: str, observed: Observed) -> str:
-    standing = observed.standing
-    told = document(standing)["slots"][slot]
+def _state(slot: str, told: Document, standing: Standing) -> str:
     assigned = standing.accepted.assignment.slots.get(slot) if standing.accepted else None
     ends_first = assigned and any(u.slot == slot and u.activation.release != assigned.sha256 for u in standing.updates)
     if told["update"] and not ends_first:
@@ -176,9 +175,9 @@ def _served(model: Document) -> Document:
     return {key: model.get(key) for key in keys}
 
 
-def device_document(observed: Observed) -> Document:
+def _device_document(told: Document, observed: Observed) -> Document:
     """What the device is, as far as that seldom changes."""
-    told, status = document(observed.standing), observed.status or {}
+    status = observed.status or {}
     return {
         "state": told["state"],
         "why": told["why"],
