@@ -45,9 +45,11 @@ UPDATE = {
 
 def config(**changes: Any) -> FleetConfig:
     alerts = AlertSettings(
-        look_every_s=0.2, settle_s=2.0, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
+        look_every_s=0.2, settle_s=0.1, calm_s=0.0, secret_file="webhook.secret", retry_s=0.1, **changes
     )
-    return replace(FleetConfig(), alerts=alerts, chores=ChoresSettings(turn_s=0.2))
+    return replace(
+        FleetConfig(), alerts=alerts, metrics=MetricsSettings(cache_s=0.0), chores=ChoresSettings(turn_s=0.2)
+    )
 
 
 def prepared(folder: Path) -> FleetRepository:
@@ -106,7 +108,7 @@ def test_a_roll_back_reaches_the_webhook_signed_and_the_collector_parsed(tmp_pat
     with receiving(context=context) as hook, receiving(context=context) as collector:
         settings = config(url=hook.url + "/alerts", ca_file="ours.pem")
         otlp = OtlpSettings(collector.url, ca_file="ours.pem")
-        settings = replace(settings, otlp=otlp, metrics=MetricsSettings(own_every_s=0.5))
+        settings = replace(settings, otlp=otlp, metrics=MetricsSettings(cache_s=0.0, own_every_s=0.5))
         with controlling(tmp_path, settings, repository) as fleet:
             leading(fleet)
             with fleet.device_client(fleet.enrolled("camera-7")) as device:

@@ -26,9 +26,9 @@ GONE, TAKEN = Said(0), Said(200)
 
 def gives_up(fleet: ServedFleet, names: list[str]) -> None:
     """As if these devices had told so."""
-    now = datetime.now(UTC)
     said = {"slot": "m", "state": "rolled_back", "version": "2", "failure": {"reason": "latency"}}
     with fleet.database.write() as connection:
+        now = datetime.now(UTC)  # nobody else writes from here on
         for name in names:
             devices.enrol(connection, name, now)
             batch = Batch("updates", 1, [Row(1, now, "update", said)])
@@ -39,7 +39,7 @@ def gives_up(fleet: ServedFleet, names: list[str]) -> None:
 def test_a_kill_at_any_message_loses_none(memory_path: Path) -> None:
     with receiving() as hook:
         tables = {
-            "alerts": {"url": hook.url, "look_every_s": 0.3, "settle_s": 1.0, "retry_s": 0.2, "silent_s": 0.0},
+            "alerts": {"url": hook.url, "look_every_s": 0.3, "settle_s": 0.1, "retry_s": 0.2, "silent_s": 0.0},
             "database": {"lease_s": 1.0},
             "scheduler": {"turn_s": 0.2},
         }
