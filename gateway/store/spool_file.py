@@ -117,6 +117,7 @@ def set_aside(folder: Path) -> None:
 
 
 def _connect(path: Path, settings: SpoolSettings) -> sqlite3.Connection:
+    """For whoever holds the store's lock: where two turn a new file to a write-ahead log, SQLite waits for neither."""
     connection = sqlite3.connect(path, timeout=settings.busy_timeout_ms / 1000, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:
