@@ -11,7 +11,18 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct
 
 from fleet.access import Action
-from fleet.api.fields import Id, Name, NameInPath, NameInQuery, PathInQuery, Reason, Tags, TagsInQuery, Words
+from fleet.api.fields import (
+    Id,
+    Name,
+    NameInPath,
+    NameInQuery,
+    PathInQuery,
+    Reason,
+    Tags,
+    TagsInQuery,
+    Words,
+    plain_fields,
+)
 from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.scope import allow_tags, caller_of, known_device, scope_of
@@ -130,7 +141,7 @@ def list_devices(
     wanted = Wanted(in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
-    return page([DeviceEntry(**_fields(one)) for one in found], limit, found[-1].id if found else "")
+    return page(found, limit, _entry, lambda one: one.id)
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")
@@ -174,7 +185,7 @@ def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
         devices.label(connection, name, data.tags, data.site)
         details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site}
         audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
-        return DeviceEntry(**_fields(devices.get(connection, name)))
+        return _entry(devices.get(connection, name))
 
 
 @put(
@@ -195,7 +206,7 @@ def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> D
         if before.tags - set(data.tags):
             details |= {"enrolments_void": enrolment.void(connection, device)}
         audit.append(connection, Deed(actor(identity), "devices.label", device, details), now)
-        return DeviceEntry(**_fields(devices.get(connection, device)))
+        return _entry(devices.get(connection, device))
 
 
 @post(
@@ -218,7 +229,7 @@ def revoke_device(request: Call, device: NameInPath, data: JSONBody[Because | No
             audit.append(connection, Deed(actor(identity), "devices.revoke", device, details), now)
         found = devices.get(connection, device)
     control.revocations.refresh(now)
-    return DeviceEntry(**_fields(found))
+    return _entry(found)
 
 
 @post(
@@ -235,7 +246,7 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
         known_device(request, connection, identity, device)
         devices.readmit(connection, device)
         audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)
-        return DeviceEntry(**_fields(devices.get(connection, device)))
+        return _entry(devices.get(connection, device))
 
 
 def _device_name(name: str) -> str:
@@ -246,15 +257,13 @@ def _device_name(name: str) -> str:
     return name
 
 
+def _entry(device: Device) -> DeviceEntry:
+    return DeviceEntry(**_fields(device))
+
+
 def _fields(device: Device) -> dict[str, Any]:
-    times = ("registered", "enrolled", "seen", "revoked")
-    plain = ("id", "state", "serial", "profile", "accelerators", "site", "health", "revoked_because")
-    return {
-        **{name: getattr(device, name) for name in plain},
-        **{name: moment(getattr(device, name)) for name in times},
-        "tags": sorted(device.tags),
-        "running": _running(device.running),
-    }
+    names = DeviceEntry.__dataclass_fields__.keys() - {"running"}
+    return {**plain_fields(device, names), "running": _running(device.running)}
 
 
 def _running(running: Iterable[Running]) -> list[RunningEntry]:
@@ -269,9 +278,7 @@ def _desired(one: Desired) -> DesiredEntry:
 
 
 def _certificate(one: Certificate) -> CertificateEntry:
-    return CertificateEntry(
-        one.serial, moment(one.issued), moment(one.expires), moment(one.revoked), one.revoked_because
-    )
+    return CertificateEntry(**plain_fields(one, CertificateEntry.__dataclass_fields__))
 
 
 HANDLERS = (

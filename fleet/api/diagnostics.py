@@ -12,7 +12,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action
-from fleet.api.fields import NameInPath, NumberInPath
+from fleet.api.fields import NameInPath, NumberInPath, plain_fields
 from fleet.api.identity import ACTION, Call, actor, control_of
 from fleet.api.pages import Page
 from fleet.api.scope import caller_of, known_device
@@ -21,7 +21,6 @@ from fleet.database import audit, diagnostics
 from fleet.database.diagnostics import Request
 from fleet.database.engine import Connection
 from fleet.database.errors import AbsentError
-from fleet.times import moment
 
 Part = Literal["doctor", "log", "status", "vitals"]
 PARTS: tuple[Part, ...] = ("doctor", "log", "status", "vitals")
@@ -116,9 +115,8 @@ def _find(connection: Connection, device: str, number: int) -> Request:
 
 
 def _fields(one: Request) -> dict[str, Any]:
-    plain = {name: getattr(one, name) for name in ("id", "device", "asked_by")}
-    times = {name: moment(getattr(one, name)) for name in ("asked", "expires", "answered")}
-    return {**plain, **times, "wanted": list(cast("Any", one.wanted.get(WANTED, ())))}
+    names = DiagnosticsEntry.__dataclass_fields__.keys() - {"wanted"}
+    return {**plain_fields(one, names), "wanted": list(cast("Any", one.wanted.get(WANTED, ())))}
 
 
 HANDLERS = (ask_device, list_diagnostics, show_diagnostics)

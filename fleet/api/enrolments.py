@@ -11,7 +11,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Identity
-from fleet.api.fields import Id, NumberInPath, Tags, Words
+from fleet.api.fields import Id, NumberInPath, Tags, Words, plain_fields
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.api.scope import allow_tags, caller_of, scope_of
@@ -70,7 +70,7 @@ def list_enrolments(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) 
     scope, control = scope_of(caller_of(request)), control_of(request)
     with control.database.read() as connection:
         found = enrolment.page(connection, control.database.settings, scope=scope, after=after, limit_rows=limit)
-    return page([EnrolmentEntry(**_fields(one)) for one in found], limit, str(found[-1].id) if found else "")
+    return page(found, limit, lambda one: EnrolmentEntry(**_fields(one)), lambda one: one.id)
 
 
 @post("/v1/enrolments", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Make an enrolment token")
@@ -136,9 +136,7 @@ def _find(connection: Connection, settings: DatabaseSettings, number: int) -> En
 
 
 def _fields(token: EnrolmentToken) -> dict[str, Any]:
-    plain = {name: getattr(token, name) for name in ("id", "prefix", "device", "site", "created_by", "used_by")}
-    times = {name: moment(getattr(token, name)) for name in ("created", "expires", "used")}
-    return {**plain, **times, "tags": sorted(token.tags)}
+    return plain_fields(token, EnrolmentEntry.__dataclass_fields__)
 
 
 HANDLERS = (list_enrolments, create_enrolment, delete_enrolment)

@@ -1,13 +1,17 @@
-"""What stands in bodies, paths and queries: how much of it, and what never; the OpenAPI document says it, too. Where
-the document alone does (`extra_json_schema`, `schema_extra`), whoever reads the value refuses it in better words."""
+"""What stands in bodies, paths, queries and answers: how much of it, and what never; the OpenAPI document says it, too.
+Where the document alone does (`extra_json_schema`, `schema_extra`), whoever reads the value refuses it in better words.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any
 
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
+from fleet.times import moment
 from gateway.domain.manifest_toml import NAME_PATTERN
 
 LARGEST = 2**53 - 1
@@ -36,3 +40,14 @@ TagsInQuery = Annotated[
     list[Name] | None,
     QueryParameter(max_items=TAGS, schema_extra={"items": {"type": "string", "minLength": 1, "pattern": KEPT}}),
 ]
+
+
+def plain_fields(one: object, names: Iterable[str]) -> dict[str, Any]:
+    """Of a record, as an answer says them: times as texts, sets in order."""
+    return {name: _plain(getattr(one, name)) for name in names}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return moment(value)
+    return sorted(value) if isinstance(value, frozenset) else value

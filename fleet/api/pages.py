@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
@@ -10,6 +10,7 @@ from litestar.params import QueryParameter
 
 from fleet.api.fields import LARGEST
 
+R = TypeVar("R")
 T = TypeVar("T")
 PAGE_ROWS = 100
 """Of a page, where the asker does not say."""
@@ -25,6 +26,6 @@ class Page(Generic[T]):
     next: str | None
 
 
-def page(items: Sequence[T], limit_rows: int, cursor: str) -> Page[T]:
-    """`cursor`: of the last of the items. A full page may be followed by an empty one."""
-    return Page(items, cursor if len(items) >= limit_rows else None)
+def page(found: Sequence[R], limit_rows: int, shown: Callable[[R], T], cursor: Callable[[R], object]) -> Page[T]:
+    """`cursor`: of a row, by which what follows it is asked for. A full page may be followed by an empty one."""
+    return Page([*map(shown, found)], str(cursor(found[-1])) if len(found) >= limit_rows else None)

@@ -9,14 +9,13 @@ from typing import Any
 from litestar import get
 
 from fleet.access import Action
-from fleet.api.fields import NameInPath, NameInQuery, PathInQuery
+from fleet.api.fields import NameInPath, NameInQuery, PathInQuery, plain_fields
 from fleet.api.identity import ACTION, Call, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.control.catalogue import usable
 from fleet.database import releases
 from fleet.database.errors import AbsentError
 from fleet.database.releases import Known
-from fleet.times import moment
 from gateway.domain.signed_release import target_path
 
 
@@ -55,7 +54,7 @@ def list_releases(
     database = control_of(request).database
     with database.read() as connection:
         found = releases.page(connection, database.settings, model=model, after=after, limit_rows=limit)
-    return page([_entry(one) for one in found], limit, found[-1].release.target if found else "")
+    return page(found, limit, _entry, lambda one: one.release.target)
 
 
 @get(
@@ -76,11 +75,9 @@ def show_release(request: Call, owner: NameInPath, model: NameInPath, version: N
 
 
 def _entry(known: Known) -> ReleaseEntry:
-    release = known.release
-    plain = ("target", "owner", "model", "version", "floor", "digest", "size_bytes")
-    said: dict[str, Any] = {name: getattr(release, name) for name in plain}
-    said |= {"released": moment(release.released), "withdrawn": moment(known.withdrawn)}
-    return ReleaseEntry(**said, first_read=moment(known.first_read))
+    here = ("first_read", "withdrawn")
+    signed = ReleaseEntry.__dataclass_fields__.keys() - set(here)
+    return ReleaseEntry(**plain_fields(known.release, signed), **plain_fields(known, here))
 
 
 HANDLERS = (list_releases, show_release)

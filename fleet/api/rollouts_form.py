@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
 
-NAME_CHARACTERS, PATH_CHARACTERS, QUERY_CHARACTERS, REASON_CHARACTERS = 128, 1024, 4096, 500
+from fleet.api.fields import KEPT, PATH_CHARACTERS, Name, Words
+
+QUERY_CHARACTERS, REASON_CHARACTERS = 4096, 500
 WAVES, PERIODS = 100, 1000
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS)]
-Word = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
 Path = Annotated[str, Meta(min_length=1, max_length=PATH_CHARACTERS)]
-Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS)]
+Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS, pattern=KEPT)]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -21,7 +21,7 @@ class TargetForm(Struct, forbid_unknown_fields=True, frozen=True):
 
     path: Path
     size_bytes: int | UnsetType = UNSET
-    sha256: Word | UnsetType = UNSET
+    sha256: Words | UnsetType = UNSET
 
 
 class CanaryForm(Struct, forbid_unknown_fields=True, frozen=True):
@@ -57,17 +57,17 @@ class AbortForm(Struct, forbid_unknown_fields=True, frozen=True):
 class WindowForm(Struct, forbid_unknown_fields=True, frozen=True):
     """Weekly; `zone`: a time zone, or "site"."""
 
-    start: Word
-    end: Word
-    days: Annotated[list[Word], Meta(max_length=7)] | UnsetType = UNSET
-    zone: Word | UnsetType = UNSET
+    start: Words
+    end: Words
+    days: Annotated[list[Words], Meta(max_length=7)] | UnsetType = UNSET
+    zone: Words | UnsetType = UNSET
 
 
 class BlackoutForm(Struct, forbid_unknown_fields=True, frozen=True):
     """Absolute, in UTC."""
 
-    start: Word
-    end: Word
+    start: Words
+    end: Words
     reason: Reason | UnsetType = UNSET
 
 
@@ -98,7 +98,7 @@ class SpecForm(Struct, forbid_unknown_fields=True, frozen=True):
     blackouts: Annotated[list[BlackoutForm], Meta(max_length=PERIODS)] | UnsetType = UNSET
     retries: RetriesForm | UnsetType = UNSET
     dynamic: bool | UnsetType = UNSET
-    rollback: Word | UnsetType = UNSET
+    rollback: Words | UnsetType = UNSET
 
 
 class Approval(Struct, forbid_unknown_fields=True, frozen=True):

@@ -44,7 +44,7 @@ def list_devices(
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
     found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
-    return page([device(member) for member in found], limit, found[-1].device if found else "")
+    return page(found, limit, device, lambda member: member.device)
 
 
 @get(
@@ -62,7 +62,7 @@ def list_facts(
     with database.read() as connection:
         settings = replace(database.settings, facts_limit_rows=limit)
         found = rollouts.facts_of(connection, rollout, settings, after=after)
-    return page([fact_document(fact_of(one)) for one in found], limit, str(found[-1].sequence) if found else "")
+    return page(found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
 
 
 HANDLERS = (list_devices, list_facts)

@@ -85,8 +85,7 @@ def list_rows(
         known_device(request, connection, identity, device)
         settings = control.database.settings
         found = _rows(connection, device, stream, reached, limit_rows=limit, settings=settings)
-    last = f"{found[-1].boot_epoch}.{found[-1].row.seq}" if found else ""
-    return page([_row(one) for one in found], limit, last)
+    return page(found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
 
 
 @get(

@@ -10,13 +10,12 @@ from litestar.params import FromQuery, JSONBody
 from msgspec import Meta, Struct
 
 from fleet.access import Action, Role
-from fleet.api.fields import NumberInPath, Tags
+from fleet.api.fields import NumberInPath, Tags, plain_fields
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
 from fleet.control.tokens import NAME_PATTERN, VALIDITY_D, VALIDITY_LIMIT_D, WantedToken, make_token, revoke_token
 from fleet.database import tokens
 from fleet.database.tokens import ApiToken
-from fleet.times import moment
 
 Days = Annotated[float, Meta(gt=0, le=VALIDITY_LIMIT_D)]
 
@@ -59,7 +58,7 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
     control = control_of(request)
     with control.database.read() as connection:
         found = tokens.page(connection, control.database.settings, after=after, limit_rows=limit)
-    return page([TokenEntry(**_fields(one)) for one in found], limit, str(found[-1].id) if found else "")
+    return page(found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
 
 
 @post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Make an API token")
@@ -85,9 +84,7 @@ def delete_token(request: Call, token: NumberInPath, last: FromQuery[bool] = Fal
 
 
 def _fields(token: ApiToken) -> dict[str, Any]:
-    plain = {name: getattr(token, name) for name in ("id", "prefix", "name", "role", "created_by")}
-    times = {name: moment(getattr(token, name)) for name in ("created", "expires", "revoked")}
-    return {**plain, **times, "tags": sorted(token.tags)}
+    return plain_fields(token, TokenEntry.__dataclass_fields__)
 
 
 HANDLERS = (list_tokens, create_token, delete_token)
