@@ -6,13 +6,14 @@ Its unit allows 20 s; every wait here would last longer.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,13 +160,14 @@ def test_it_ends_at_once(tmp_path: Path, waiting: Waiting) -> None:
         config.write_text(CONFIG.format(folder=tmp_path, wake=broker))
         common = ["--config", str(config), "--state", str(store)]
         command = [sys.executable, "-m", *wait.module, "run", *common]
-        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as agent:
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as agent:
             try:
                 until(wait.waits, agent)
                 agent.send_signal(signal.SIGTERM)
                 said = agent.communicate(timeout=STOP_S)[1]
             finally:
-                agent.kill()
+                with suppress(ProcessLookupError):  # all of it has ended, as it should
+                    os.killpg(agent.pid, signal.SIGKILL)
         assert agent.returncode in wait.codes, said
         assert "Traceback" not in said, said
     told = subprocess.run(
