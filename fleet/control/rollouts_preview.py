@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from fleet.control.claims import claimed
 from fleet.control.membership import device_of, pages
 from fleet.control.rollouts import Rollouts
-from fleet.control.rollouts_record import LIVE
+from fleet.control.rollouts_record import live_rollouts
 from fleet.control.scheduler import zones_of
-from fleet.database import rollouts
 from fleet.database.devices import State as Standing
 from fleet.rollouts.query import Device, matches
 from fleet.rollouts.query_parser import parse
@@ -69,8 +68,9 @@ def _matching(rolling: Rollouts, spec: Spec) -> Iterable[Device]:
 def _held(rolling: Rollouts, spec: Spec) -> frozenset[str]:
     settings = rolling.database.settings
     with rolling.database.read() as connection:
-        live = rollouts.page(connection, settings, states=LIVE, limit_rows=settings.page_limit_rows)
-        return claimed(connection, spec, [one.id for one in live if one.slot == spec.slot])
+        return claimed(
+            connection, spec, [one.id for one in live_rollouts(connection, settings) if one.slot == spec.slot]
+        )
 
 
 def _by_site(spec: Spec) -> bool:

@@ -84,6 +84,15 @@ class States:
         return kept
 
 
+def live_rollouts(connection: Connection, settings: DatabaseSettings) -> list[StoredRollout]:
+    """All rollouts in which something may be to be done, the oldest first."""
+    found, after, limit_rows = list[StoredRollout](), "", settings.page_limit_rows
+    while page := rollouts.page(connection, settings, states=LIVE, after=after, limit_rows=limit_rows):
+        found += page
+        after = page[-1].id
+    return found
+
+
 def fact_of(stored: StoredFact) -> Fact:
     """As `fleet.rollouts` reads it. Raises ConfigurationError for one that no version of this program wrote."""
     return Fact(stored.sequence, stored.at, read_event(stored.document, f"fact {stored.sequence}"))

@@ -10,10 +10,10 @@ from datetime import datetime
 from fleet.control.catalogue import Catalogue
 from fleet.control.membership import pages, read_page
 from fleet.control.rollouts import Rollouts
-from fleet.control.rollouts_record import LIVE, RETURNING, Known
+from fleet.control.rollouts_record import LIVE, RETURNING, Known, live_rollouts
 from fleet.control.settings import SchedulerSettings
 from fleet.control.turn import Turn
-from fleet.database import leader, rollouts
+from fleet.database import leader
 from fleet.database.devices import Device
 from fleet.database.errors import AwayError, FencedError
 from fleet.database.rollouts import StoredRollout
@@ -120,14 +120,9 @@ class Scheduler:
 
     def _live(self) -> Sequence[StoredRollout]:
         """Those that end come first: what they give back is free for the others. Then the oldest."""
-        settings, found, after = self._rolling.database.settings, list[StoredRollout](), ""
-        with self._rolling.database.read() as connection:
-            while page := rollouts.page(
-                connection, settings, states=LIVE, after=after, limit_rows=settings.page_limit_rows
-            ):
-                found += page
-                after = page[-1].id
-        return sorted(found, key=lambda rollout: rollout.state != RETURNING)
+        database = self._rolling.database
+        with database.read() as connection:
+            return sorted(live_rollouts(connection, database.settings), key=lambda rollout: rollout.state != RETURNING)
 
     def _next_devices(self) -> Sequence[Device]:
         """Some of the fleet in each turn, so that all come round: whatever changed about a device is seen."""

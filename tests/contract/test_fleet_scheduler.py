@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from fleet.control.rollouts import drafted
+from fleet.control.rollouts_preview import preview
 from fleet.control.rollouts_record import add
 from fleet.control.scheduler import zones_of
 from fleet.control.settings import SchedulerSettings
@@ -17,7 +20,7 @@ from fleet.repository import METADATA, TIMESTAMP_FILE
 from fleet.rollouts.facts import Paused
 from fleet.rollouts.state import Status
 from gateway.domain.errors import ConfigurationError
-from tests.simulators.rolled_fleet import RolledFleet, fleet
+from tests.simulators.rolled_fleet import RolledFleet, document, fleet, rolling
 
 __all__ = ["fleet"]
 
@@ -119,3 +122,16 @@ def test_a_site_needs_a_time_zone_that_there_is(entry: str) -> None:
     with pytest.raises(ConfigurationError, match=r"scheduler\.zones"):
         zones_of(SchedulerSettings(zones=(entry,)))
     assert zones_of(SchedulerSettings(zones=("a=b=Europe/Berlin",))) == {"a=b": "Europe/Berlin"}
+
+
+def test_all_rollouts_count_however_many_there_are(tmp_path: Path) -> None:
+    """More than one page of them."""
+    with rolling("sqlite", tmp_path, page_limit_rows=1) as fleet:
+        fleet.enrol(f"d-{n}" for n in range(3))
+        for number in range(3):
+            fleet.now += timedelta(seconds=1)
+            fleet.start(query=f"id = d-{number}", waves=[{"percent": 100}])
+        fleet.turn()
+        with fleet.database.read() as connection:
+            spec = drafted(connection, document())
+        assert (preview(fleet.rolling, spec).devices, preview(fleet.rolling, spec).held) == (3, 3)
