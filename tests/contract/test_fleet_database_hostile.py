@@ -122,6 +122,8 @@ def value_for(kind: Any, text: str) -> Any:
         return text
     if kind in PLAIN:
         return PLAIN[kind]
+    if origin is Callable:
+        return lambda: value_for(inner[1], text)
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         if kind.__name__.endswith("Settings"):
