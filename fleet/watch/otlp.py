@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from fleet.database.tail import Heard
 from fleet.watch.documents import count, mapping
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
+from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import request
 from fleet.watch.post import Answer, Post, pause_s
 from fleet.watch.settings import OtlpSettings
@@ -54,6 +55,7 @@ class Exporter:
         self._settings, self._post, self._counts, self._chance = settings, post, counts, chance
         named = {"content-type": "application/json", "content-encoding": "gzip"}
         self._headers = {**(headers or {}), **named}
+        self._names = Names(settings.names_limit)
         self._lock = threading.Lock()
         self._queue: deque[Export] = deque()
         self._waiting_bytes = 0
@@ -61,8 +63,10 @@ class Exporter:
         self._not_before: datetime | None = None
 
     def offer_rows(self, rows: Sequence[Heard]) -> None:
-        """What devices told."""
-        self.offer(pieces(rows))
+        """What devices told; by one thread at a time."""
+        before = self._names.left
+        self.offer(pieces(rows, self._names))
+        self._count("too_many_names", self._names.left - before)
 
     def offer(self, told: Iterable[Piece]) -> None:
         """Put what fits together into requests, and those into the queue."""

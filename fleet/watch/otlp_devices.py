@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice, pairwise
@@ -21,6 +21,7 @@ from typing import Any
 
 from fleet.database.tail import Heard
 from fleet.watch.documents import count, mapping, number, numbers, text
+from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import INFORMATION, WARNING, Points, log_record, resource
 from fleet.watch.readings import GAVE_UP
 
@@ -48,19 +49,19 @@ class Piece:
     count: int
 
 
-def pieces(rows: Iterable[Heard]) -> Iterator[Piece]:
-    """Of each device apart; rows that say nothing that is sent make none."""
+def pieces(rows: Iterable[Heard], names: Names) -> Iterator[Piece]:
+    """Of each device apart; rows that say nothing that is sent make none. `names`: that devices brought before."""
     by_device: dict[str, list[Heard]] = {}
     for heard in rows:
         by_device.setdefault(heard.device, []).append(heard)
     for device, told in by_device.items():
         rest = iter(told)
         while chunk := list(islice(rest, PIECE_ROWS)):
-            yield from _pieces(device, chunk)
+            yield from _pieces(device, chunk, names)
 
 
-def _pieces(device: str, rows: Iterable[Heard]) -> Iterator[Piece]:
-    points, records = Points(), list[dict[str, Any]]()
+def _pieces(device: str, rows: Sequence[Heard], names: Names) -> Iterator[Piece]:
+    points, records = Points(admitted=names.of(device, rows[0].received)), list[dict[str, Any]]()
     for heard in rows:
         said = mapping(heard.row.document)
         if heard.stream == "vitals":

@@ -3,7 +3,7 @@ enumerations as numbers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,14 +22,17 @@ Attributes = Mapping[str, str | int | float | bool]
 
 @dataclass(slots=True)
 class Points:
-    """Data points of one resource, by metric. `count` of them."""
+    """Data points of one resource, by metric. `count` of them. `admitted`: whether a series of this name may be; those
+    without attributes always may."""
 
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     count: int = 0
+    admitted: Callable[[str], bool] = bool
 
     def gauge(self, name: str, unit: str, value: float, at: datetime, *, attributes: Attributes | None = None) -> None:
         """A value as it is now."""
-        self._of(name, unit, "gauge", {}).append(_number_point(value, at, attributes))
+        if self._may(attributes):
+            self._of(name, unit, "gauge", {}).append(_number_point(value, at, attributes))
 
     def total(
         self,
@@ -46,7 +49,8 @@ class Points:
         point = _number_point(value, at, attributes)
         if start is not None:
             point["startTimeUnixNano"] = nanoseconds(start)
-        self._of(name, unit, "sum", shape).append(point)
+        if self._may(attributes):
+            self._of(name, unit, "sum", shape).append(point)
 
     def histogram(
         self,
@@ -71,11 +75,15 @@ class Points:
         }
         if start is not None:
             point["startTimeUnixNano"] = nanoseconds(start)
-        self._of(name, unit, "histogram", {"aggregationTemporality": CUMULATIVE}).append(point)
+        if self._may(attributes):
+            self._of(name, unit, "histogram", {"aggregationTemporality": CUMULATIVE}).append(point)
 
     def document(self) -> list[dict[str, Any]]:
         """`ScopeMetrics.metrics`."""
         return list(self.metrics.values())
+
+    def _may(self, attributes: Attributes | None) -> bool:
+        return not attributes or self.admitted(" ".join(map(str, attributes.values())))
 
     def _of(self, name: str, unit: str, kind: str, shape: Mapping[str, Any]) -> list[dict[str, Any]]:
         self.count += 1

@@ -100,6 +100,7 @@ class OtlpSettings:
     ca_file: str = ""  # PEM of whom is believed, beneath the folder; "": the system's authorities
     queue_limit_bytes: int = 33_554_432  # 32 MiB: of requests that wait; further ones are dropped
     request_limit_bytes: int = 4_194_304  # 4 MiB: of one request, before it is compressed
+    names_limit: int = 128  # models, zones and the like that one device may bring in a day: each is a time series there
     timeout_s: float = 10.0  # for the endpoint to answer
     attempts: int = 5  # for one request, where the endpoint says that it took nothing
     retry_s: float = 1.0  # longest pause after the first failure; doubles, and is drawn from 0 to that

@@ -23,6 +23,7 @@ from fleet.database.figures import figures
 from fleet.database.tables import certificates, device_seen, devices, telemetry, telemetry_sources
 from fleet.watch.look import Watch
 from fleet.watch.otlp_devices import pieces
+from fleet.watch.otlp_names import Names
 from fleet.watch.post import Post
 from fleet.watch.settings import AlertSettings
 from fleet.watch.webhook import Webhook
@@ -108,7 +109,7 @@ def main(count: int, kind: str) -> None:
         rows = [
             heard(("vitals", "statistics")[n % 2], (VITALS, STATISTICS)[n % 2], device=f"d{n}") for n in range(4_000)
         ]
-        timed("4000 rows in the form of OTLP", lambda: list(pieces(rows)))
+        timed("4000 rows in the form of OTLP", lambda: list(pieces(rows, Names(128))))
         with receiving() as receiver:
             post = Post(15.0, ssl.create_default_context())
             webhook = Webhook(database, AlertSettings(url=receiver.url), post, Counter(), secret=b"x" * 32)

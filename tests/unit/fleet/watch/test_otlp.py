@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from fleet.database.intake import Row
 from fleet.database.tail import Heard
 from fleet.watch.otlp import Exporter, read_headers
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
+from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import nanoseconds, request
 from fleet.watch.post import Post
 from fleet.watch.settings import OtlpSettings
@@ -74,7 +76,7 @@ def attributes(found: Any) -> dict[str, Any]:
 
 
 def test_vitals_are_metrics_of_the_device() -> None:
-    message = parsed(list(pieces([heard("vitals", VITALS)])), METRICS)
+    message = parsed(list(pieces([heard("vitals", VITALS)], Names(128))), METRICS)
     (resource,) = message.resource_metrics
     assert attributes(resource.resource.attributes) == {
         "service.name": "edge-gateway",
@@ -96,7 +98,7 @@ def test_vitals_are_metrics_of_the_device() -> None:
 
 def test_statistics_are_counters_and_a_histogram() -> None:
     found = metrics_of(
-        parsed(list(pieces([heard("statistics", STATISTICS), heard("statistics", STATISTICS)])), METRICS)
+        parsed(list(pieces([heard("statistics", STATISTICS), heard("statistics", STATISTICS)], Names(128))), METRICS)
     )
     requests = found["edge.model.requests"].sum
     assert (requests.is_monotonic, requests.aggregation_temporality, len(requests.data_points)) == (True, 2, 2)
@@ -111,7 +113,7 @@ def test_statistics_are_counters_and_a_histogram() -> None:
 def test_updates_and_events_are_logs() -> None:
     late = NOW - timedelta(days=1)
     told = [heard("updates", UPDATE, "update", at=late), heard("events", {"reason": "", "problem": ""}, "poll")]
-    message = parsed(list(pieces(told)), LOGS)
+    message = parsed(list(pieces(told, Names(128))), LOGS)
     gave_up, polled = message.resource_logs[0].scope_logs[0].log_records
     assert (gave_up.severity_number, gave_up.event_name) == (13, "edge.device.update")
     assert gave_up.body.string_value == "update m 2 rolled_back latency"
@@ -121,7 +123,12 @@ def test_updates_and_events_are_logs() -> None:
 
 
 def test_what_is_not_told_makes_nothing() -> None:
-    assert list(pieces([heard("state", {"slot": "m"}), heard("vitals", {}), heard("statistics", {"model": 7})])) == []
+    assert (
+        list(
+            pieces([heard("state", {"slot": "m"}), heard("vitals", {}), heard("statistics", {"model": 7})], Names(128))
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +142,7 @@ def test_what_is_not_told_makes_nothing() -> None:
     ],
 )
 def test_a_histogram_that_receivers_would_refuse_is_left_out(odd: dict[str, Any]) -> None:
-    found = metrics_of(parsed(list(pieces([heard("statistics", STATISTICS | odd)])), METRICS))
+    found = metrics_of(parsed(list(pieces([heard("statistics", STATISTICS | odd)], Names(128))), METRICS))
     assert "edge.model.request_duration" not in found
     assert "edge.model.requests" in found
 
@@ -151,7 +158,7 @@ TIMES = st.datetimes(timezones=st.just(UTC))
 
 @given(st.sampled_from(["vitals", "statistics", "events", "updates"]), SAID, TIMES, st.text(max_size=5))
 def test_whatever_devices_say_is_valid_otlp(stream: str, said: Any, at: datetime, name: str) -> None:
-    told = list(pieces([heard(stream, said, name, name, at), heard("vitals", VITALS)]))
+    told = list(pieces([heard(stream, said, name, name, at), heard("vitals", VITALS)], Names(128)))
     metrics, logs = parsed(told, METRICS), parsed(told, LOGS)
     assert len(metrics.resource_metrics) + len(logs.resource_logs) == len(told)
 
@@ -279,3 +286,26 @@ def test_headers_are_read_and_never_shown() -> None:
     with pytest.raises(ConfigurationError, match=r"f:1: is no header") as refused:
         read_headers("authorization: secret\0", "f")
     assert "secret" not in str(refused.value)
+
+
+def test_a_device_brings_only_so_many_time_series_in_a_day() -> None:
+    def models(device: str, first: int, count: int, day: int = 0) -> list[Heard]:
+        said = [STATISTICS | {"model": f"m{number}"} for number in range(first, first + count)]
+        return [replace(heard("statistics", one, device=device), received=NOW + timedelta(days=day)) for one in said]
+
+    def told(rows: list[Heard]) -> set[tuple[str, str]]:
+        message = parsed(list(pieces(rows, names)), METRICS)
+        return {
+            (sent.resource.attributes[0].value.string_value, point.attributes[0].value.string_value)
+            for sent in message.resource_metrics
+            for metric in sent.scope_metrics[0].metrics
+            for point in metric.sum.data_points
+        }
+
+    names = Names(3)
+    rows = [*models("liar", 0, 200), *models("honest", 7, 3), heard("vitals", {"rss_bytes": 5}, device="liar")]
+    wanted = {("liar", "m0"), ("liar", "m1"), ("liar", "m2")} | {("honest", f"m{number}") for number in (7, 8, 9)}
+    assert told(rows) == wanted
+    assert names.left >= 197
+    assert told(models("liar", 2, 2)) == {("liar", "m2")}
+    assert told(models("liar", 50, 2, day=1)) == {("liar", "m50"), ("liar", "m51")}
