@@ -12,7 +12,7 @@ from gateway.terminal.tables import print_json
 def command(arguments: argparse.Namespace) -> int:
     """0; with --check 1 where the tables are older than this program's."""
     with beside(arguments.dir, make=not arguments.check) as database:
-        before, newest = migrate.revision(database), migrate.newest()
+        before, newest = migrate.known(database), migrate.newest()
         after = before if arguments.check else migrate.upgrade(database)
     if arguments.json:
         print_json({"before": before, "revision": after, "newest": newest})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def command(arguments: argparse.Namespace) -> int:
         verdict = check(_program(arguments.edge_gateway), folder, work.settings)
         if not verdict["ok"]:
             return _refuse(verdict, as_json=arguments.json)
+        for line in untried(verdict):
+            print(line, file=sys.stderr)
         _stage(work, model, planned)
         return save_drafts(work, [planned.draft], as_json=arguments.json)
 
@@ -60,6 +63,14 @@ def _program(named: str | None) -> str:
     if not found:
         raise UnreachableError(f"there is no {PROGRAM} here, which checks models; name it with --{PROGRAM} PATH")
     return found
+
+
+def untried(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Variants that are signed with the others and that this machine could not try: devices will be the first."""
+    for release in verdict["releases"]:
+        for variant in release["variants"]:
+            if not variant["tried"]:
+                yield f"not tried here: {variant['name']}: {variant['reason']}"
 
 
 def _refuse(verdict: dict[str, Any], *, as_json: bool) -> int:

@@ -125,6 +125,8 @@ def notes(view: Json, now: datetime) -> list[str]:
         found.append(plain(f"{'halted' if view['halted'] else view['state']}: {view['reason']}"))
     if view["state"] == "paused":
         found.append(f"go on: edge-fleet rollouts resume {view['id']} (or abort)")
+    if view["state"] == "aborted" and not view["rollback_requested"] and view["spec"]["rollback"] != "forced":
+        found.append(f"devices keep what they have; give it back: edge-fleet rollouts rollback {view['id']}")
     if view["state"] == "running" and view["waiting"]:
         found += _opening(view["next_opening"], now)
     if view["state"] == "draft":

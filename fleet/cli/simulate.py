@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fleet.cli.remote import facts
 from fleet.cli.simulating import SHARES
 from fleet.disk import read_bounded
 from fleet.simulate import Run, Shown, simulate
-from fleet.simulation.machine import read, spent
+from fleet.simulation.machine import Reading, read, spent
 from fleet.simulation.settings import Settings, Shares
 from fleet.simulation.tally import Tally
 from gateway.domain.errors import ConfigurationError
@@ -33,12 +33,21 @@ def command(arguments: argparse.Namespace) -> int:
     before = read(pids, database)
     with _bars(run.settings.devices) as shown:
         found = asyncio.run(simulate(run, shown))
-    found |= spent(before, read(pids, database), found["requests"], pids=bool(pids), database=bool(database))
+    found |= _watched(before, pids, database, found["requests"])
     if arguments.json:
         print_json(found)
     else:
         _print(found)
     return _code(found, settled=found["settled"] or not run.until_committed)
+
+
+def _watched(before: Reading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
+    """What devices saw is told also where the controller that was watched is another process by now."""
+    try:
+        return spent(before, read(pids, database), requests, pids=bool(pids), database=bool(database))
+    except ConfigurationError as error:
+        print(f"what it cost the controller is not known: {error}", file=sys.stderr)
+        return spent(before, read((), None), requests, pids=False, database=False)
 
 
 def _code(found: Mapping[str, Any], *, settled: bool) -> int:

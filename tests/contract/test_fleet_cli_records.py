@@ -66,6 +66,15 @@ def test_what_a_device_told(admin) -> None:
     assert [row["seq"] for row in admin.told("telemetry", "newest", "camera", "vitals")["rows"]] == [2]
     code, out, _ = admin.run("telemetry", "events", "--kind", "rollback")
     assert re.search(r"camera +│ rollback │ acme/reader/2: too hot; why=heat", out)
+    for words, said in (
+        (("telemetry", "events", "--kind", "nothing"), "no such events"),
+        (("telemetry", "alerts"), "no alerts"),
+        (("telemetry", "rows", "camera", "nothing"), "edge-fleet telemetry streams camera lists what there is"),
+        (("devices", "list", "--site", "nowhere"), "no device is like that"),
+        (("rollouts", "list"), "edge-fleet rollouts create drafts one"),
+    ):
+        code, out, _ = admin.run(*words)
+        assert (code, said in out, out.count("\n")) == (0, True, 1), out
     code, _, err = admin.run("telemetry", "rows", "camera", "vitals", "--after", "x")
     assert (code, "is no BOOT_EPOCH.SEQ" in err) == (2, True)
 

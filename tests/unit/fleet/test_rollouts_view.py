@@ -33,7 +33,11 @@ def view(*waves: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "reason": "",
         "evidence": {},
         "next_opening": "2027-01-01T00:00:00Z",
-        "spec": {"waves": [{"percent": 10.0}, {"count": 5}, {"percent": 100.0, "needs_approval": True}]},
+        "rollback_requested": False,
+        "spec": {
+            "waves": [{"percent": 10.0}, {"count": 5}, {"percent": 100.0, "needs_approval": True}],
+            "rollback": "offered",
+        },
         **changes,
     }
 
@@ -118,12 +122,23 @@ def test_watching_ends_where_nothing_goes_on_by_itself(changes, code) -> None:
         ({"state": "paused", "reason": "3 of 4 failed", "halted": True}, "halted: 3 of 4 failed"),
         ({"state": "paused", "reason": "holidays"}, "paused: holidays"),
         ({"state": "aborted", "reason": "superseded"}, "aborted: superseded"),
+        ({"state": "aborted"}, "edge-fleet rollouts rollback r1"),
         ({"waiting": 3, "next_opening": None}, "no window opens any more"),
         ({"waiting": 3, "next_opening": "2027-01-01T12:00:00Z"}, f"before {local('2027-01-01T12:00:00Z')}"),
     ],
 )
 def test_notes_say_what_an_operator_can_do(changes, said) -> None:
     assert any(said in note for note in notes(view(wave(0), **changes), NOW))
+
+
+@pytest.mark.parametrize("changes", [{"rollback_requested": True}, {"spec": {"waves": [], "rollback": "forced"}}])
+def test_nobody_is_told_to_ask_for_what_happens_already(changes) -> None:
+    assert notes(view(wave(0), state="aborted", **changes), NOW) == []
+
+
+def test_a_rollout_of_nobody_and_of_one() -> None:
+    assert headline(view(wave(0))) == "running · no device yet"
+    assert headline(view(wave(1, 1, committed=1))) == "running · wave 1 of 3 · 1 of 1 device committed"
 
 
 def test_a_wave_that_waits_for_an_operator_is_named_by_its_number() -> None:
