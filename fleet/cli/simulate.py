@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
     before = read(pids, database)
     with _bars(run.settings.devices) as shown:
         found = asyncio.run(simulate(run, shown))
-    found |= _watched(before, pids, database, found["requests"])
+    found |= watched(before, pids, database, found["requests"])
     if arguments.json:
         print_json(found)
     else:
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     return _code(found, settled=found["settled"] or not run.until_committed)
 
 
-def _watched(before: Reading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
+def watched(before: Reading, pids: Sequence[int], database: Path | None, requests: int) -> dict[str, Any]:
     """What devices saw is told also where the controller that was watched is another process by now."""
     try:
         return spent(before, read(pids, database), requests, pids=bool(pids), database=bool(database))

@@ -21,6 +21,8 @@ from fleet.disk import sync_folder
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
 PART_SUFFIX = ".part"
+POSTGRESQL = b"PGDMP"
+"""How a file of pg_dump's custom format begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def save(database: Database, file: Path) -> Saved:
 def is_backup(file: Path) -> bool:
     """Whether it begins as one does, or is empty. Raises OSError."""
     with file.open("rb") as opened:
-        return opened.read(16).startswith((b"SQLite format 3\0", b"PGDMP")) or not file.stat().st_size
+        return opened.read(16).startswith((b"SQLite format 3\0", POSTGRESQL)) or not file.stat().st_size
 
 
 def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) -> Saved:
@@ -60,6 +62,7 @@ def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) 
     Raises ConfigurationError where there is a database already, or the copy is damaged; OSError.
     """
     settings = settings or DatabaseSettings()
+    _check_kind(file, place)
     if place.file is None:
         return _restore_server(file, place, settings)
     if place.file.exists() and place.file.stat().st_size:
@@ -70,6 +73,17 @@ def restore(file: Path, place: Place, settings: DatabaseSettings | None = None) 
         revision = _made_current(Place(place.url.set(database=str(part))), settings)
         _single(part)
     return Saved(place.file, place.file.stat().st_size, revision)
+
+
+def _check_kind(file: Path, place: Place) -> None:
+    """A copy goes back into the kind of database that it is of."""
+    with file.open("rb") as opened:
+        dumped = opened.read(len(POSTGRESQL)) == POSTGRESQL
+    if dumped == (place.file is None):
+        return
+    kinds = ("PostgreSQL", "SQLite") if dumped else ("SQLite", "PostgreSQL")
+    problem = f"is no copy of {kinds[1]}: one of {kinds[0]} is restored into {kinds[0]}; see [database] url"
+    raise ConfigurationError(problem, file=str(file))
 
 
 def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Saved:

@@ -46,6 +46,13 @@ def revision(database: Database) -> str:
         return _revision(connection)
 
 
+def known(database: Database) -> str:
+    """The same, where this program knows it. Raises as `upgrade`."""
+    with database.read() as connection:
+        _refuse_unknown(database, connection, _config())
+        return _revision(connection)
+
+
 def newest() -> str:
     """The revision that this program works with."""
     return ScriptDirectory.from_config(_config()).get_current_head() or ""

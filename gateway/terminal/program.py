@@ -68,7 +68,7 @@ class Program:
             return OK
         except OSError as error:  # a full disk behind standard output, no more processes or files to be had
             place = f": {error.filename}" if error.filename else ""
-            return self._complain(f"{error.strerror or error}{place}", UNREACHABLE)
+            return self._complain(f"{error.strerror or error}{place}{_remedy(error)}", UNREACHABLE)
         except KeyboardInterrupt:
             return self._complain("interrupted", 130)
 
@@ -103,6 +103,13 @@ class Program:
     def _complain(self, message: str, code: int) -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)
         return code
+
+
+def _remedy(error: OSError) -> str:
+    """Files of services belong to users of their own; root's left among them lock these out."""
+    if not isinstance(error, PermissionError):
+        return ""
+    return "; run this as the user whose files these are (sudo -u), or give them to this user (chown)"
 
 
 def named(text: str) -> str:

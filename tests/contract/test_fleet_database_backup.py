@@ -160,3 +160,14 @@ def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def dump(place: Place, folder: Path) -> None:
     backup._dump(place, folder / "part", DatabaseSettings())
+
+
+def test_a_backup_of_the_other_kind_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    file, asked = tmp_path / "backup", read_place("postgresql://nobody@127.0.0.1:1/fleet", tmp_path)
+    file.write_bytes(b"SQLite format 3\0")
+    with pytest.raises(ConfigurationError, match="no copy of PostgreSQL: one of SQLite is restored into SQLite"):
+        backup.restore(file, asked)
+    file.write_bytes(b"PGDMP\x01")
+    with pytest.raises(ConfigurationError, match="no copy of SQLite: one of PostgreSQL"):
+        backup.restore(file, read_place("", tmp_path))
+    assert not (tmp_path / "fleet.sqlite").exists()

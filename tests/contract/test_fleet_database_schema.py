@@ -72,6 +72,8 @@ def test_tables_of_a_newer_program_are_left_alone(database: Database) -> None:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(ConfigurationError, match="'9999', newer than this program"):
         migrate.upgrade(database)
+    with pytest.raises(ConfigurationError, match="install the newer edge-fleet"):
+        migrate.known(database)
     assert migrate.revision(database) == "9999"
 
 

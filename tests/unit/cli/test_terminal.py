@@ -84,3 +84,16 @@ def test_what_is_broken_is_all_there(text, width) -> None:
 def test_one_is_not_many(number, said) -> None:
     assert counted(number, "entry", "entries") == said
     assert counted(number, "device") == said.replace("entries", "devices").replace("entry", "device")
+
+
+def test_a_file_that_may_not_be_opened_is_told_with_a_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program("edge", "0", "", "gateway", (Verb("go", "none", "go", "go", lambda _parser: None),))
+
+    def refused(_self: Program, _arguments: object) -> int:
+        raise PermissionError(13, "Permission denied", "/var/lib/edge-fleet/fleet.sqlite")
+
+    monkeypatch.setattr(Program, "_carry_out", refused)
+    assert program.main(["go"]) == 3
+    assert "fleet.sqlite; run this as the user whose files these are" in capsys.readouterr().err

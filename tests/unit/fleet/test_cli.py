@@ -323,6 +323,16 @@ def test_what_checks_models_must_be_there(run: Run, repository: FleetRepository,
     assert (code, "did not answer: nothing" in err) == (3, True)
 
 
+def test_what_this_machine_could_not_try_is_named(run: Run, repository: FleetRepository, tmp_path: Path) -> None:
+    variants = [{"name": "int8", "tried": True, "reason": ""}, {"name": "npu", "tried": False, "reason": "no NPU"}]
+    checked = {"ok": True, "releases": [{"name": "activity", "version": "1", "problem": "", "variants": variants}]}
+    program = tmp_path / "checks"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(checked)}'\n")
+    program.chmod(0o700)
+    code, _, err = run("model", "add", MODELS / "activity" / "1", "--owner", "acme", "--edge-gateway", program)
+    assert (code, err) == (0, "not tried here: npu: no NPU\n")
+
+
 def test_a_policy_that_no_device_could_read_is_not_drafted(run: Run, repository: FleetRepository) -> None:
     Path("odd.json").write_text('{"schema": 1, "share_percent": 10}')
     code, _, err = run("policy", "add", "odd.json")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli.simulate import watched
 from fleet.simulation.machine import Reading, read, spent
 from gateway.domain.errors import ConfigurationError
 
@@ -35,3 +36,11 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         read([], tmp_path / "none.sqlite")
     with pytest.raises(ConfigurationError, match="--pid"):
         read([2**22 + 1], None)
+
+
+def test_a_controller_that_was_killed_meanwhile_costs_the_simulation_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = read([os.getpid()], None)
+    assert set(watched(before, [2**22 + 1], None, 5)) == {"simulator_busy"}
+    assert "what it cost the controller is not known: --pid" in capsys.readouterr().err
