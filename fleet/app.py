@@ -96,7 +96,7 @@ class Controller:
         scheduler = Scheduler(self.control.rollouts, self.control.holder, self.control.clock)
         chores = Chores(self.control, lambda: scheduler.fence, careful)
         watching = DeskSettings(config.alerts, config.metrics, config.otlp)
-        self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy)
+        self._desk = Desk(self.control, watching, lambda: scheduler.fence, chores.done.copy, careful.believed)
         self._server = Server(self._application(), config.serve, self.control.counts, context)
         self._workers: tuple[Worker | Waker, ...] = (
             *_workers(self.control, scheduler, chores),

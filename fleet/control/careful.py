@@ -52,7 +52,7 @@ def next_look(before: Look, wall: datetime, uptime_s: float, settings: ChoresSet
 
 
 class CarefulClock:
-    """One per process, used by one thread. `uptime_s`: a clock that nobody sets."""
+    """One per process. `uptime_s`: a clock that nobody sets."""
 
     def __init__(
         self,
@@ -67,10 +67,16 @@ class CarefulClock:
         self._tell()
 
     def read(self, now: datetime) -> datetime:
-        """The time to destroy by, where the system's clock says `now`; never later than that."""
+        """The time to destroy by, where the system's clock says `now`; never later than that. For one thread, which
+        looks again and again."""
         self._look = next_look(self._look, now, self._uptime_s(), self._settings)
         self._tell()
         return self._look.believed
+
+    def believed(self, now: datetime) -> datetime:
+        """The same for any thread, by what was believed at the last look."""
+        look = self._look
+        return min(now, look.believed + timedelta(seconds=self._uptime_s() - look.uptime_s))
 
     def _tell(self) -> None:
         """Once when it is not believed any more, and once when it is again."""

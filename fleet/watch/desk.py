@@ -43,7 +43,8 @@ class DeskSettings:
 class Desk:
     """One per process. `page` is what Prometheus reads, `timing` goes around the application; `workers` do the rest.
 
-    `fence`: of this replica's office, None where it does not lead; `done`: when chores were done last.
+    `fence`: of this replica's office, None where it does not lead; `done`: when chores were done last;
+    `believed`: by what time something is old, where the clock says `now`.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class Desk:
         control: Control,
         settings: DeskSettings,
         fence: Callable[[], int | None],
-        done: Callable[[], Mapping[str, datetime]] = dict,
+        done: Callable[[], Mapping[str, datetime]],
+        believed: Callable[[datetime], datetime],
     ) -> None:
         """Raises ConfigurationError for secrets, headers or authorities that are none."""
         self._control, self._settings, self._fence = control, settings, fence
@@ -68,6 +70,7 @@ class Desk:
             control.counts,
             sources=[partial(_roles, control, settings.alerts.repository_d)],
             listeners=[self._offer_rows],
+            believed=believed,
         )
         self._webhook = _webhook(control, settings.alerts, folder) if settings.alerts.url else None
 

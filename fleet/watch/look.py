@@ -33,7 +33,8 @@ Listener = Callable[[Sequence[Heard]], object]
 
 class Watch:
     """One per process, used by one thread. `sources` are asked once an hour; `listeners` hear every row once, or never
-    where this process ends at that moment."""
+    where this process ends at that moment. `believed`: by what time closed alerts are old, where the clock says `now`.
+    """
 
     def __init__(
         self,
@@ -43,9 +44,10 @@ class Watch:
         *,
         sources: Sequence[Source] = (),
         listeners: Sequence[Listener] = (),
+        believed: Callable[[datetime], datetime] = lambda now: now,
     ) -> None:
         self._database, self._settings, self._counts = database, settings, counts
-        self._sources, self._listeners = sources, listeners
+        self._sources, self._listeners, self._believed = sources, listeners, believed
         self._rules = readings.rules(settings)
         self._limits = Limits(settings.open_limit, settings.device_limit)
         self._samples = Samples(settings.error_min_sample, settings.samples_limit)
@@ -120,7 +122,7 @@ class Watch:
     def _forget(self, fence: int, now: datetime) -> None:
         with self._database.write() as connection:
             guard(connection, fence)
-            oldest = now - timedelta(days=self._settings.keep_d)
+            oldest = self._believed(now) - timedelta(days=self._settings.keep_d)
             alerts.forget(connection, oldest, self._settings.keep_limit_rows)
 
     def _say(self, judged: Judged) -> None:
