@@ -14,7 +14,7 @@ from fleet.access import Action, Identity
 from fleet.api.fields import Id, NumberInPath, Tags, Words, plain_fields
 from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Number, Page, page
-from fleet.api.scope import allow_tags, caller_of, scope_of
+from fleet.api.scope import allow_tags, caller_of, scope_of, unseen
 from fleet.audit import Deed
 from fleet.database import audit, devices, enrolment
 from fleet.database.credentials import new_credential
@@ -112,7 +112,8 @@ def delete_enrolment(request: Call, enrolment_id: NumberInPath) -> None:
     """Nobody comes in with it any more. 404 for one that is not there, or was used."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
-        found = _find(connection, control.database.settings, enrolment_id)
+        with unseen(request, identity):
+            found = _find(connection, control.database.settings, enrolment_id)
         allow(request, found.tags, identity=identity)
         enrolment.revoke(connection, enrolment_id)
         audit.append(connection, Deed(actor(identity), "enrolments.revoke", str(enrolment_id)), now)

@@ -16,7 +16,7 @@ from fleet.api.identity import ACTION, Call, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
 from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
-from fleet.api.scope import caller_of, scope_of
+from fleet.api.scope import caller_of, scope_of, unseen
 from fleet.control import rollouts as words
 from fleet.control.rollouts_preview import preview as previewed
 from fleet.control.rollouts_record import RETURNING, Known
@@ -103,7 +103,8 @@ def revise_rollout(request: Call, rollout: NameInPath, data: JSONBody[SpecForm])
     identity, control = caller_of(request), control_of(request)
     spec, now = _drafted(request, identity, data), control.clock()
     permit = permission(request, identity)
-    return view(words.revise(control.rollouts, rollout, spec, actor(identity), now, permit=permit), now)
+    with unseen(request, identity):
+        return view(words.revise(control.rollouts, rollout, spec, actor(identity), now, permit=permit), now)
 
 
 def _word(path: str, summary: str, action: Action = Action.ROLLOUTS_CONTROL) -> post:
@@ -159,7 +160,7 @@ def approve_wave(request: Call, rollout: NameInPath, wave: WaveInPath) -> Rollou
 def known_rollout(request: Call, rollout: str) -> Known:
     """The rollout, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
     identity, control = caller_of(request), control_of(request)
-    with control.database.read() as connection:
+    with unseen(request, identity), control.database.read() as connection:
         known = control.rollouts.states.read(connection, rollout, control.database.settings)
     permission(request, identity)(known)
     control.rollouts.states.keep(known)
@@ -192,7 +193,8 @@ def _say(
     identity, control = caller_of(request), control_of(request)
     by, now = actor(identity), control.clock()
     word = words.Word(event(by), deed, by, details or {})
-    return view(words.say(control.rollouts, rollout, word, now, permit=permission(request, identity)), now)
+    with unseen(request, identity):
+        return view(words.say(control.rollouts, rollout, word, now, permit=permission(request, identity)), now)
 
 
 HANDLERS = (

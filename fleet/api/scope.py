@@ -1,9 +1,10 @@
-"""Who asks about which devices: the role first, then the device's tags, so that nobody learns of devices beyond its
-scope, not even whether they are there."""
+"""Who asks about which devices: the role first, then the device's tags, so that nobody learns of what is beyond its
+scope, not even whether it is there."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from fleet.access import Caller, DeviceCaller, Identity
 from fleet.api.identity import Call, allow, identify
@@ -29,13 +30,20 @@ def scope_of(identity: Identity) -> frozenset[str]:
 
 def known_device(request: Call, connection: Connection, identity: Identity, name: str) -> Device:
     """The device, where it is within the caller's scope. Raises RequestError DENIED, AbsentError."""
-    try:
+    with unseen(request, identity):
         found = devices.get(connection, name)
+    allow(request, found.tags, identity=identity)
+    return found
+
+
+@contextmanager
+def unseen(request: Call, identity: Identity) -> Iterator[None]:
+    """To a caller with a scope what is not there looks as what is beyond it: RequestError DENIED for AbsentError."""
+    try:
+        yield
     except AbsentError:
         allow(request, frozenset(), identity=identity)
         raise
-    allow(request, found.tags, identity=identity)
-    return found
 
 
 def allow_tags(request: Call, identity: Identity, tags: Collection[str]) -> None:

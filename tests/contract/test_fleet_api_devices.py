@@ -194,7 +194,9 @@ def test_a_scope_gives_only_its_own_tags_and_devices(controller) -> None:
         mine = scoped.post("/v1/enrolments", json={"tags": ["pilot"], "device": "a-1"}).json()["id"]
         listed = [entry["id"] for entry in scoped.get("/v1/enrolments").json()["items"]]
         assert (mine in listed, other in listed) == (True, False)
-        assert scoped.delete(f"/v1/enrolments/{other}").status_code == 403
+        refused = [scoped.delete(f"/v1/enrolments/{number}") for number in (other, 10_000)]
+        assert [answer.status_code for answer in refused] == [403, 403]
+        assert refused[0].json()["detail"] == refused[1].json()["detail"]
         assert scoped.delete(f"/v1/enrolments/{mine}").status_code == 204
 
 
