@@ -64,7 +64,7 @@ class RateSettings:
 class ListenSettings:
     """`[listen]`: where the controller is asked, and what it shows there."""
 
-    addresses: tuple[str, ...] = ("127.0.0.1:8443",)  # HOST:PORT or unix:PATH
+    addresses: tuple[str, ...] = ("127.0.0.1:8443",)  # HOST:PORT, or unix: and an absolute path
     tls: bool = True  # false: behind a proxy, a UNIX socket, or on this machine alone
     names: tuple[str, ...] = ("localhost", "127.0.0.1")  # in the certificate that the device CA signs for this port
     certificate: str = ""  # PEM file of another authority's certificate, leaf first; empty: the device CA signs one

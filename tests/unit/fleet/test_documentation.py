@@ -36,10 +36,11 @@ def test_the_policy_of_the_guide_can_be_read() -> None:
 
 
 def test_the_configuration_of_the_guide_can_be_read() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
-    config = parse_config(text, "README.md")
-    assert read_place(config.database.url, Path()).file is None
-    assert config.blobs.s3.bucket
+    parsed = [parse_config(text, "README.md") for text in re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)]
+    replicas = parsed[-1]
+    assert read_place(replicas.database.url, Path()).file is None
+    assert replicas.blobs.s3.bucket
+    assert any(config.alerts.secret_file for config in parsed)
 
 
 def test_every_command_of_the_guide_can_be_parsed() -> None:
