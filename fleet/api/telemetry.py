@@ -24,7 +24,7 @@ from fleet.times import moment
 
 CURSOR = r"^([0-9]{1,18}\.[0-9]{1,18})?$"
 """BOOT_EPOCH.SEQ; a database's numbers have 63 bits."""
-RowInQuery = Annotated[str, QueryParameter(max_length=37, schema_extra={"pattern": CURSOR})]
+RowInQuery = Annotated[str, QueryParameter(schema_extra={"pattern": CURSOR, "maxLength": 37})]
 
 
 @dataclass(frozen=True, slots=True)
