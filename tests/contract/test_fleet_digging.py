@@ -24,7 +24,7 @@ from tests.simulators.controller import RunningController, controlling
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "fleet" / "README.md").read_text()
-SECTION = GUIDE.partition("### Digging in the database\n")[2].partition("\n## ")[0]
+SECTION = re.split(r"\n##+ ", GUIDE.partition("### Digging in the database\n")[2])[0]
 COMMANDS = [
     line
     for block in re.findall(r"```sh\n(.*?)```", SECTION.replace("\\\n", " "), re.DOTALL)
