@@ -41,7 +41,7 @@ def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(memory_path:
             rollout = fleet.roll_out(played.operator, SPEC)
             found = played.ended(90)
             assert (found["settled"], found["distrusted"]) == (True, 0), found
-            assert found["answers"]["telemetry"]["503"] > 0  # a flood has its bounds
+            assert set(found["answers"]["telemetry"]) <= {"200", "503"}  # 503: a flood beyond its bounds
             assert found["states"] == {"committed": 194, "rolled_back": 4, "silent": 2}
             ends = {"committed": 192, "failed": 2, "rolled_back": 4, "offered": 2}  # of the silent nobody knows yet
             wait_until(lambda: played.states(rollout) == ends, 30)
