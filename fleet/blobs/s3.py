@@ -100,7 +100,10 @@ class S3Blobs:
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
             problem = f"{where} refuses this controller's credentials; see AWS_ACCESS_KEY_ID, or the machine's role"
         else:
-            problem = f"{where} does not answer as it should; see its state and [blobs.s3]"
+            remedy = (
+                "see its state, [blobs.s3], and whose credentials are used: AWS_ACCESS_KEY_ID, or the machine's role"
+            )
+            problem = f"{where} does not answer as it should; {remedy}"
         wait_s = self._settings.retry_after_s
         return RequestError(Fault.UNAVAILABLE, f"{problem} ({_short(error)})", retry_after_s=wait_s)
 

@@ -165,7 +165,7 @@ def unused_port() -> int:
         (answer("503 Slow Down"), "does not answer as it should"),
         (answer("500 Internal Server Error"), "does not answer as it should"),
         (answer("403 Forbidden"), "refuses this controller's credentials"),
-        (silence, "does not answer as it should"),
+        (silence, "whose credentials are used: AWS_ACCESS_KEY_ID"),
     ],
     ids=["503", "500", "403", "silent"],
 )
