@@ -25,6 +25,7 @@ from gateway.agent.source import Document, FetchError, Receiver
 
 Answer = urllib3.BaseHTTPResponse
 Result = TypeVar("Result")
+LOCKED_OUT = "; this device is not let in: enrol it again, with a token of the operator's (edge-agent enrol)"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
@@ -221,8 +222,9 @@ def _judge_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
     after_s = min(_retry_after_s(answer.headers.get("Retry-After", "")), retry_after_limit_s)
     if answer.status >= 500:
         raise _PassingError(f"the server answered {_summary(answer)}", answer.status, after_s)
+    remedy = LOCKED_OUT if answer.status == 401 else ""
     raise FetchError(
-        f"{_shown(url)} could not be fetched: the server answered {_summary(answer)}",
+        f"{_shown(url)} could not be fetched: the server answered {_summary(answer)}{remedy}",
         status=answer.status,
         final=True,
         retry_after_s=after_s,

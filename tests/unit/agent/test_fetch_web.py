@@ -86,6 +86,7 @@ def test_one_connection_serves_all_requests_those_that_fail_too() -> None:
 def test_4xx_is_final(status: str) -> None:
     error, requests = refused(answer(status))
     assert (error.status, error.final, requests) == (int(status[:3]), True, 1)
+    assert ("edge-agent enrol" in str(error)) == status.startswith("401")
 
 
 @pytest.mark.parametrize("status", ["100 Continue", "204 Nothing", "206 Partial", "226 Odd", "300 Many", "305 Proxy"])
