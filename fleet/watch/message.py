@@ -8,10 +8,11 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from fleet.database.alerts import Alert, Untold
+from fleet.times import moment
 from gateway.domain.errors import ConfigurationError
 
 PREFIX = "whsec_"
@@ -75,8 +76,3 @@ def read_secret(text: str, file: str) -> bytes:
         remedy = "make one: echo whsec_$(head -c 32 /dev/urandom | base64)"
         raise ConfigurationError(f"is no secret of 24 to 64 bytes in base64 behind {PREFIX}; {remedy}", file=file)
     return secret
-
-
-def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC."""
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None
