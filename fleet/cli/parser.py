@@ -241,7 +241,7 @@ VERBS = (
         "profile",
         "files",
         "check a device profile and draft it",
-        "  edge-fleet profile add device_profiles/jetson-orin-nano.toml",
+        "  edge-fleet profile add device_profiles/jetson-orin.toml",
         _file("profiles"),
     ),
     Verb("policy", "files", "check a policy and draft it", "  edge-fleet policy add hours.json", _file("policy")),

@@ -102,7 +102,8 @@ def resolve(connection: Connection, named: str) -> Target:
     path = named if named.startswith(RELEASES) else f"{RELEASES}{named}/release"
     found = releases.find(connection, path)
     if found is None:
-        raise RefusedError(f"no release {path!r:.300} is published; GET /v1/releases lists those there are")
+        remedy = "edge-fleet releases list (GET /v1/releases) shows those there are"
+        raise RefusedError(f"no release {path!r:.300} is published; {remedy}")
     if why := usable(connection, path):
         raise ConflictError(why)
     return Target(path, found.release.size_bytes, found.release.digest)

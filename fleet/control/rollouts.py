@@ -63,7 +63,8 @@ def drafted(connection: Connection, document: Mapping[str, Any], scope: Collecti
     target = resolve(connection, str(named.get("path", "") if isinstance(named, Mapping) else named))
     found = {"path": target.path, "size_bytes": target.size_bytes, "sha256": target.sha256}
     if isinstance(named, Mapping) and dict(named) != {key: found.get(key) for key in named}:
-        raise RefusedError(f"target: {target.path} has {found}; name its path only")
+        published = f"{target.path} is published with {target.size_bytes} bytes and the sha256 {target.sha256}"
+        raise RefusedError(f"target: {published}, not as the specification says; name its path only, or those")
     try:
         spec = read_spec({**document, "target": found})
         query = within(parse(spec.query), scope)

@@ -133,7 +133,7 @@ def test_a_word_without_effect_is_a_conflict(controller: RunningController) -> N
     [
         ({"target": "acme/meter-reader/9"}, 400, "no release"),
         ({"target": "nonsense"}, 400, "no release"),
-        ({"target": {"path": V2, "size_bytes": 1}}, 400, "name its path only"),
+        ({"target": {"path": V2, "size_bytes": 1}}, 400, "not as the specification says; name its path only"),
         ({"query": "tag ="}, 400, "query"),
         ({"waves": [{"percent": 10}]}, 400, "waves"),
         ({"waves": []}, 400, "waves"),

@@ -56,3 +56,9 @@ def test_every_example_of_the_help_can_be_parsed(verb) -> None:
     assert lines
     for line in lines:
         assert PROGRAM.parser().parse_args(shlex.split(line.partition(" | ")[0]))
+
+
+def test_device_profiles_that_examples_name_are_there() -> None:
+    named = {file for verb in VERBS for file in re.findall(r"device_profiles/[a-z0-9-]+\.toml", verb.examples)}
+    assert named
+    assert all((Path(__file__).parents[3] / file).is_file() for file in named)
