@@ -53,7 +53,7 @@ def list_alerts(
         found = alerts.page(
             connection, control.database.settings, state=in_state, **asked, scope=scope, limit_rows=limit
         )
-    return page(found, limit, _entry, lambda one: one.key)
+    return page(control, found, limit, _entry, lambda one: one.key)
 
 
 def _entry(alert: Alert) -> AlertEntry:

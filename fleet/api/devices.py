@@ -141,7 +141,7 @@ def list_devices(
     wanted = Wanted(in_state, profile, site, serial, target, frozenset(tag or ()), scope_of(identity))
     with control.database.read() as connection:
         found = devices.page(connection, wanted, control.database.settings, after=after, limit_rows=limit)
-    return page(found, limit, _entry, lambda one: one.id)
+    return page(control, found, limit, _entry, lambda one: one.id)
 
 
 @get("/v1/devices/{device:str}", opt={ACTION: Action.DEVICES_READ}, sync_to_thread=True, summary="One device")

@@ -49,7 +49,7 @@ def list_events(
         found = events.page(
             connection, control.database.settings, **asked, scope=scope, before=before or None, limit_rows=limit
         )
-    return page(found, limit, _entry, lambda one: one.id)
+    return page(control, found, limit, _entry, lambda one: one.id)
 
 
 def _entry(one: StoredEvent) -> EventEntry:

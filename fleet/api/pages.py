@@ -9,6 +9,7 @@ from typing import Annotated, Generic, TypeVar
 from litestar.params import QueryParameter
 
 from fleet.api.fields import LARGEST
+from fleet.control.control import Control
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -26,6 +27,14 @@ class Page(Generic[T]):
     next: str | None
 
 
-def page(found: Sequence[R], limit_rows: int, shown: Callable[[R], T], cursor: Callable[[R], object]) -> Page[T]:
+def page(
+    control: Control, found: Sequence[R], limit: int, shown: Callable[[R], T], cursor: Callable[[R], object]
+) -> Page[T]:
     """`cursor`: of a row, by which what follows it is asked for. A full page may be followed by an empty one."""
-    return Page([*map(shown, found)], str(cursor(found[-1])) if len(found) >= limit_rows else None)
+    full = len(found) >= rows_of(control, limit)
+    return Page([*map(shown, found)], str(cursor(found[-1])) if full else None)
+
+
+def rows_of(control: Control, limit: int) -> int:
+    """Of a full page: what is asked for, or what the database answers at most."""
+    return min(limit, control.database.settings.page_limit_rows)

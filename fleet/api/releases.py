@@ -51,10 +51,10 @@ def list_releases(
 ) -> Page[ReleaseEntry]:
     """`model`: only its releases."""
     allow(request)
-    database = control_of(request).database
-    with database.read() as connection:
-        found = releases.page(connection, database.settings, model=model, after=after, limit_rows=limit)
-    return page(found, limit, _entry, lambda one: one.release.target)
+    control = control_of(request)
+    with control.database.read() as connection:
+        found = releases.page(connection, control.database.settings, model=model, after=after, limit_rows=limit)
+    return page(control, found, limit, _entry, lambda one: one.release.target)
 
 
 @get(

@@ -53,7 +53,7 @@ def list_rollouts(
     states = () if in_state is None else (in_state.value, *([RETURNING] if in_state is Status.ABORTED else []))
     with control.database.read() as connection:
         found = [*islice(_visible(connection, control.database.settings, scope, states, after), limit)]
-    return page(found, limit, entry, lambda one: one.id)
+    return page(control, found, limit, entry, lambda one: one.id)
 
 
 def _visible(

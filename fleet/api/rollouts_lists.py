@@ -44,7 +44,7 @@ def list_devices(
     names = (name for name in sorted(members) if name > after)
     wanted = (members[name] for name in names if in_state in {None, members[name].state})
     found = [*islice((member for member in wanted if wave in {None, member.wave}), limit)]
-    return page(found, limit, device, lambda member: member.device)
+    return page(control_of(request), found, limit, device, lambda member: member.device)
 
 
 @get(
@@ -58,11 +58,11 @@ def list_facts(
 ) -> Page[dict[str, object]]:
     """As `edge-fleet rollouts replay` reads them: `seq`, `at`, `event`."""
     known_rollout(request, rollout)
-    database = control_of(request).database
-    with database.read() as connection:
-        settings = replace(database.settings, facts_limit_rows=limit)
+    control = control_of(request)
+    with control.database.read() as connection:
+        settings = replace(control.database.settings, facts_limit_rows=limit)
         found = rollouts.facts_of(connection, rollout, settings, after=after)
-    return page(found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
+    return page(control, found, limit, lambda one: fact_document(fact_of(one)), lambda one: one.sequence)
 
 
 HANDLERS = (list_devices, list_facts)

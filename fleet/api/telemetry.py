@@ -13,7 +13,7 @@ from litestar.params import QueryParameter
 from fleet.access import Action
 from fleet.api.fields import NameInPath
 from fleet.api.identity import ACTION, Call, control_of
-from fleet.api.pages import PAGE_ROWS, Limit, Page, page
+from fleet.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
 from fleet.api.scope import caller_of, known_device
 from fleet.database import telemetry
 from fleet.database.engine import Connection
@@ -84,8 +84,8 @@ def list_rows(
     with control.database.read() as connection:
         known_device(request, connection, identity, device)
         settings = control.database.settings
-        found = _rows(connection, device, stream, reached, limit_rows=limit, settings=settings)
-    return page(found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
+        found = _rows(connection, device, stream, reached, limit_rows=rows_of(control, limit), settings=settings)
+    return page(control, found, limit, _row, lambda one: f"{one.boot_epoch}.{one.row.seq}")
 
 
 @get(

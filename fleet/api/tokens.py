@@ -58,7 +58,7 @@ def list_tokens(request: Call, after: Number = 0, limit: Limit = PAGE_ROWS) -> P
     control = control_of(request)
     with control.database.read() as connection:
         found = tokens.page(connection, control.database.settings, after=after, limit_rows=limit)
-    return page(found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
+    return page(control, found, limit, lambda one: TokenEntry(**_fields(one)), lambda one: one.id)
 
 
 @post("/v1/tokens", opt={ACTION: Action.TOKENS_CHANGE}, sync_to_thread=True, summary="Make an API token")

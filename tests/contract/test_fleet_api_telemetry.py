@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from fleet.access import Role
+from fleet.config import FleetConfig
 from fleet.database import diagnostics, events, telemetry
 from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
+from fleet.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 
 VITALS = "/v1/devices/camera/telemetry/vitals"
@@ -20,14 +26,22 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCont
     with controlling(tmp_path_factory.mktemp("controller")) as running:
         for name, tag in (("camera", "pilot"), ("other", "lobby")):
             running.enrolled(name, tags=[tag])
+        told(running)
         settings, now = running.control.database.settings, running.clock()
         with running.control.database.write() as connection:
-            for boot, numbers in ((1, (1, 2, 4)), (2, (1, 2))):
-                rows = [Row(number, now, "vitals", {"boot": boot, "number": number}) for number in numbers]
-                telemetry.receive(connection, "camera", Batch("vitals", boot, rows), now, settings.telemetry)
             happened = [Event("camera", "k1", now, "rollback", "reader"), Event("other", "k1", now, "poll")]
             events.record(connection, happened, now, settings)
         yield running
+
+
+def told(running: RunningController) -> None:
+    """Rows of two boots; one never came."""
+    now = running.clock()
+    with running.control.database.write() as connection:
+        for boot, numbers in ((1, (1, 2, 4)), (2, (1, 2))):
+            rows = [Row(number, now, "vitals", {"boot": boot, "number": number}) for number in numbers]
+            settings = running.control.database.settings.telemetry
+            telemetry.receive(connection, "camera", Batch("vitals", boot, rows), now, settings)
 
 
 def numbers(page) -> list[tuple[int, int]]:
@@ -66,6 +80,26 @@ def test_pages_of_rows_follow_each_other(controller) -> None:
             page = viewer.get(VITALS, params={"limit": 2, "after": after}).json()
             found, after = found + numbers(page), page["next"]
     assert found == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)]
+
+
+def test_a_database_that_answers_less_than_is_asked_for_loses_nothing(tmp_path: Path) -> None:
+    """Whatever `limit` says, or the lists' own: `[database] page_limit_rows` may be lower."""
+    with controlling(tmp_path, replace(FleetConfig(), database=DatabaseSettings(page_limit_rows=2))) as running:
+        for name in ("camera", "other", "third"):
+            running.enrolled(name)
+        told(running)
+        with running.client(Role.VIEWER) as viewer:
+            assert [one["id"] for one in everything(viewer, "/v1/devices")] == ["camera", "other", "third"]
+            rows = [(one["boot_epoch"], one["seq"]) for one in everything(viewer, VITALS)]
+    assert rows == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)]
+
+
+def everything(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
+    after: str | None = ""
+    while after is not None:
+        page = client.get(path, params={"after": after}).json()
+        yield from page["items"]
+        after = page["next"]
 
 
 @pytest.mark.parametrize("after", ["x", "1", "1.", ".1", "-1.2", f"{2**64}.1", "1.2.3", "²"])
