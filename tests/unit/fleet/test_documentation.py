@@ -43,6 +43,15 @@ def test_the_configuration_of_the_guide_can_be_read() -> None:
     assert any(config.alerts.secret_file for config in parsed)
 
 
+def test_the_configuration_behind_a_proxy_can_be_read() -> None:
+    text = Path(__file__).parents[3].joinpath("fleet", "serving", "README.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    config = parse_config(written, "README.md")
+    socket = config.listen.addresses[0]
+    assert f"server {socket};" in text
+    assert (config.serve.proxy.trusted, config.serve.proxy.certificate_form) == (("unix",), "pem")
+
+
 def test_every_command_of_the_guide_can_be_parsed() -> None:
     lines = re.findall(r"^edge-fleet (.+?)(?: +#.*)?$", GUIDE.replace("\\\n", " "), re.MULTILINE)
     assert len(lines) >= 12
