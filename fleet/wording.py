@@ -6,13 +6,15 @@ bears the signer's own signature is it left out what both have in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import cast
 
 from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
 from fleet.drafts import Document, Draft
+from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
 
 ID_CHARS = 16
@@ -73,7 +75,9 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
     yield from _delegation_changes(signed, old)
     for path, target in signed.targets.items():
         if old.targets.get(path) != target:
-            yield f"{'replaces' if path in old.targets else 'adds'} {_target_line(target, draft.documents)}"
+            head, *content = _target_lines(target, draft.documents.get(path))
+            yield f"{'replaces' if path in old.targets else 'adds'} {head}"
+            yield from content
     for path in old.targets.keys() - signed.targets.keys():
         yield f"removes {path}"
 
@@ -88,14 +92,31 @@ def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:
         yield f"removes the role {name}"
 
 
-def _target_line(target: TargetFile, documents: Mapping[str, bytes]) -> str:
+def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
+    """A release in one line; profiles and policies as they are, since devices do what stands in them."""
     digest = f"sha256 {target.hashes['sha256']}"
-    if target.path not in documents or not target.path.startswith("models/"):
-        return f"{target.path}, {target.length} bytes, {digest}"
+    if content is None:
+        yield f"{target.path}, {target.length} bytes, {digest}"
+    elif target.path.startswith("models/"):
+        yield f"{target.path}: {_release(content)}, {digest}"
+    else:
+        yield f"{target.path}, {target.length} bytes, {digest}{_unreadable(target.path, content)}:"
+        yield from (f"  | {line}" for line in content.decode(errors="backslashreplace").split("\n") if line)
+
+
+def _release(content: bytes) -> str:
     try:
-        return f"{target.path}: {release_line(read_release(documents[target.path]))}, {digest}"
+        return release_line(read_release(content))
     except ValueError as error:
-        return f"{target.path}, WHICH IS NO RELEASE ({error}), {digest}"
+        return f"WHICH IS NO RELEASE ({error})"
+
+
+def _unreadable(path: str, content: bytes) -> str:
+    try:
+        check_content(path.partition("/")[0], content, path)
+    except ConfigurationError as error:
+        return f", WHICH NO DEVICE CAN READ ({error})"
+    return ""
 
 
 def _keys(role: Role) -> tuple[frozenset[str], int]:

@@ -7,15 +7,11 @@ from pathlib import Path
 
 from fleet.cli.common import now, save_drafts, writing
 from fleet.disk import read_bounded
+from fleet.files import SUFFIXES, check_content
 from fleet.releases import target_of
-from fleet.roles import POLICY, PROFILES
 from fleet.signing import add_targets
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.policy import read_policy
-from gateway.domain.profile import read_profile
-
-SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -31,14 +27,3 @@ def command(arguments: argparse.Namespace) -> int:
         draft = add_targets(work.drafting(now()), kind, [(target, content)])
         work.stage(target, content)
         return save_drafts(work, [draft], as_json=arguments.json)
-
-
-def check_content(kind: str, content: bytes, file: str) -> None:
-    """Raises ConfigurationError where a device could not read it."""
-    if kind == POLICY:
-        read_policy(content, file)
-        return
-    try:
-        read_profile(content.decode(), file)
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None

@@ -20,7 +20,7 @@ from gateway.terminal.tables import plain
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 EXIT_CODES = (
-    "exit codes: 0 fine · 1 a finding, or an inference refused · 2 usage\n            3 cannot reach what it needs"
+    "exit codes: 0 fine · 1 a finding, or what was asked is refused · 2 usage\n            3 cannot reach what it needs"
 )
 
 

@@ -68,6 +68,29 @@ def test_a_document_that_is_no_release_stands_out(repository: FleetRepository) -
     assert "WHICH IS NO RELEASE" in told(draft, repository.keys["models-acme"][0])
 
 
+def test_a_policy_is_told_as_it_is(repository: FleetRepository) -> None:
+    content = b'{"schema": 1,\n "share_percent_per_hour": 10}\n'
+    draft = signing.add_targets(repository.drafting(), "policy", [(target_of("policy/hours.json", content), content)])
+    text = told(draft, repository.keys["policy"][0])
+    assert f"adds policy/hours.json, {len(content)} bytes, sha256 " in text
+    assert '  | {"schema": 1,\n    |  "share_percent_per_hour": 10}\n' in text
+    assert "WHICH NO DEVICE" not in text
+
+
+@pytest.mark.parametrize("content", [b'{"schema": 2}', b"\xff", b'{"schema": 1, "sharing": 1}'])
+def test_a_policy_that_no_device_can_read_stands_out(repository: FleetRepository, content: bytes) -> None:
+    draft = signing.add_targets(repository.drafting(), "policy", [(target_of("policy/hours.json", content), content)])
+    assert "WHICH NO DEVICE CAN READ (" in told(draft, repository.keys["policy"][0])
+
+
+def test_a_profile_steers_no_terminal(repository: FleetRepository) -> None:
+    content = b'name = "lab"  # \x1b[2J\r hidden'
+    draft = signing.add_targets(repository.drafting(), "profiles", [(target_of("profiles/lab.toml", content), content)])
+    lines = describe(draft, repository.keys["profiles"][0].public_key)
+    assert any("name =" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
 def test_new_keys_of_root_are_told_beside_the_old(repository: FleetRepository) -> None:
     new = [new_key(name).public_key for name in ("ann", "ben")]
     old = [signer.public_key for signer in repository.keys["root"]]

@@ -1,0 +1,22 @@
+"""Device profiles and policies: files that are published as they are, and that devices must be able to read. Pure."""
+
+from __future__ import annotations
+
+from fleet.roles import POLICY, PROFILES
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.policy import read_policy
+from gateway.domain.profile import read_profile
+
+SUFFIXES = {PROFILES: ".toml", POLICY: ".json"}
+"""By role, which is the folder they are published in, too."""
+
+
+def check_content(role: str, content: bytes, file: str) -> None:
+    """Raises ConfigurationError where a device could not read it."""
+    if role == POLICY:
+        read_policy(content, file)
+        return
+    try:
+        read_profile(content.decode(), file)
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"is not UTF-8 text (byte {error.start})", file=file) from None
