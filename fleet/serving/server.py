@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
-from fleet.serving.handshakes import Handshakes, Terms
-from fleet.serving.proxies import read_proxies
+from fleet.serving.proxies import address_group, read_proxies
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError
-from gateway.wire.listeners import Connect, Listeners, Shake
+from gateway.wire.handshakes import Terms
+from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -42,9 +42,8 @@ class Server:
         for address in addresses:
             self._check_exposure(address)
         bound = self._listeners.listen(addresses, "listen", "addresses")
-        shake = self._shaking(self._context) if self._context else None
         try:
-            await self._listeners.answer(self._build, None, self._settings.handshake_timeout_s, shake)
+            await self._listeners.answer(self._build, self._terms(self._context) if self._context else None)
         except BaseException:
             await self.stop(0)
             raise
@@ -67,9 +66,16 @@ class Server:
             )
             raise ConfigurationError(problem, table="listen", key="addresses")
 
-    def _shaking(self, context: ssl.SSLContext) -> Shake:
-        terms = Terms(self._settings, read_proxies(self._settings.proxy.trusted), context, self._counts)
-        return lambda listener, connect: Handshakes(listener, connect, terms)
+    def _terms(self, context: ssl.SSLContext) -> Terms:
+        settings, proxies = self._settings, read_proxies(self._settings.proxy.trusted)
+        return Terms(
+            context,
+            settings.handshake_timeout_s,
+            settings.max_handshakes,
+            settings.max_handshakes_per_address,
+            lambda address: "" if proxies.trusts(address) else address_group(address),
+            self._counts,
+        )
 
     def _build(self) -> tuple[Application, Connect]:
         from fleet.serving.connection import Connection, Shared

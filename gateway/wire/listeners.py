@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import AF_UNIX, socket
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address
 from gateway.wire.asgi import Application
 from gateway.wire.bounds import PortBounds
+from gateway.wire.handshakes import Handshakes, Terms
 from gateway.wire.listening import bound_address, listening
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ Build = Callable[[], tuple[Application, Connect]]
 """The application, and what makes a connection to it; called on a thread: it may load much."""
 
 
-class Serving(Protocol):
-    """What lets peers in on a listening socket; asyncio's servers do."""
-
-    def close(self) -> None: ...
-    async def wait_closed(self) -> None: ...
-
-
-Shake = Callable[[socket, Callable[[], asyncio.Protocol]], Serving]
-"""Serves TLS on a listening socket in another way than asyncio's servers do."""
-
-
 class Listeners:
     """Any number of addresses, and who is connected to them. `listen` once, `answer` once, `stop` once and when neither
     is under way. TLS guards TCP; a UNIX socket is guarded by its permissions."""
@@ -47,7 +36,7 @@ class Listeners:
     def __init__(self, bounds: PortBounds) -> None:
         self._bounds = bounds
         self._sockets: list[socket] = []
-        self._servers: list[Serving] = []
+        self._servers: list[asyncio.Server | Handshakes] = []
         self._paths: list[Path] = []
         self._state: ServerState | None = None
 
@@ -61,30 +50,21 @@ class Listeners:
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
-    async def answer(
-        self,
-        build: Build,
-        context: ssl.SSLContext | None,
-        handshake_timeout_s: float,
-        shake: Shake | None = None,
-    ) -> None:
-        """Answer those who wait and whoever comes; over TCP by `shake`, where there is one, else by `context`."""
+    async def answer(self, build: Build, terms: Terms | None) -> None:
+        """Answer those who wait and whoever comes; over TCP by TLS on these terms, where there are any."""
         app, connect = await asyncio.to_thread(build)
         config = await asyncio.to_thread(self._config, app)
         from uvicorn.server import ServerState
 
         self._state = state = ServerState()
         for listener in self._sockets:
-            if shake and listener.family != AF_UNIX:
-                self._servers.append(shake(listener, lambda: connect(config, state)))
+            if terms and listener.family != AF_UNIX:
+                self._servers.append(Handshakes(listener, lambda: connect(config, state), terms))
                 continue
-            encrypted = None if listener.family == AF_UNIX else context
             server = await asyncio.get_running_loop().create_server(
                 lambda: connect(config, state),
                 sock=listener,
                 backlog=self._bounds.backlog,  # asyncio calls listen() again, with 100 where nothing is said
-                ssl=encrypted,
-                ssl_handshake_timeout=handshake_timeout_s if encrypted else None,
             )
             self._servers.append(server)
 

@@ -14,7 +14,7 @@ from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.rest_v2.settings import RestSettings
 from tests.simulators.grpc_gateway import Authority
-from tests.simulators.rest_gateway import infer_body, serving
+from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
 pytestmark = pytest.mark.asyncio
 AUTHORITY = Authority()
@@ -161,6 +161,21 @@ async def test_a_silent_tls_peer_is_given_up():
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
+
+
+async def test_silent_tls_peers_of_one_address_keep_no_others_out():
+    """Each would cost 300 KiB and a place until its time is over."""
+    async with serving(security=TLS, settings=RestSettings(max_connections=8, header_timeout_s=3600)) as gateway:
+        silent = [await gateway.connect() for _ in range(3)]
+        assert await silent[2][0].read() == b""
+        port = gateway.addresses[0].port
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=("127.0.0.2", 0), ssl=trusting(), server_hostname="localhost"
+        )
+        writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        for _, peer in [*silent, (reader, writer)]:
+            await hangs_up(peer)
 
 
 async def test_a_silent_tls_peer_does_not_hold_up_the_stop():

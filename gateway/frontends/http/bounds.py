@@ -8,6 +8,10 @@ from gateway.domain.errors import RequestError
 from gateway.wire.asgi import Answer, Headers
 from gateway.wire.bounds import PortBounds
 
+STRANGERS_PART = 4
+"""Peers that will be refused anyway get a quarter of the connections, beside those of the others: enough to be told so,
+and not enough to keep the others out. Of one address so many may shake hands at one time."""
+
 
 class Bounds(PortBounds, Protocol):
     """Settings that every HTTP frontend has; what each means stands in the settings of the frontend."""

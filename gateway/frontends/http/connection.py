@@ -9,13 +9,9 @@ from typing import cast
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway.frontends.http.bounds import Bounds, Refuse
+from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer, peer_of
 from gateway.wire.connection import BoundedConnection
-
-STRANGERS_PART = 4
-"""Peers that will be refused anyway get a quarter of the connections, beside those of the others: enough to be told so,
-and not enough to keep the others out."""
 
 
 class Connection(BoundedConnection):

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.domain.access import Address, Security
-from gateway.frontends.http.bounds import Bounds, Refuse
+from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer
 from gateway.frontends.tls import server_context
 from gateway.wire.asgi import Application
+from gateway.wire.handshakes import Terms
 from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class HttpServer:
     async def answer(self) -> None:
         """Answer those who wait and whoever comes. Only this loads litestar and uvicorn: 0.12 s and 14 MiB, on a thread
         because the loop serves gRPC already (`python -m tests.performance.start`)."""
-        await self._listeners.answer(self._build, self._context, self._settings.header_timeout_s)
+        await self._listeners.answer(self._build, self._terms(self._context) if self._context else None)
 
     async def somebody(self) -> None:
         """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""
@@ -63,6 +64,11 @@ class HttpServer:
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
         await self._listeners.stop(grace_s)
+
+    def _terms(self, context: ssl.SSLContext) -> Terms:
+        """Who shakes hands is a stranger still."""
+        most = self._settings.max_connections
+        return Terms(context, self._settings.header_timeout_s, most, max(1, most // STRANGERS_PART))
 
     def _build(self) -> tuple[Application, Connect]:
         from gateway.frontends.http.connection import Connection

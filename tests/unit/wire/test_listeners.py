@@ -62,7 +62,7 @@ async def start(listeners: Listeners, bounds: Bounds, app: Application) -> None:
     def connect(config: Config, state: ServerState) -> BoundedConnection:
         return BoundedConnection(config, state, bounds, Said)
 
-    await listeners.answer(lambda: (app, connect), None, handshake_timeout_s=1.0)
+    await listeners.answer(lambda: (app, connect), None)
 
 
 @asynccontextmanager

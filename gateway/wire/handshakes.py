@@ -9,11 +9,8 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import socket
-
-from fleet.serving.proxies import Proxies, address_group
-from fleet.serving.settings import ServingSettings
 
 READ_BYTES = 32_768
 """At a time, out of TLS: asyncio keeps a buffer of that size for each connection, and 256 KiB by default."""
@@ -24,12 +21,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all ports of a server."""
+    """What holds for all ports of a server: `timeout_s` for a handshake, how many at one time (`most`), and with one
+    `group` of addresses (`most_of_group`; "" is bound by `most` alone). `counts`: `handshakes_turned_away`,
+    `handshakes_failed`."""
 
-    settings: ServingSettings
-    proxies: Proxies
     context: ssl.SSLContext
-    counts: Counter[str]
+    timeout_s: float
+    most: int
+    most_of_group: int
+    group: Callable[[str], str] = str
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class Handshakes:
@@ -74,7 +75,7 @@ class Handshakes:
     def _accept(self) -> None:
         """All who wait; further ones stay in the kernel's backlog until a handshake has ended."""
         try:
-            while len(self._under_way) < self._terms.settings.max_handshakes:
+            while len(self._under_way) < self._terms.most:
                 self._admit(*self._listener.accept())
             self._ignore()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -85,9 +86,8 @@ class Handshakes:
             self._loop.call_later(PAUSE_S, self._attend)
 
     def _admit(self, peer: socket, address: tuple[str, int]) -> None:
-        trusted = self._terms.proxies.trusts(address[0])
-        group = "" if trusted else address_group(address[0])
-        if group and self._addresses[group] >= self._terms.settings.max_handshakes_per_address:
+        group = self._terms.group(address[0])
+        if group and self._addresses[group] >= self._terms.most_of_group:
             self._terms.counts["handshakes_turned_away"] += 1
             peer.close()
             return
@@ -100,7 +100,7 @@ class Handshakes:
     async def _shaken(self, peer: socket) -> None:
         """Who does not come through, is over, or says what is no TLS is closed, and no finding."""
         self._fresh.discard(peer)
-        patience_s = self._terms.settings.handshake_timeout_s
+        patience_s = self._terms.timeout_s
         try:
             await self._loop.connect_accepted_socket(
                 self._connect,
