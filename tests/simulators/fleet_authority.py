@@ -13,6 +13,18 @@ from cryptography.x509.oid import NameOID
 
 PEM = serialization.Encoding.PEM
 LIFE = timedelta(days=90)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""What an authority's certificate has to say (RFC 5280, 4.2.1); from Python 3.13 on clients insist."""
 
 
 class Authority:
@@ -54,7 +66,11 @@ class Authority:
             .not_valid_before(begins)
             .not_valid_after(begins + self.lives)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
+        if authority:
+            builder = builder.add_extension(_SIGNS, critical=True)
         if host:
             builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
