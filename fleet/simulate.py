@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet.open_files import allow_open_files
 from fleet.simulation.actor import Actor
 from fleet.simulation.belief import Belief
 from fleet.simulation.casting import Character, cast
@@ -93,12 +93,10 @@ async def _stage(run: Run, kept: Kept) -> Stage:
 def _open_files(connections: int) -> None:
     """Let this process have so many open, and what it needs itself. Raises ConfigurationError where it may not."""
     wanted = connections + FILES_BESIDE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        problem = f"{connections} connections at a time need {wanted} open files and {hard} are allowed"
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        problem = f"{connections} connections at a time need {wanted} open files and {allowed} are allowed"
         raise ConfigurationError(f"{problem}; raise it (ulimit -Hn), or leave --keep-alive out, or lower --at-once")
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _watched(

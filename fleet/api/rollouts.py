@@ -60,9 +60,8 @@ def _visible(
     connection: Connection, settings: DatabaseSettings, scope: frozenset[str], states: Iterable[str], after: str
 ) -> Iterator[StoredRollout]:
     """What a query demands cannot be asked of the database: it is read on until enough is found."""
-    while found := rollouts.page(connection, settings, states=states, after=after, limit_rows=PAGE_ROWS):
-        yield from (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
-        after = found[-1].id
+    found = rollouts.every(connection, settings, states=states, after=after, page_rows=PAGE_ROWS)
+    return (one for one in found if words.covers(scope, parse(str(one.spec["query"]))))
 
 
 @get("/v1/rollouts/{rollout:str}", opt={ACTION: Action.ROLLOUTS_READ}, sync_to_thread=True, summary="One rollout")

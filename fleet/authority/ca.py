@@ -99,7 +99,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())  # 159 random bits (RFC 5280, 4.1.2.2: at most 20 octets)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(digital_signature=True), critical=True)
+            .add_extension(key_usage(digital_signature=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(signs, critical=False)
@@ -131,7 +131,7 @@ def new_authority(
         .not_valid_before(now - timedelta(seconds=settings.backdate_s))
         .not_valid_after(now + timedelta(days=settings.authority_validity_d))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .add_extension(public, critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -143,7 +143,8 @@ def name_of(certificate_pem: str) -> str:
     return x509.load_pem_x509_certificate(certificate_pem.encode()).subject.rfc4514_string()
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    """For what a key may be used, and for nothing else (RFC 5280, 4.2.1.3)."""
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import logging
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
+from fleet.open_files import allow_open_files
 from fleet.serving.settings import ServingSettings
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
 
@@ -69,10 +69,7 @@ def _allow_files(settings: ServingSettings) -> None:
     """As many open as connections are promised: where none can be opened, nobody is let in. systemd's unit allows them;
     a shell allows 1,024, and more where one asks."""
     wanted = settings.max_connections + settings.max_handshakes + settings.max_requests + FILES_BESIDE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    allowed = allow_open_files(wanted)
     if allowed < wanted:
         problem = (
             "what [serve] allows takes %d open files, this process may have %d; raise that, or lower max_connections"

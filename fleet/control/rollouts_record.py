@@ -86,11 +86,7 @@ class States:
 
 def live_rollouts(connection: Connection, settings: DatabaseSettings) -> list[StoredRollout]:
     """All rollouts in which something may be to be done, the oldest first."""
-    found, after, limit_rows = list[StoredRollout](), "", settings.page_limit_rows
-    while page := rollouts.page(connection, settings, states=LIVE, after=after, limit_rows=limit_rows):
-        found += page
-        after = page[-1].id
-    return found
+    return [*rollouts.every(connection, settings, states=LIVE, page_rows=settings.page_limit_rows)]
 
 
 def fact_of(stored: StoredFact) -> Fact:

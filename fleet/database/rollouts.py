@@ -5,7 +5,7 @@ Lock order, where one transaction needs several: leadership, rollout, device's d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -140,6 +140,16 @@ def page(
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(rollouts).where(*wanted).order_by(rollouts.c.id).limit(limit)
     return tuple(StoredRollout(*row) for row in connection.execute(statement))
+
+
+def every(
+    connection: Connection, settings: DatabaseSettings, *, states: Iterable[str] = (), after: str = "", page_rows: int
+) -> Iterator[StoredRollout]:
+    """All of them as `page` has them, `page_rows` in a statement."""
+    chosen = list(states)
+    while found := page(connection, settings, states=chosen, after=after, limit_rows=page_rows):
+        yield from found
+        after = found[-1].id
 
 
 def _numbered(known: StoredRollout, new: list[NewFact]) -> Iterable[tuple[int, NewFact]]:

@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from fleet.problems import retry_after
 from fleet.serving.asgi import ZERO_COPY, Application, Message, Receive, Scope, Send, plain
-from fleet.serving.proxies import Proxies, address_group
+from fleet.serving.proxies import Proxies
 from fleet.serving.settings import ServingSettings
 from gateway.wire.connection import BoundedConnection
 
@@ -68,8 +68,7 @@ class Connection(BoundedConnection):
             del self._shared.addresses[self._group]
 
     def _counted_as(self) -> str:
-        address = self.client[0] if self.client else ""
-        return "" if not address or self._shared.proxies.trusts(address) else address_group(address)
+        return self._shared.proxies.group(self.client[0] if self.client else "")
 
     def _too_many(self) -> bool:
         theirs = self._shared.addresses[self._group] if self._group else 0

@@ -43,6 +43,10 @@ class Proxies:
             return False
         return any(parsed in network for network in self.networks)
 
+    def group(self, address: str) -> str:
+        """By what connections of an address are counted; "", those of proxies and of a UNIX socket, are not."""
+        return "" if not address or self.trusts(address) else address_group(address)
+
 
 def read_proxies(texts: Iterable[str]) -> Proxies:
     """Addresses, networks (host bits 0), or "unix". Raises ConfigurationError."""

@@ -10,8 +10,6 @@ from http import HTTPStatus
 
 from fleet.problems import STATUSES, ProblemError
 from fleet.serving.asgi import Application, Message, Receive, Scope, Send, peer_of
-from fleet.serving.peer import Peer
-from fleet.serving.proxies import address_group
 from fleet.serving.settings import RateSettings
 from gateway.domain.errors import RequestError
 
@@ -86,7 +84,8 @@ class Rates:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ProblemError 429; RequestError UNAUTHENTICATED for a certificate that does not hold."""
-        kind, key = self._counted_as(peer_of(scope))
+        peer = peer_of(scope)
+        kind, key = self._devices if peer.device else self._addresses, peer.caller
         wait_s = kind.buckets.take(key, self._now_ns())
         if wait_s:
             raise self._refusal(kind, f"{_named(key)} asks too often; ask again in {wait_s:.1f} s", wait_s)
@@ -125,11 +124,6 @@ class Rates:
     def _refusal(self, kind: _Kind, problem: str, wait_s: float) -> ProblemError:
         self._counts[f"rate_limited_{kind.name}"] += 1
         return ProblemError(429, problem, retry_after_s=wait_s)
-
-    def _counted_as(self, peer: Peer) -> tuple[_Kind, str]:
-        if peer.device:
-            return self._devices, peer.device
-        return self._addresses, address_group(peer.address)
 
 
 def _named(key: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
-from fleet.serving.proxies import address_group, read_proxies
+from fleet.serving.proxies import read_proxies
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
@@ -67,13 +67,13 @@ class Server:
             raise ConfigurationError(problem, table="listen", key="addresses")
 
     def _terms(self, context: ssl.SSLContext) -> Terms:
-        settings, proxies = self._settings, read_proxies(self._settings.proxy.trusted)
+        settings = self._settings
         return Terms(
             context,
             settings.handshake_timeout_s,
             settings.max_handshakes,
             settings.max_handshakes_per_address,
-            lambda address: "" if proxies.trusts(address) else address_group(address),
+            read_proxies(settings.proxy.trusted).group,
             self._counts,
         )
 

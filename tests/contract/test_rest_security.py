@@ -164,7 +164,7 @@ async def test_a_silent_tls_peer_is_given_up():
 
 
 async def test_silent_tls_peers_of_one_address_keep_no_others_out():
-    """Each would cost 300 KiB and a place until its time is over."""
+    """Each would keep a place, and the buffers of TLS, until its time is over."""
     async with serving(security=TLS, settings=RestSettings(max_connections=8, header_timeout_s=3600)) as gateway:
         silent = [await gateway.connect() for _ in range(3)]
         assert await silent[2][0].read() == b""

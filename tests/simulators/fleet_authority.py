@@ -11,19 +11,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fleet.authority.ca import key_usage
+
 PEM = serialization.Encoding.PEM
 LIFE = timedelta(days=90)
-_SIGNS = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
+_SIGNS = key_usage(key_cert_sign=True, crl_sign=True)
 """What an authority's certificate has to say (RFC 5280, 4.2.1); from Python 3.13 on clients insist."""
 
 
