@@ -43,7 +43,7 @@ def _row(one: Json) -> tuple[str, ...]:
 def _awaited(asked: Client, path: str, wait_s: float) -> Json:
     end_s = time.monotonic() + wait_s
     while True:
-        found: Json = asked.ask("GET", path)
+        found = asked.ask("GET", path)
         if found["answered"]:
             return found
         left_s = end_s - time.monotonic()

@@ -39,8 +39,7 @@ def _made(arguments: argparse.Namespace) -> Json:
     body = {"name": arguments.name, "role": arguments.role, "tags": arguments.tag}
     if arguments.days is not None:
         body["validity_d"] = arguments.days
-    made: Json = client(arguments).ask("POST", path_of("tokens"), body=body)
-    return made
+    return client(arguments).ask("POST", path_of("tokens"), body=body)
 
 
 def _made_beside(arguments: argparse.Namespace) -> Json:

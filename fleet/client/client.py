@@ -34,6 +34,15 @@ class Access:
     ca_file: str = ""
 
 
+class _Document(Json):
+    """A JSON object of an answer; whoever lacks what a controller always says is none."""
+
+    def __missing__(self, name: str) -> object:
+        raise UnreachableError(
+            f"the answer says nothing of {name!r}; is this an edge-fleet controller of this version?"
+        )
+
+
 class Client:
     """Keeps one connection. `ask` and `pages` raise ConfigurationError for what was asked wrongly (400),
     UnreachableError where no answer is to be had, RequestError for other refusals."""
@@ -55,8 +64,8 @@ class Client:
             },
         )
 
-    def ask(self, method: str, path: str, query: Query | None = None, body: object = None) -> Any:
-        """The answer's JSON; None where there is none. `body`: what is sent as JSON."""
+    def ask(self, method: str, path: str, query: Query | None = None, body: object = None) -> Json:
+        """The answer's document, an empty one where none came. `body`: what is sent as JSON."""
         for attempt in range(1, self._settings.attempts + 1):
             response, content = self._once(method, f"{path}{_query(query or {})}", body)
             if response.status not in LATER or attempt == self._settings.attempts:
@@ -64,14 +73,14 @@ class Client:
             self._sleep(min(_retry_after(response), self._settings.wait_limit_s))
         if response.status >= 300:
             raise _refusal(response.status, content, self._url)
-        return self._read(content) if content else None
+        return self._read(content or b"{}")
 
     def pages(self, path: str, query: Query | None = None, *, cursor: str = "after") -> Iterator[Json]:
         """The items of a list, page after page. `cursor`: what its next page is asked for by."""
         asked = {"limit": self._settings.page_rows, **(query or {})}
         while True:
             page = self.ask("GET", path, asked)
-            if not (isinstance(page, dict) and {"items", "next"} <= page.keys()):
+            if not {"items", "next"} <= page.keys():
                 raise UnreachableError(f"{self._url}{path} answers no list; is this an edge-fleet controller?")
             yield from page["items"]
             if page["next"] is None:
@@ -107,12 +116,15 @@ class Client:
         response.close()
         raise UnreachableError(f"{self._url}: the answer is larger than {limit_bytes} bytes")
 
-    def _read(self, content: bytes) -> Any:
+    def _read(self, content: bytes) -> Json:
         try:
-            return json.loads(content)
+            document = json.loads(content, object_hook=_Document)
         except (ValueError, RecursionError):
-            problem = f"answers something else than JSON ({content[:60]!r}); is this an edge-fleet controller?"
-            raise UnreachableError(f"{self._url} {problem}") from None
+            document = None
+        if not isinstance(document, dict):
+            problem = f"answers something else than a JSON object ({content[:60]!r}); is this an edge-fleet controller?"
+            raise UnreachableError(f"{self._url} {problem}")
+        return document
 
 
 def path_of(*parts: object) -> str:

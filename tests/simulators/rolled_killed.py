@@ -76,8 +76,10 @@ class Scene:
             return
         name, original = f"copy_{next(_numbers)}", self.text.partition("@/")[2].partition("?")[0]
         shared_cluster().do(f"CREATE DATABASE {name} TEMPLATE {original}")
-        yield shared_cluster().url(name)
-        shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
+        try:
+            yield shared_cluster().url(name)
+        finally:
+            shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
 
     def killed(self, text: str, until: int) -> bool:
         """Whether the child died in its turn."""

@@ -59,9 +59,11 @@ def scripted(tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
         script = Scripted(f"http://127.0.0.1:{listening.server_address[1]}")
         thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
         thread.start()
-        yield script
-        listening.shutdown()
-        thread.join()
+        try:
+            yield script
+        finally:
+            listening.shutdown()
+            thread.join()
 
 
 def good(value: object) -> Reply:

@@ -28,7 +28,7 @@ def test_a_request_carries_token_query_and_body(server) -> None:
     client = server.client()
     query = {"tag": ["a b", "c"], "site": "", "state": None, "last": True, "all": False, "wave": 0, "limit": 5}
     assert client.ask("POST", path_of("devices", "a ü"), query, {"x": "ü"}) == {"ok": True}
-    assert client.ask("DELETE", "/v1/x") is None
+    assert client.ask("DELETE", "/v1/x") == {}
     method, path, headers, body = server.asked[0]
     assert (method, path) == ("POST", "/v1/devices/a%20%C3%BC?tag=a+b&tag=c&last=true&wave=0&limit=5")
     assert (headers["authorization"], headers["content-type"]) == (f"Bearer {TOKEN}", "application/json")
@@ -45,8 +45,13 @@ def test_pages_follow_their_cursor_to_the_end(server) -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_later_is_waited_for_as_long_as_it_says(server, status) -> None:
     later = problem(status, "busy", **{"retry-after": "7"})
-    server.replies = [later, problem(status, "busy"), problem(status, "busy", **{"retry-after": "3600"}), good(1)]
-    assert server.client().ask("GET", "/v1/x") == 1
+    server.replies = [
+        later,
+        problem(status, "busy"),
+        problem(status, "busy", **{"retry-after": "3600"}),
+        good({"n": 1}),
+    ]
+    assert server.client().ask("GET", "/v1/x") == {"n": 1}
     assert server.slept == [7.0, 1.0, ClientSettings().wait_limit_s]
 
 
@@ -70,7 +75,7 @@ def test_patience_ends(server) -> None:
         ((200, {}, b"\xff"), UnreachableError, "is this an edge-fleet controller?"),
         ((404, {}, b"<html>"), UnreachableError, "answers 404; is this an edge-fleet controller?"),
         ((302, {"location": "http://elsewhere/"}, b""), UnreachableError, "answers 302"),
-        ((200, {}, b"[" * 200_000), UnreachableError, "something else than JSON"),
+        ((200, {}, b"[" * 200_000), UnreachableError, "something else than a JSON object"),
         (good("x" * 2000), UnreachableError, "larger than 1000 bytes"),
         ((200, {"content-length": "999"}, b"{"), UnreachableError, "does not answer"),
     ],
@@ -91,7 +96,24 @@ def test_a_name_is_one_part_of_a_path(name) -> None:
         path_of("devices", name, "labels")
 
 
-@pytest.mark.parametrize("document", [[], {"status": "ok"}, {"items": []}, 7])
+@pytest.mark.parametrize("document", [[], 7, None, "edge-fleet"])
+def test_what_is_no_document(server, document) -> None:
+    server.replies = [good(document)]
+    with pytest.raises(UnreachableError, match="something else than a JSON object"):
+        server.client().ask("GET", "/v1/x")
+
+
+def test_a_document_of_somebody_else(server) -> None:
+    server.replies = [good({"id": "camera-1", "certificates": [{"name": "x"}]})]
+    device = server.client().ask("GET", "/v1/devices/camera-1")
+    assert (device["id"], device.get("state")) == ("camera-1", None)
+    with pytest.raises(UnreachableError, match=r"nothing of 'state'; is this an edge-fleet controller"):
+        device["state"]
+    with pytest.raises(UnreachableError, match="nothing of 'serial'"):
+        device["certificates"][0]["serial"]
+
+
+@pytest.mark.parametrize("document", [{}, {"status": "ok"}, {"items": []}])
 def test_a_page_of_something_else(server, document) -> None:
     server.replies = [good(document)]
     with pytest.raises(UnreachableError, match=r"/v1/x answers no list; is this"):
@@ -127,9 +149,9 @@ def test_a_certificate_is_believed_from_the_named_authority_only(tmp_path: Path)
     tls.load_cert_chain(tmp_path / "server.pem")
     ca_file = str(tmp_path / "ca.pem")
     with scripted(tls) as server:
-        server.replies = [good("hello")]
+        server.replies = [good({"said": "hello"})]
         port = server.url.rpartition(":")[2]
-        assert Client(Access(f"https://localhost:{port}", TOKEN, ca_file)).ask("GET", "/v1/x") == "hello"
+        assert Client(Access(f"https://localhost:{port}", TOKEN, ca_file)).ask("GET", "/v1/x")["said"] == "hello"
         for host, believed in (("localhost", ""), ("127.0.0.1", ca_file)):
             with pytest.raises(UnreachableError, match=r"certificate is not believed.*--ca"):
                 Client(Access(f"https://{host}:{port}", TOKEN, believed)).ask("GET", "/v1/x")

@@ -25,6 +25,7 @@ NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 def saying(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server that reads a request's beginning, says these bytes and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
 
         def serve() -> None:
             try:
