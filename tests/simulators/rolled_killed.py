@@ -1,8 +1,8 @@
 """A scheduler that is killed at any statement of a turn, and what the next one finds.
 
-`python -m tests.simulators.rolled_killed KIND STEP`: a turn that withdraws offers of one rollout, lets devices join
-another, and offers its release; in a child on a copy of the database, killed at every STEP-th point. After each,
-another replica takes over. Prints one JSON line.
+`python -m tests.simulators.rolled_killed KIND CAST STEP`: turns that withdraw offers of one rollout, let devices join
+another, and offer its release, until nothing is due; in a child on a copy of the database, killed at every STEP-th
+point. After each, another replica takes over. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -17,43 +17,63 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import event
 
 from fleet.audit import Break
+from fleet.control.scheduler import Scheduler
 from fleet.control.settings import SchedulerSettings
 from fleet.database import audit
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
-from fleet.rollouts.decisions import Offer, RollBack
+from fleet.rollouts.decisions import PART_LOW, Offer, RollBack
 from fleet.rollouts.facts import Aborted, Decided
 from tests.simulators.databases import url
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import RolledFleet
 
-SETTINGS = SchedulerSettings(devices_per_turn=4)
 LEASE = timedelta(seconds=60)
 POINTS_LIMIT = 1000
-ENDING, BEGINNING = [f"a-{n}" for n in range(5)], [f"b-{n}" for n in range(10)]
 _numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """How many devices give a release back, how many are in the other rollout, and how many of these in its first
+    wave."""
+
+    ending: int
+    beginning: int
+    first: int
+    settings: SchedulerSettings
+
+
+CASTS = {
+    "few": Cast(5, 10, 6, SchedulerSettings(devices_per_turn=4)),
+    "parts": Cast(PART_LOW + 50, 2 * PART_LOW, PART_LOW + 20, SchedulerSettings(decisions_per_turn=PART_LOW)),
+}
+"""With "parts", either takes two turns."""
 
 
 class Scene:
     """`text`: where the database is; `ending`: a rollout that was aborted, `beginning`: one that was started."""
 
-    def __init__(self, kind: str, text: str, repository: FleetRepository) -> None:
-        self.kind, self.text, self.repository = kind, text, repository
+    def __init__(self, kind: str, text: str, repository: FleetRepository, cast: Cast) -> None:
+        self.kind, self.text, self.repository, self.cast = kind, text, repository, cast
+        self.old = [f"a-{number}" for number in range(cast.ending)]
+        self.new = [f"b-{number}" for number in range(cast.beginning)]
         with self.opened(text) as fleet:
             fleet.publish("1", "2")
-            fleet.enrol(ENDING, tags=["a"])
+            fleet.enrol(self.old, tags=["a"])
             self.ending = fleet.start(target="acme/meter-reader/1", query="tag = a", waves=[{"percent": 100}])
-            fleet.turn()
+            _turn(fleet, fleet.scheduler)
             fleet.say(self.ending, Aborted("ann"))
-            fleet.enrol(BEGINNING, tags=["b"])
-            self.beginning = fleet.start(query="tag = b", waves=[{"count": 6}, {"percent": 100}])
+            fleet.enrol(self.new, tags=["b"])
+            self.beginning = fleet.start(query="tag = b", waves=[{"count": cast.first}, {"percent": 100}])
             self.now = fleet.now + LEASE
             fleet.scheduler.resign()
 
@@ -61,7 +81,7 @@ class Scene:
     def opened(self, text: str, now: datetime | None = None) -> Iterator[RolledFleet]:
         """A replica on the database."""
         with closing(open_database(read_place(text, Path()))) as database:
-            fleet = RolledFleet(database, self.repository, SETTINGS)
+            fleet = RolledFleet(database, self.repository, self.cast.settings)
             fleet.now = now or fleet.now
             yield fleet
 
@@ -88,7 +108,7 @@ class Scene:
             try:
                 with self.opened(text, self.now) as fleet:
                     _kill_at(fleet.database, until)
-                    fleet.turn()
+                    _turn(fleet, fleet.scheduler)
             except BaseException as error:  # noqa: BLE001 a child says what happened, and never goes on as its parent
                 print(repr(error), file=sys.stderr, flush=True)
                 os._exit(1)
@@ -109,7 +129,7 @@ class Scene:
     def gone_on(self, text: str) -> str:
         """How it ends with the next leader."""
         with self.opened(text, self.now + LEASE) as fleet:
-            fleet.turn(scheduler=fleet.replica("the next"))
+            _turn(fleet, fleet.replica("the next"))
             offered, returned = self._whole(fleet)
             return f"{offered} offered, {returned} returned"
 
@@ -117,16 +137,26 @@ class Scene:
         decided = [f.event.decision for f in fleet.facts(self.beginning) if isinstance(f.event, Decided)]
         offers = Counter(decision.device for decision in decided if isinstance(decision, Offer))
         assert set(offers.values()) <= {1}, "a device was offered it twice"
-        wanted = {name for name, one in fleet.desired(BEGINNING).items() if one.rollout == self.beginning}
+        wanted = {name for name, one in fleet.desired(self.new).items() if one.rollout == self.beginning}
         assert wanted == set(offers), "what was decided is not what is desired"
         ended = [f.event.decision for f in fleet.facts(self.ending) if isinstance(f.event, Decided)]
         back = {decision.device for decision in ended if isinstance(decision, RollBack)}
-        assert fleet.desired(ENDING).keys() == set(ENDING) - back
+        assert fleet.desired(self.old).keys() == set(self.old) - back
         for rollout in (self.ending, self.beginning):
             fleet.replayed(rollout)
         with fleet.database.read() as connection:
             assert not isinstance(audit.verify(connection, fleet.database.settings), Break)
         return len(offers), len(back)
+
+
+def _turn(fleet: RolledFleet, scheduler: Scheduler) -> None:
+    """Until nothing is due at once."""
+    due = scheduler._rolling.due
+    while True:
+        due.clear()
+        fleet.turn(scheduler=scheduler)
+        if not due.is_set():
+            return
 
 
 def _kill_at(database: Database, until: int) -> None:
@@ -142,10 +172,10 @@ def _kill_at(database: Database, until: int) -> None:
         event.listen(database.writes, name, point)
 
 
-def main(kind: str, step: str) -> None:
+def main(kind: str, cast: str, step: str) -> None:
     """Kill at every point, and let another go on each time."""
     with tempfile.TemporaryDirectory() as folder, url(kind, Path(folder)) as text:
-        scene = Scene(kind, text, FleetRepository(Path(folder) / "publisher"))
+        scene = Scene(kind, text, FleetRepository(Path(folder) / "publisher"), CASTS[cast])
         left, ends = Counter[str](), Counter[str]()
         for until in range(1, POINTS_LIMIT, int(step)):
             with scene.copied() as copy:

@@ -32,32 +32,41 @@ ROOT = Path(__file__).parents[2]
 QUICK = {"scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
 NAMES = [f"d-{n}" for n in range(12)]
 STEPS = {"sqlite": 3, "postgresql": 12}
-NOTHING, RETURNED, ALL = (f"{offered} offered, {returned} returned" for offered, returned in ((0, 0), (0, 5), (6, 5)))
+LEFT = {
+    "few": ((0, 0), (0, 5), (6, 5)),
+    "parts": ((0, 0), (0, 100), (99, 100), (99, 150), (120, 150)),  # a wave is opened with the first part
+}
+"""Devices offered and returned after whole turns, to the end."""
 
 
-def sweep(kind: str, step: int) -> int:
+def sweep(kind: str, cast: str, step: int) -> int:
     """At how many points the scheduler was killed; each time the next one goes on to the same end."""
-    command = [sys.executable, "-m", "tests.simulators.rolled_killed", kind, str(step)]
+    command = [sys.executable, "-m", "tests.simulators.rolled_killed", kind, cast, str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["left"].keys() <= {NOTHING, RETURNED, ALL}
-    assert found["ends"] == {ALL: sum(found["left"].values())}
-    print(f"\n{kind}: killed at {found['points']} points of a turn: {found['left']}")
+    found, left = (
+        json.loads(done.stdout.splitlines()[-1]),
+        [f"{one} offered, {other} returned" for one, other in LEFT[cast]],
+    )
+    assert found["left"].keys() <= set(left)
+    assert found["ends"] == {left[-1]: sum(found["left"].values())}
+    print(f"\n{kind}, {cast}: killed at {found['points']} points: {found['left']}")
     return int(found["points"])
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("cast", LEFT)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str) -> None:
-    assert sweep(kind, STEPS[kind]) > 5
+def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str, cast: str) -> None:
+    assert sweep(kind, cast, STEPS[kind]) > 5
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("cast", LEFT)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scheduler_that_is_killed_at_each_statement_leaves_all_or_nothing(kind: str) -> None:
-    assert sweep(kind, 1) > 50
+def test_a_scheduler_that_is_killed_at_each_statement_leaves_all_or_nothing(kind: str, cast: str) -> None:
+    assert sweep(kind, cast, 1) > 50
 
 
 @contextmanager
