@@ -63,7 +63,7 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 
 test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m "not long"
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 
 test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
