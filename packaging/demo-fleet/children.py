@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,7 +24,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that runs until the demo ends, in a group of its own: a Ctrl-C reaches the demo, which ends it."""
+    """A process that ends with the demo, in a group of its own: a Ctrl-C reaches the demo, which ends it."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -79,47 +79,53 @@ class Children:
 
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
         """Let it run; its log is in the demo's folder."""
-        log = self.folder / f"{name}.log"
-        self._starting = True  # a Ctrl-C now would end the demo with a process that nobody knows
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                list(map(str, command)),
-                cwd=ROOT,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        child = Child(name, process, log)
-        self._running.append(child)
-        self._starting = False
-        if self._told_to_end:
-            raise SystemExit(128 + self._told_to_end)
-        return child
+        return self._begun(name, command, {})
 
     def run(self, module: str, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> str:
         """What `python -m module …` prints. Ends the demo where it fails."""
         command = [sys.executable, "-m", module, *map(str, arguments)]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**self._environ, **(environ or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=RUN_S,
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command[1:])} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        child = self._begun(module, command, environ or {}, subprocess.PIPE)
+        output = child.process.communicate(timeout=RUN_S)[0].decode()
+        self._running.remove(child)
+        if child.process.returncode:
+            failed = f"{' '.join(command[1:])} ended with {child.process.returncode}"
+            raise SystemExit(f"{failed}:\n{output}{child.last_words()}")
+        return output
 
     def check(self) -> None:
         """Ends the demo where a child has ended before it."""
         for child in self._running:
             if child.process.poll() is not None:
                 raise SystemExit(f"{child.name} ended with {child.process.returncode}:\n{child.last_words()}")
+
+    def _begun(
+        self, name: str, command: Sequence[str | Path], environ: Mapping[str, str], output: int | None = None
+    ) -> Child:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as logged, self._unbroken():
+            process = subprocess.Popen(
+                list(map(str, command)),
+                cwd=ROOT,
+                env={**self._environ, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=output or logged,
+                stderr=logged,
+                start_new_session=True,
+            )
+            child = Child(name, process, log)
+            self._running.append(child)
+        return child
+
+    @contextlib.contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """A Ctrl-C counts when the block has ended: within, it would leave a process that nobody knows."""
+        self._starting = True
+        try:
+            yield
+        finally:
+            self._starting = False
+        if self._told_to_end:
+            raise SystemExit(128 + self._told_to_end)
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         self._told_to_end = number

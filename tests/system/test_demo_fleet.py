@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -150,19 +149,30 @@ def test_it_is_not_content_with_less(verdict: Any, what: str) -> None:
     assert verdict.problems(worse(ending(verdict), what))
 
 
-def test_a_signal_that_comes_while_a_child_is_made_leaves_none(verdict: Any) -> None:
+@pytest.mark.parametrize("begins", ["children.start('x', command)", "children.run('fleet', '--version')"])
+def test_a_signal_that_comes_while_a_child_is_made_leaves_none(begins: str) -> None:
     """It is known before the demo ends."""
-    from children import Children
-
-    children = Children()
-    children._starting = True
-    with pytest.raises(SystemExit), children:
-        _interrupted(children)
-    (child,) = children._running
-    assert child.process.returncode is not None
-    assert not children.folder.exists()
+    command = [sys.executable, "-c", INTERRUPTED.format(begins=begins)]
+    done = subprocess.run(command, cwd=DEMO, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "ended\n", "")
 
 
-def _interrupted(children: Any) -> None:
+INTERRUPTED = """
+import os, signal, subprocess
+from children import Children
+
+made, real = [], subprocess.Popen
+
+def interrupted(*arguments, **options):
+    made.append(real(*arguments, **options))
     os.kill(os.getpid(), signal.SIGTERM)
-    children.start("sleeper", ["sleep", "600"])
+    return made[0]
+
+children, command = Children(), ["sleep", "600"]
+subprocess.Popen = interrupted
+try:
+    with children:
+        {begins}
+finally:
+    print("ended" if made[0].returncode is not None and not children.folder.exists() else "left")
+"""
