@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from tests.simulators.grpc_gateway import LOOPBACK, Authority, Gateway, serving
+from tests.simulators.authority import Authority
+from tests.simulators.grpc_gateway import LOOPBACK, Gateway, serving
 from tests.simulators.inference import SimulatedInference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("grpc_server")]

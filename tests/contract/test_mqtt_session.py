@@ -7,20 +7,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 from tests.simulators import mqtt_gateway
+from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import peer
@@ -205,7 +201,7 @@ async def test_a_wrong_password_is_counted_and_tried_again(tmp_path: Path) -> No
 
 
 async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
-    authority(tmp_path)
+    Authority().write(tmp_path)
     lines = f"cafile {tmp_path}/ca.pem\ncertfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\n"
     lines += "require_certificate true\n"
     files = {name: str(tmp_path / f"{name}.pem") for name in ("ca", "cert", "key")}
@@ -226,7 +222,7 @@ async def ask_over_tls(port: int, files: dict[str, str]) -> None:
 
 
 async def test_a_broker_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
-    authority(tmp_path)
+    Authority().write(tmp_path)
     lines = f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem\n"
     async with (
         mosquitto(tmp_path, lines) as broker,
@@ -253,31 +249,6 @@ async def test_silence_is_filled_with_pings(tmp_path: Path) -> None:
         await until(lambda: log.read_text().count("Received PINGREQ from gw") >= 3)
         assert gateway.counters()["connections"] == 1
         assert gateway.counters()["connected"] == 1
-
-
-def authority(folder: Path) -> None:
-    """ca.pem, and cert.pem with key.pem for localhost, as broker and client alike."""
-    now = datetime.now(UTC)
-    signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("ca", "localhost"))
-    for name, key, who in (("ca", signer, issuer), ("cert", own, subject)):
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(who)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        )
-        certificate = builder.sign(signer, hashes.SHA256())
-        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    content = own.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "key.pem").write_bytes(content)
 
 
 @asynccontextmanager

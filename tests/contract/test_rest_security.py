@@ -13,7 +13,7 @@ import pytest
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.rest_v2.settings import RestSettings
-from tests.simulators.grpc_gateway import Authority
+from tests.simulators.authority import Authority
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
 pytestmark = pytest.mark.asyncio

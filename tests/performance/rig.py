@@ -60,7 +60,7 @@ class Rig:
 
     def _certificate(self) -> Path:
         """Of `localhost`, by an authority of this run: path without suffix (.pem, .key; ca.pem beside them)."""
-        from tests.simulators.grpc_gateway import Authority
+        from tests.simulators.authority import Authority
 
         path = self.folder / "localhost"
         if not path.with_suffix(".pem").exists():

@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 import ssl
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
 from gateway.domain.errors import ConfigurationError
+from tests.simulators.authority import Authority
 from tests.simulators.bad_server import BadServer, answer, serve, silence
-
-
-def authority(folder: Path, name: str = "localhost") -> Path:
-    """In `folder`: ca.pem, and cert.pem with key.pem for `name`."""
-    folder.mkdir()
-    now = datetime.now(UTC)
-    signer, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)]) for who in ("ca", name))
-    for file, key, who in (("ca", signer, issuer), ("cert", own, subject)):
-        builder = (
-            x509.CertificateBuilder(issuer, who, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=file == "ca", path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        )
-        pem = builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        (folder / f"{file}.pem").write_bytes(pem)
-    kinds = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "key.pem").write_bytes(own.private_bytes(*kinds))
-    return folder
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    return authority(tmp_path / "own")
+    return Authority().write(tmp_path / "own")
 
 
 def server_context(folder: Path, *, clients: Path | None = None) -> ssl.SSLContext:
@@ -76,7 +51,7 @@ def test_an_authority_of_ones_own_is_trusted_and_the_connection_kept(own: Path) 
 
 @pytest.mark.parametrize("who", ["another authority", "another name", "the system's authorities"])
 def test_a_server_that_cannot_prove_who_it_is_hears_nothing(own: Path, tmp_path: Path, who: str) -> None:
-    other = authority(tmp_path / "other", "example.org" if who == "another name" else "localhost")
+    other = Authority().write(tmp_path / "other", "example.org" if who == "another name" else "localhost")
     shown, trusted = (other, other) if who == "another name" else (other, own)
     chosen = FetchSettings(attempts=1) if who.startswith("the system") else settings(trusted)
     with BadServer([serve(b"content")]).running(server_context(shown)) as server:
@@ -89,7 +64,7 @@ def test_a_server_that_cannot_prove_who_it_is_hears_nothing(own: Path, tmp_path:
 
 
 def test_a_server_may_ask_who_the_device_is(own: Path, tmp_path: Path) -> None:
-    fleet = authority(tmp_path / "fleet")
+    fleet = Authority().write(tmp_path / "fleet")
     with BadServer([serve(b"content")]).running(server_context(own, clients=own)) as server:
         source = WebSource(server.url, settings(own, certificate=True))
         assert source.read("file", 10).content == b"content"

@@ -6,7 +6,7 @@ from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.grpc_v2.calls import certificate_name, peer_address
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
-from tests.simulators.grpc_gateway import Authority
+from tests.simulators.authority import Authority
 
 
 @pytest.mark.parametrize(

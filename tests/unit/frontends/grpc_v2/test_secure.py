@@ -16,7 +16,7 @@ import pytest
 from gateway.domain.access import Security
 from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.tls import server_context
-from tests.simulators.grpc_gateway import Authority
+from tests.simulators.authority import Authority
 from tests.simulators.wires import BIG, Kept, Served, listening
 
 pytestmark = pytest.mark.asyncio

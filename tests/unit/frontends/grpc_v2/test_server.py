@@ -17,6 +17,7 @@ from gateway.frontends.grpc_v2.replies import CODES
 from gateway.frontends.grpc_v2.server import GrpcServer
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from tests.simulators.authority import Authority
 from tests.simulators.grpc_client import (
     INFER,
     STREAM,
@@ -28,7 +29,7 @@ from tests.simulators.grpc_client import (
     infer_reply,
     infer_request,
 )
-from tests.simulators.grpc_gateway import LOOPBACK, Authority
+from tests.simulators.grpc_gateway import LOOPBACK
 from tests.simulators.inference import SimulatedInference
 
 from .conftest import Serve, nothing_left, until

@@ -14,7 +14,7 @@ from gateway.domain.errors import ConfigurationError, RequestError
 from gateway.frontends.peer import Peer
 from gateway.frontends.rest_v2.door import caller_of
 from gateway.frontends.tls import server_context
-from tests.simulators.grpc_gateway import Authority
+from tests.simulators.authority import Authority
 
 TOKENS = read_tokens("ann secret", "tokens")
 
