@@ -57,7 +57,8 @@ def test_floors_rise_alone(journal: Journal, tmp_path: Path) -> None:
     journal.raise_floors(Floors({"root": 3, "timestamp": 9}, {"acme/meter": "1.10"}, NOW))
     journal.raise_floors(Floors({"root": 2, "timestamp": 10}, {"acme/meter": "1.9"}, NOW - timedelta(days=1)))
     expected = Floors({"root": 3, "timestamp": 10}, {"acme/meter": "1.10"}, NOW)
-    assert reopened(journal, tmp_path).floors() == expected
+    with contextlib.closing(reopened(journal, tmp_path)) as again:
+        assert again.floors() == expected
 
 
 def test_the_time_floors_name_is_its_own(journal: Journal) -> None:
