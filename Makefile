@@ -61,6 +61,7 @@ demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play
 demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two good releases, a bad one, cameras that must not notice
 	@$(BIN)/python packaging/demo-fleet
 
+# Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
 test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"

@@ -37,10 +37,12 @@ class Access:
 class _Document(Json):
     """A JSON object of an answer; whoever lacks what a controller always says is none."""
 
+    def __init__(self, fields: Json, url: str) -> None:
+        super().__init__(fields)
+        self._url = url
+
     def __missing__(self, name: str) -> object:
-        raise UnreachableError(
-            f"the answer says nothing of {name!r}; is this an edge-fleet controller of this version?"
-        )
+        raise UnreachableError(f"{self._url} says nothing of {name!r}; is this an edge-fleet controller?")
 
 
 class Client:
@@ -118,7 +120,7 @@ class Client:
 
     def _read(self, content: bytes) -> Json:
         try:
-            document = json.loads(content, object_hook=_Document)
+            document = json.loads(content, object_hook=lambda fields: _Document(fields, self._url))
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):

@@ -85,7 +85,7 @@ class Rates:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ProblemError 429; RequestError UNAUTHENTICATED for a certificate that does not hold."""
         peer = peer_of(scope)
-        kind, key = self._devices if peer.device else self._addresses, peer.caller
+        kind, key = (self._devices if peer.device else self._addresses), peer.caller
         wait_s = kind.buckets.take(key, self._now_ns())
         if wait_s:
             raise self._refusal(kind, f"{_named(key)} asks too often; ask again in {wait_s:.1f} s", wait_s)

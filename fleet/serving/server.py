@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
@@ -42,11 +43,10 @@ class Server:
         for address in addresses:
             self._check_exposure(address)
         bound = self._listeners.listen(addresses, "listen", "addresses")
-        try:
+        async with AsyncExitStack() as undone:
+            undone.push_async_callback(self.stop, 0)
             await self._listeners.answer(self._build, self._terms(self._context) if self._context else None)
-        except BaseException:
-            await self.stop(0)
-            raise
+            undone.pop_all()
         return bound
 
     def renew(self, certificate_pem: bytes, key_pem: bytes) -> None:

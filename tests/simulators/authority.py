@@ -8,6 +8,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import NameOID
 
 from fleet.authority.ca import key_usage
@@ -16,24 +17,23 @@ PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """A throw-away one; what it issues holds for an hour."""
+    """A throw-away one, whose certificate is `pem`; the next ones hold for `lives`, from `begins` (from now)."""
 
-    def __init__(self) -> None:
+    def __init__(self, lives: timedelta = timedelta(hours=1), begins: timedelta = timedelta(minutes=-5)) -> None:
+        self.lives, self.begins = lives, begins
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("test authority")
-        own = self._builder(self._name, self._key).add_extension(key_usage(key_cert_sign=True), critical=True)
-        self.pem = self._signed(own.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True))
+        self.pem = self._sign(self._name, self._key.public_key(), authority=True)
 
     def issue(self, common_name: str, host: str = "localhost") -> tuple[bytes, bytes]:
         """Certificate and key as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            self._builder(_name(common_name), key)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        )
         private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        return self._signed(builder), private
+        return self.certify(key.public_key(), common_name, host), private
+
+    def certify(self, key: CertificatePublicKeyTypes, common_name: str, host: str = "") -> bytes:
+        """The certificate of somebody else's key, as PEM."""
+        return self._sign(_name(common_name), key, host=host)
 
     def write(self, folder: Path, host: str = "localhost") -> Path:
         """ca.pem, and cert.pem with key.pem for a host, in the folder, which is made."""
@@ -42,17 +42,22 @@ class Authority:
             (folder / f"{name}.pem").write_bytes(content)
         return folder
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now, public = datetime.now(UTC), key.public_key()
-        return (
-            x509.CertificateBuilder(self._name, subject, public, x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    def _sign(
+        self, subject: x509.Name, key: CertificatePublicKeyTypes, *, authority: bool = False, host: str = ""
+    ) -> bytes:
+        begins = datetime.now(UTC) + self.begins
+        builder = (
+            x509.CertificateBuilder(self._name, subject, key, x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(begins + self.lives)
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
-
-    def _signed(self, builder: x509.CertificateBuilder) -> bytes:
+        if authority:
+            builder = builder.add_extension(key_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        if host:
+            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)
 
 

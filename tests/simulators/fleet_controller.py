@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.simulators.fleet_authority import Authority, key_of
+from tests.simulators.fleet_authority import FleetAuthority, key_of
 from tests.simulators.fleet_repository import FleetRepository
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -65,7 +65,7 @@ class FleetController:
     a route."""
 
     def __init__(self, folder: Path, repository: FleetRepository) -> None:
-        self.repository, self.authority = repository, Authority(folder)
+        self.repository, self.authority = repository, FleetAuthority(folder)
         self.tokens: dict[str, str] = {}
         self.serials: dict[str, str] = {}
         self.assigned: dict[str, tuple[dict[str, str], Sequence[str]]] = {}
@@ -145,7 +145,7 @@ class FleetController:
             self._used[token] = (device, key)
         return {
             "device": device,
-            "certificate": self.authority.certify(asked["csr"], device),
+            "certificate": self.authority.answer(asked["csr"], device),
             "chain": self.authority.file.read_text(),
             "root": json.loads(self.repository.root_bytes(1)),
             "repository": f"{self.url}/repository/",
@@ -155,7 +155,7 @@ class FleetController:
         }
 
     def _certificate(self, call: Call) -> Answer:
-        certificate = self.authority.certify(json.loads(call.body)["csr"], call.device)
+        certificate = self.authority.answer(json.loads(call.body)["csr"], call.device)
         return _json({"certificate": certificate, "chain": self.authority.file.read_text()})
 
     def _assignment(self, call: Call) -> Answer:

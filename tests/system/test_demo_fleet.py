@@ -149,14 +149,6 @@ def test_it_is_not_content_with_less(verdict: Any, what: str) -> None:
     assert verdict.problems(worse(ending(verdict), what))
 
 
-@pytest.mark.parametrize("begins", ["children.start('x', command)", "children.run('fleet', '--version')"])
-def test_a_signal_that_comes_while_a_child_is_made_leaves_none(begins: str) -> None:
-    """It is known before the demo ends."""
-    command = [sys.executable, "-c", INTERRUPTED.format(begins=begins)]
-    done = subprocess.run(command, cwd=DEMO, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "ended\n", "")
-
-
 INTERRUPTED = """
 import os, signal, subprocess
 from children import Children
@@ -176,3 +168,11 @@ try:
 finally:
     print("ended" if made[0].returncode is not None and not children.folder.exists() else "left")
 """
+
+
+@pytest.mark.parametrize("begins", ["children.start('x', command)", "children.run('fleet', '--version')"])
+def test_a_signal_that_comes_while_a_child_is_made_leaves_none(begins: str) -> None:
+    """It is known before the demo ends."""
+    command = [sys.executable, "-c", INTERRUPTED.format(begins=begins)]
+    done = subprocess.run(command, cwd=DEMO, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "ended\n", "")

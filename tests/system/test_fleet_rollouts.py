@@ -44,10 +44,8 @@ def sweep(kind: str, cast: str, step: int) -> int:
     command = [sys.executable, "-m", "tests.simulators.rolled_killed", kind, cast, str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found, left = (
-        json.loads(done.stdout.splitlines()[-1]),
-        [f"{one} offered, {other} returned" for one, other in LEFT[cast]],
-    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    left = [f"{offered} offered, {returned} returned" for offered, returned in LEFT[cast]]
     assert found["left"].keys() <= set(left)
     assert found["ends"] == {left[-1]: sum(found["left"].values())}
     print(f"\n{kind}, {cast}: killed at {found['points']} points: {found['left']}")

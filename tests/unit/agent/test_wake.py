@@ -21,7 +21,7 @@ from gateway.agent.wake import Wake
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.daemon import ROOT
-from tests.simulators.fleet_authority import Authority
+from tests.simulators.fleet_authority import FleetAuthority
 from tests.simulators.mqtt_peer import Peer, peer
 
 TOPIC = "edge-fleet/door-1/wake"
@@ -138,7 +138,7 @@ def test_a_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def speaking(content: bytes, context: Authority | None = None) -> Iterator[int]:
+def speaking(content: bytes, context: FleetAuthority | None = None) -> Iterator[int]:
     """A broker that says this to everybody, and listens to nobody; its port."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -180,7 +180,7 @@ def test_ill_brokers_wake_nobody_and_keep_nobody(tmp_path: Path, case: str) -> N
 
 
 def test_over_tls_who_is_not_the_broker_is_not_heard(tmp_path: Path) -> None:
-    own, other = Authority(tmp_path / "own"), Authority(tmp_path / "other")
+    own, other = FleetAuthority(tmp_path / "own"), FleetAuthority(tmp_path / "other")
     hint = b"\x20\x02\x00\x00\x90\x03\x00\x01\x01" + b"\x30\x05\x00\x03a/b"
     for authority, heard in ((own, True), (other, False)):
         fetch = FetchSettings(ca_file=str(authority.file))
@@ -209,7 +209,7 @@ print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // 2**20, sort
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_sleeps_and_listens_stays_small(tmp_path: Path, secure: bool) -> None:
-    authority = Authority(tmp_path / "own")
+    authority = FleetAuthority(tmp_path / "own")
     (tmp_path / "device.json").write_text('{"device": "door-1"}')
     (tmp_path / "ca.pem").write_bytes(authority.file.read_bytes())
     with speaking(b"\x20\x02\x00\x00\x90\x03\x00\x01\x01", authority if secure else None) as port:
