@@ -1,7 +1,10 @@
-"""How the tests are shared by the processes of `make test`: a file is one process's; and properties' settings."""
+"""How the tests are shared by the processes of `make test`: a file is one process's; properties' settings; and what no
+test leaves to the next."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +18,15 @@ INSTALLATION = ("tests/system/test_install", "tests/system/test_systemd")
 
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")  # a busy machine is no finding
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A program that is run within a test sets logging up for its whole process."""
+    level, handlers = logging.root.level, logging.root.handlers.copy()
+    yield
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
 
 
 @pytest.hookimpl(optionalhook=True)
