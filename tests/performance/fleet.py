@@ -44,6 +44,8 @@ SPEC: dict[str, Any] = {
 }
 FREE = {"serve": {"rates": {"device_per_s": 0, "address_per_s": 0}}, "intake": {"rows_per_s": 0}}
 """Few devices play many: what bounds one of them would bound the measurement."""
+REST_S = 45.0
+"""Between passes: what the last one told is looked at for alerts until then (`[alerts] look_every_s`, `settle_s`)."""
 Figures = dict[str, Any]
 
 
@@ -138,7 +140,9 @@ async def _stepped(fleet: ServedFleet, kept: Path, wanted: argparse.Namespace, c
     replica = fleet.replicas[0]
     crowd = await Crowd.gathered(replica.url, fleet.ca_file.read_text(), kept, replica.pid)
     samples: dict[Step, list[Sample]] = {step: [] for step in STEPS}
-    for _ in range(wanted.passes):
+    for number in range(wanted.passes):
+        if number:
+            await asyncio.sleep(REST_S)
         for step in STEPS:
             samples[step].append(await crowd.sample(step, wanted.seconds))
     crowd.close()
