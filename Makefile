@@ -51,7 +51,7 @@ $(VENV)/.npm: tests/system/peers/tuf-js/package-lock.json | $(VENV)/bin/python
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
-	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy \
+	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx \
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------

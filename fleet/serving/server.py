@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
 from fleet.serving.proxies import read_proxies
+from fleet.serving.rates import Buckets
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
@@ -67,7 +69,8 @@ class Server:
             raise ConfigurationError(problem, table="listen", key="addresses")
 
     def _terms(self, context: ssl.SSLContext) -> Terms:
-        settings = self._settings
+        settings, rates = self._settings, self._settings.rates
+        handshakes = Buckets(rates.handshake_per_s, rates.handshake_burst, rates.tracked_limit)
         return Terms(
             context,
             settings.handshake_timeout_s,
@@ -75,6 +78,7 @@ class Server:
             settings.max_handshakes_per_address,
             read_proxies(settings.proxy.trusted).group,
             self._counts,
+            lambda address: not handshakes.take(address, time.monotonic_ns()),
         )
 
     def _build(self) -> tuple[Application, Connect]:

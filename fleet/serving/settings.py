@@ -43,12 +43,15 @@ class ProxySettings:
 @dataclass(frozen=True, slots=True)
 class RateSettings:
     """`[serve.rates]`: requests in a second, and how many at once after a pause; 0 a second: as many as come. And how
-    many may be in progress: who drags his out takes no more of `max_requests`."""
+    many may be in progress: who drags his out takes no more of `max_requests`. A handshake costs a controller three
+    times what most requests do (`fleet/SIZING.md`), before it knows who it is."""
 
     device_per_s: float = 5.0  # of one device, known by its certificate
     device_burst: float = 60.0  # a first fetch asks for a few dozen files in a row
     address_per_s: float = 20.0  # of one address (IPv6: one /64) without a certificate: enrolment, operators
     address_burst: float = 200.0  # likewise
+    handshake_per_s: float = 100.0  # of TLS, begun by one address that is no trusted proxy; further ones are closed
+    handshake_burst: float = 1_000.0  # all devices behind one router, when it comes back
     device_at_once: int = 16  # requests of one device that are in progress
     address_at_once: int = 128  # likewise of one address
     refusal_cost: float = 5.0  # a 401 or 403 counts as so many requests: who guesses tokens is soon slow
@@ -56,7 +59,7 @@ class RateSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        check_above_zero(self, "serve.rates", "device_burst", "address_burst", "tracked_limit")
+        check_above_zero(self, "serve.rates", "device_burst", "address_burst", "handshake_burst", "tracked_limit")
         check_above_zero(self, "serve.rates", "device_at_once", "address_at_once")
 
 

@@ -1,5 +1,6 @@
-"""TLS for who connects: so many shake hands at one time, so many of one address. asyncio's own server takes everybody
-who connects and says nothing, and keeps a buffer of 256 KiB for each: one address could fill the memory."""
+"""TLS for who connects: so many shake hands at one time, so many of one address, and as often as `begins` lets it.
+asyncio's own server takes everybody who connects and says nothing, and keeps a buffer of 256 KiB for each: one address
+could fill the memory."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for all ports of a server: `timeout_s` for a handshake, how many at one time (`most`), and with one
-    `group` of addresses (`most_of_group`; "" is bound by `most` alone). `counts`: `handshakes_turned_away`,
-    `handshakes_failed`."""
+    `group` of addresses (`most_of_group`; "" is bound by `most` alone). `begins`: whether a group may begin another one
+    now. `counts`: `handshakes_turned_away`, `handshakes_failed`."""
 
     context: ssl.SSLContext
     timeout_s: float
@@ -31,6 +32,7 @@ class Terms:
     most_of_group: int
     group: Callable[[str], str] = str
     counts: Counter[str] = field(default_factory=Counter)
+    begins: Callable[[str], bool] = lambda _group: True
 
 
 class Handshakes:
@@ -87,7 +89,7 @@ class Handshakes:
 
     def _admit(self, peer: socket, address: tuple[str, int]) -> None:
         group = self._terms.group(address[0])
-        if group and self._addresses[group] >= self._terms.most_of_group:
+        if group and not self._welcome(group):
             self._terms.counts["handshakes_turned_away"] += 1
             peer.close()
             return
@@ -96,6 +98,9 @@ class Handshakes:
         task = self._loop.create_task(self._shaken(peer))
         self._under_way.add(task)
         task.add_done_callback(lambda done: self._ended(done, group))
+
+    def _welcome(self, group: str) -> bool:
+        return self._addresses[group] < self._terms.most_of_group and self._terms.begins(group)
 
     async def _shaken(self, peer: socket) -> None:
         """Who does not come through, is over, or says what is no TLS is closed, and no finding."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.serving.settings import ProxySettings, ServingSettings
+from fleet.serving.settings import ProxySettings, RateSettings, ServingSettings
 from fleet.serving.tls import server_context
 from gateway.wire.handshakes import Handshakes, Terms
 from tests.simulators.fleet_http import AUTHORITY, Controller, controlling, device, hang_up, now
@@ -53,6 +53,17 @@ async def test_one_address_shakes_only_so_many_hands_at_once(tmp_path: Path) -> 
             await hang_up(writer)
 
 
+async def test_one_address_begins_only_so_many_in_a_second(tmp_path: Path) -> None:
+    settings = ServingSettings(rates=RateSettings(handshake_per_s=0.001, handshake_burst=2))
+    async with controlling(tmp_path, tls=True, settings=settings) as controller:
+        for _ in range(2):
+            assert await asks(controller, "127.0.0.1") == b"HTTP/1.1 200 OK"
+        with pytest.raises((ConnectionError, ssl.SSLEOFError)):
+            await asks(controller, "127.0.0.1")
+        assert controller.counts == {"handshakes_turned_away": 1}
+        assert await asks(controller, "127.0.0.2") == b"HTTP/1.1 200 OK"
+
+
 async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path) -> None:
     async with controlling(tmp_path, tls=True, settings=ServingSettings(max_handshakes=2)) as controller:
         (_, first), (_, second) = await silent(controller), await silent(controller)
@@ -67,7 +78,8 @@ async def test_who_comes_when_all_hands_are_shaken_waits_his_turn(tmp_path: Path
 
 
 async def test_a_trusted_proxy_may_shake_as_many_as_it_likes(tmp_path: Path) -> None:
-    settings = ServingSettings(max_handshakes_per_address=1, proxy=ProxySettings(("127.0.0.3",)))
+    rates = RateSettings(handshake_per_s=0.001, handshake_burst=1)
+    settings = ServingSettings(max_handshakes_per_address=1, rates=rates, proxy=ProxySettings(("127.0.0.3",)))
     async with controlling(tmp_path, tls=True, settings=settings) as controller:
         peers = [await silent(controller, "127.0.0.3") for _ in range(3)]
         assert await asks(controller, "127.0.0.3") == b"HTTP/1.1 200 OK"

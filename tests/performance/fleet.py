@@ -42,7 +42,7 @@ SPEC: dict[str, Any] = {
     "success": {"min_sample": 1, "min_percent": 90},
     "abort": {"min_sample": 20, "max_failed_percent": 10},
 }
-FREE = {"serve": {"rates": {"device_per_s": 0, "address_per_s": 0}}, "intake": {"rows_per_s": 0}}
+FREE = {"serve": {"rates": {"device_per_s": 0, "address_per_s": 0, "handshake_per_s": 0}}, "intake": {"rows_per_s": 0}}
 """Few devices play many: what bounds one of them would bound the measurement."""
 REST_S = 45.0
 """Between passes: what the last one told is looked at for alerts until then (`[alerts] look_every_s`, `settle_s`)."""

@@ -110,7 +110,7 @@ def controlling(
     repository = repository or FleetRepository(folder)
     config, clock = config or FleetConfig(), Clock()
     listen = replace(config.listen, addresses=(f"127.0.0.1:{port or free_port()}",))
-    rates = RateSettings(device_per_s=0, address_per_s=0)
+    rates = RateSettings(device_per_s=0, address_per_s=0, handshake_per_s=0)
     config = replace(config, listen=listen, serve=replace(config.serve, rates=rates))
     signers = [key for role in (DIRECTOR, SNAPSHOT, TIMESTAMP) for key in repository.keys[role]]
     replica = Controller(Origin(repository.workspace.folder, config, signers, clock))
