@@ -1,10 +1,11 @@
-"""Every store of blobs keeps the same promises: on the disk, and in S3 as moto speaks it."""
+"""Every store of blobs keeps the same promises: on the disk, and in S3 as OpenStack Swift speaks it."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -130,8 +131,35 @@ def test_anybody_can_fetch_by_a_signed_url_and_nobody_without(s3: S3Server) -> N
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in url
     with httpx.Client(trust_env=False) as client:
         assert client.get(url).content == content
-        assert client.get(url, headers={"Range": "bytes=10-19"}).content == content[10:20]
+        part = client.get(url, headers={"Range": "bytes=10-19"})
+        assert (part.status_code, part.content) == (206, content[10:20])
         assert client.head(blobs.url(digest, "HEAD")).status_code == 200
+        other, _, signature = url.replace(digest, made(1000, 7)[0]).rpartition("=")
+        forged = url.replace(signature, signature[::-1])
+        refused = [client.get(address) for address in (url.partition("?")[0], f"{other}={signature}", forged)]
+        assert [400 <= answer.status_code < 404 for answer in refused] == [True] * 3
+        assert [content in answer.content for answer in refused] == [False] * 3
+
+
+def test_a_signed_url_holds_for_a_while(s3: S3Server) -> None:
+    blobs = in_s3(s3.endpoint, url_validity_s=1.0)
+    digest, content = made(1000, 8)
+    blobs.put(digest, io.BytesIO(content), 1000)
+    url = blobs.url(digest, "GET")
+    with httpx.Client(trust_env=False) as client:
+        while (answer := client.get(url)).status_code == 200:
+            time.sleep(0.1)
+    assert answer.status_code == 403
+    assert b"expired" in answer.content
+
+
+def test_credentials_that_the_store_refuses_are_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    digest, content = made(10, 9)
+    with pytest.raises(RequestError, match="refuses this controller's credentials") as caught:
+        in_s3(s3.endpoint).put(digest, io.BytesIO(content), 10)
+    assert caught.value.fault is Fault.UNAVAILABLE
+    assert not any(digest in name for name in s3.names())
 
 
 def test_devices_may_reach_the_store_by_another_address(s3: S3Server) -> None:

@@ -272,7 +272,7 @@ def s3() -> Iterator[S3Server]:
 
 
 async def test_from_s3_bytes_do_not_pass_here(tmp_path, public, s3: S3Server, monkeypatch) -> None:
-    """The S3 is moto's."""
+    """The S3 is OpenStack Swift's."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     blobs = S3Blobs(S3Settings(bucket=BUCKET, endpoint=s3.endpoint))

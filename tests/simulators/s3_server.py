@@ -1,23 +1,23 @@
-"""moto's S3 in a process of its own: not Amazon's, but written by others than this project, and it speaks real HTTP."""
+"""An S3 that others wrote and operate, in a process of its own: OpenStack Swift's. It verifies every signature."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
+KEYS = {"AWS_ACCESS_KEY_ID": "test:fleet", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 """What obstore finds in the environment."""
 BUCKET = "fleet"
 PLACE = Path(sys.prefix) / "s3"
-"""Where `make test` installs moto and boto3: apart, for securesystemslib loads boto3 wherever it finds it, and with it
+"""Where `make test` installs Swift and boto3: apart, for securesystemslib loads boto3 wherever it finds it, and with it
 the programs under test would be slower and larger than they are."""
-_PORT = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,19 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """On a free port of this machine; killed at the end."""
-    words = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", "0"]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(PLACE)}
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, env=environment, text=True, **pipes) as process:
-        try:
-            server = S3Server(f"http://127.0.0.1:{_port(process)}", process)
-            client = server.client()
-            client.create_bucket(Bucket=BUCKET)
-            client.close()
-            yield server
-        finally:
-            process.kill()
-
-
-def _port(process: subprocess.Popen[str]) -> str:
-    said = []
-    for line in process.stderr or ():
-        said.append(line)
-        if found := _PORT.search(line):
-            return found[1]
-    raise AssertionError(f"moto did not start: {''.join(said)}")
+    path = os.pathsep.join((str(PLACE), str(ROOT)))
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": path}
+    with tempfile.TemporaryDirectory(prefix="swift-") as folder:
+        words = [sys.executable, "-m", "tests.simulators.swift", folder, *KEYS.values()]
+        with subprocess.Popen(words, env=environment, text=True, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout
+                endpoint = process.stdout.readline().strip()
+                assert endpoint, "Swift did not start; why stands above"
+                server = S3Server(endpoint, process)
+                client = server.client()
+                client.create_bucket(Bucket=BUCKET)
+                client.close()
+                yield server
+            finally:
+                process.kill()
