@@ -34,6 +34,7 @@ from fleet.database.intake import Batch, Row
 from fleet.database.rollouts import StoredRollout
 from fleet.rollouts.facts import Fact, Reported
 from fleet.rollouts.fold import fold
+from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import IN_FLIGHT, Member, Status
 from fleet.serving.rates import Buckets
 from gateway.domain.errors import Fault, RequestError
@@ -42,6 +43,8 @@ CONCERNED = (*LIVE, Status.ABORTED.value)
 """Stored states of rollouts to which a report may mean something."""
 TRACKED_DEVICES = 100_000
 """Whose rows are counted; of more, the longest silent may begin anew."""
+HEARD_PER_SILENCE = 4
+"""How often a device that reports is recorded as heard within its rollout's `silence_s`, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +181,15 @@ class Intake:
         changed = []
         for report in reports if state.members else ():
             after = fold(known.spec, [Fact(state.seq + 1, now, report)], state)
-            if self._matters(state.members[report.device], after.members[report.device], now):
+            if self._matters(state.members[report.device], after.members[report.device], known.spec, now):
                 state = after
                 changed.append(report)
         return changed
 
-    def _matters(self, before: Member, after: Member, now: datetime) -> bool:
+    def _matters(self, before: Member, after: Member, spec: Spec, now: datetime) -> bool:
+        """That it still goes on is recorded now and then, often enough not to be taken for silence."""
         if before == after:
             return False
         goes_on = before.state is after.state and before.state in IN_FLIGHT
-        return not goes_on or now - before.heard_at >= timedelta(seconds=self._settings.heard_every_s)
+        often_s = min(self._settings.heard_every_s, spec.silence_s / HEARD_PER_SILENCE)
+        return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)

@@ -41,7 +41,7 @@ class IntakeSettings:
     sources_limit: int = 64  # streams and boots that one request speaks of
     at_once: int = 8  # requests of telemetry that are stored at one time; further ones are told to come again
     wait_s: float = 2.0  # how long one of them waits for its turn before that
-    heard_every_s: float = 600.0  # reports that only say that an update still goes on are recorded that often
+    heard_every_s: float = 600.0  # that an update still goes on is recorded that often, or four times within silence_s
     answer_limit_bytes: int = 1_048_576  # 1 MiB: of one answer to diagnostics, unpacked
     diagnostics_validity_h: float = 24.0  # how long a device may take to answer
 

@@ -20,9 +20,9 @@ def membership(
 ) -> tuple[Joined | Left, ...]:
     """What changed about `devices`, in their order: all of the fleet, or only those of which something is new.
 
-    Before its turn a device leaves when the query ceases to match; afterwards it stays, since what it runs then is
-    what the rollout changed. `claimed`: devices that another rollout has offered something for the same slot. Devices
-    that are gone from the fleet are for the caller to say, by `Left`.
+    Before its turn, or while it waits for another one, a device leaves when the query ceases to match; afterwards it
+    stays, since what it runs then is what the rollout changed. `claimed`: devices that another rollout has offered
+    something for the same slot. Devices that are gone from the fleet are for the caller to say, by `Left`.
     """
     if state.status in ENDED:
         return ()
@@ -32,9 +32,9 @@ def membership(
 
 def _change(spec: Spec, state: State, device: Device, claimed: bool) -> Joined | Left | None:
     member = state.members.get(device.id)
-    if member is not None and member.attempt and not member.present:
+    begun = member is not None and member.state is not DeviceState.PENDING
+    if begun and not (member and member.present):
         return None  # it had its turn and left: what it runs now is not this rollout's doing
-    begun = member is not None and member.attempt > 0
     if claimed or not (begun or matches(parse(spec.query), device)):
         return Left(device.id, CLAIMED if claimed else NO_MATCH) if member and member.present else None
     if member is None and state.wave != NO_WAVE and not spec.dynamic:

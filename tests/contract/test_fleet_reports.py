@@ -150,6 +150,18 @@ def test_a_device_that_goes_on_is_heard_now_and_then(talk, rollout) -> None:
     assert member(talk, rollout).heard_at == talk.fleet.now
 
 
+def test_who_goes_on_is_not_silent_however_short_the_patience(talk) -> None:
+    talk.join("camera-1")
+    rollout = talk.fleet.start(waves=[{"percent": 100}], silence_s=300)
+    talk.fleet.turn()
+    for _ in range(12):
+        talk.fleet.now += timedelta(minutes=1)
+        talk.say("camera-1", talk.slot("camera-1", "downloading"))
+        talk.fleet.turn()
+    assert member(talk, rollout).state is DeviceState.DOWNLOADING
+    assert len(reports(talk, rollout)) == 6, "as many as that takes"
+
+
 def test_a_rollback_keeps_its_evidence_and_is_tried_again(talk, rollout) -> None:
     failure = {"step": "probation", "reason": "other answers", "evidence": {"disagreed_rows": 40, "compared_rows": 90}}
     talk.say("camera-1", talk.ended("camera-1", "rolled_back", failure=failure))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fleet.rollouts.facts import Joined, Left
+from fleet.rollouts.facts import Joined, Left, Resumed
 from fleet.rollouts.members import CLAIMED, NO_MATCH, membership
 from fleet.rollouts.query import Device
-from tests.simulators.rollouts import OTHER, Record, spec_of
+from fleet.rollouts.state import DeviceState, Status
+from tests.simulators.rollouts import OTHER, Record, offered, spec_of
 
 QUERY = "tag = pilot and version.meter-reader < 2"
 
@@ -60,6 +61,22 @@ def test_a_device_of_another_rollout_neither_joins_nor_stays():
     assert asked(record, device(), claimed={"d-0"}) == (Left("d-0", CLAIMED),)
     record.add(Left("d-0", CLAIMED))
     assert asked(record, device()) == ()
+
+
+def test_a_device_whose_offer_was_withdrawn_comes_back_once_another_rollout_is_done_with_it():
+    record = begun(10, waves=[{"percent": 100}])
+    record.tick()
+    for number in range(6):
+        record.report(f"d-{number}", "rolled_back")
+    record.tick()
+    assert record.state.status is Status.PAUSED
+    assert (record.member("d-9").state, record.member("d-9").attempt) == (DeviceState.PENDING, 1)
+    record.add(*asked(record, device(9), claimed={"d-9"}))
+    assert asked(record, device(9, tag="attic")) == ()
+    assert asked(record, device(9)) == (Joined("d-9", ("hailo-8",), "Europe/Berlin"),)
+    record.add(*asked(record, device(9)), Resumed("ann"))
+    assert "d-9" in offered(record.tick())
+    assert record.member("d-9").attempt == 2
 
 
 def test_a_rollout_that_is_not_dynamic_takes_nobody_once_a_wave_is_open():
