@@ -34,9 +34,10 @@ from fleet.api import (
     telemetry,
     tokens,
 )
-from fleet.api.document import Document, allowed_methods
+from fleet.api.document import BODY, Document, allowed_methods
 from fleet.api.identity import named
 from fleet.control.control import Control
+from fleet.control.intake_lines import UNSUPPORTED_MEDIA
 from fleet.database.errors import ConflictError
 from fleet.problems import Problem, ProblemError, plain_problem, problem_of
 from fleet.serving.asgi import Application, request_id
@@ -84,9 +85,9 @@ PROBLEMS = {
         description=HTTPStatus(status).phrase,
         media_type=cast("Any", Problem.media_type),
     )
-    for status in (400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 503)
+    for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 }
-"""What every route may answer instead."""
+"""What every route may answer instead; 415 only where bodies are unpacked."""
 
 
 def application(control: Control, page: Page) -> Application:
@@ -126,7 +127,8 @@ def application(control: Control, page: Page) -> Application:
 
 def _telling(handler: HTTPRouteHandler) -> HTTPRouteHandler:
     """With its refusals in the OpenAPI document; litestar has no place for what all routes share."""
-    handler.responses = {**PROBLEMS, **(handler.responses or {})}
+    told = {status: said for status, said in PROBLEMS.items() if status != UNSUPPORTED_MEDIA or BODY in handler.opt}
+    handler.responses = {**told, **(handler.responses or {})}
     return handler
 
 

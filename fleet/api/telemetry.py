@@ -15,6 +15,7 @@ from fleet.api.fields import NameInPath
 from fleet.api.identity import ACTION, Call, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page, rows_of
 from fleet.api.scope import caller_of, known_device
+from fleet.control.intake_lines import NUMBER_LIMIT
 from fleet.database import telemetry
 from fleet.database.engine import Connection
 from fleet.database.errors import RefusedError
@@ -22,9 +23,9 @@ from fleet.database.settings import DatabaseSettings
 from fleet.database.telemetry import Source, StoredRow
 from fleet.times import moment
 
-CURSOR = r"^([0-9]{1,18}\.[0-9]{1,18})?$"
-"""BOOT_EPOCH.SEQ; a database's numbers have 63 bits."""
-RowInQuery = Annotated[str, QueryParameter(schema_extra={"pattern": CURSOR, "maxLength": 37})]
+CURSOR = r"^([0-9]{1,19}\.[0-9]{1,19})?$"
+"""BOOT_EPOCH.SEQ, in as many digits as `NUMBER_LIMIT` has."""
+RowInQuery = Annotated[str, QueryParameter(schema_extra={"pattern": CURSOR, "maxLength": 39})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _cursor(after: str) -> tuple[int, int]:
     if not re.fullmatch(CURSOR, after):
         raise RefusedError(f"{after!r:.80} is no BOOT_EPOCH.SEQ; take those of the last row, or `next`")
     epoch, _, number = (after or "0.0").partition(".")
-    return int(epoch), int(number)
+    return int(epoch), min(int(number), NUMBER_LIMIT - 1)
 
 
 def _rows(

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from fleet.access import Role
-from fleet.control.intake_lines import NESTING_LIMIT
+from fleet.control.intake_lines import NESTING_LIMIT, NUMBER_LIMIT
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
-from tests.simulators.asking import ask, csr, new_key
+from tests.simulators.asking import ask, csr, gap, new_key, record, tell
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 
@@ -66,6 +66,32 @@ def test_a_cursor_that_no_row_has_is_refused(controller, number) -> None:
         answer = viewer.get(f"/v1/devices/cursor/telemetry/vitals?after=0.{number}")
     assert answer.status_code == 400
     assert "BOOT_EPOCH.SEQ" in answer.json()["detail"]
+
+
+def test_a_device_that_counts_as_far_as_numbers_go_hides_nothing_beyond_the_first_page(controller) -> None:
+    last = NUMBER_LIMIT - 1
+    lines = [gap("vitals", 1, last - 2, last), *(record("vitals", seq, {}, epoch=last) for seq in (last - 1, last))]
+    with controller.device_client(controller.enrolled("far")) as device:
+        assert tell(device, *lines).status_code == 200
+    found: list[int] = []
+    after: str | None = ""
+    with controller.client(Role.VIEWER) as viewer:
+        while after is not None:
+            page = viewer.get("/v1/devices/far/telemetry/vitals", params={"limit": 1, "after": after}).json()
+            found, after = found + [row["seq"] for row in page["items"]], page["next"]
+        beyond = [viewer.get(f"/v1/devices/far/telemetry/vitals?after={last}.{number}") for number in (last, "9" * 19)]
+    assert found == [last - 1, last]
+    assert [(answer.status_code, answer.json()["items"]) for answer in beyond] == [(200, [])] * 2
+
+
+@pytest.mark.parametrize("method", ["get", "put", "post", "delete"])
+def test_the_openapi_document_says_where_a_packing_may_not_be_understood(controller, method) -> None:
+    with controller.device_client(controller.enrolled("packs")) as device:
+        paths = device.get("/schema/openapi.json").json()["paths"]
+        asked = {path: item[method] for path, item in paths.items() if method in item and path.startswith("/v1/self/")}
+        for path, operation in asked.items():
+            refused = device.request(method, path, headers={"content-encoding": "br"}, content=b"{}")
+            assert (refused.status_code == 415) == ("415" in operation["responses"]), path
 
 
 def nested(depth: int) -> str:
