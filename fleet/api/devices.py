@@ -199,6 +199,7 @@ def label_device(request: Call, device: NameInPath, data: JSONBody[Labels]) -> D
     void where it loses a tag: who made them may have nothing to say here any more."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
+        enrolment.hold(connection)
         before = known_device(request, connection, identity, device)
         devices.label(connection, device, data.tags, data.site)
         details: dict[str, object] = {"tags": sorted(set(data.tags)), "site": data.site}

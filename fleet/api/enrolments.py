@@ -83,6 +83,7 @@ def create_enrolment(request: Call, data: JSONBody[EnrolmentWanted]) -> NewEnrol
     hours = control.settings.director.enrolment_token_h if data.validity_h is None else data.validity_h
     credential, expires, settings = new_credential(KIND), now + timedelta(hours=hours), control.database.settings
     with control.database.write() as connection:
+        enrolment.hold(connection)
         if data.device:
             _allow_again(request, connection, identity, data.device)
         number = enrolment.create(

@@ -28,7 +28,7 @@ from fleet.control.settings import DirectorSettings
 from fleet.database import audit, certificates, devices, enrolment
 from fleet.database.certificates import Certificate
 from fleet.database.devices import Device, State
-from fleet.database.engine import Connection, Database, alone
+from fleet.database.engine import Connection, Database
 from fleet.database.enrolment import EnrolmentToken, TokenRefusedError
 from fleet.database.errors import AbsentError, ConflictError
 from gateway.domain.errors import Fault, RequestError
@@ -125,7 +125,7 @@ class Enrolling:
     def _enrolled(
         self, connection: Connection, asked: Application, name: str, digest: str, now: datetime
     ) -> DeviceCertificate:
-        alone(connection, "enrolment")
+        enrolment.hold(connection)
         let_in = self._admit(connection, asked, name, digest, now)
         device, fresh = let_in.device, let_in.token if not let_in.again else None
         if fresh:

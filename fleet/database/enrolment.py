@@ -46,6 +46,12 @@ class TokenRefusedError(RefusedError):
         self.fault = Fault.UNAUTHENTICATED
 
 
+def hold(connection: Connection) -> None:
+    """Until the transaction ends nobody else makes, uses up or voids tokens. Whoever goes by the tags of a device, or
+    changes them, calls it first: who may make a token for it is said by its tags."""
+    alone(connection, "enrolment")
+
+
 def create(
     connection: Connection,
     credential: Credential,
@@ -60,7 +66,7 @@ def create(
 ) -> int:
     """Keep a new token's digest; its id. Raises RefusedError where too many wait to be used."""
     wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))
-    alone(connection, "enrolment tokens are counted")
+    hold(connection)
     waiting = sa.select(sa.func.count()).where(tokens.c.used.is_(None), tokens.c.expires > now)
     if connection.execute(waiting).scalar_one() >= settings.enrolments_limit:
         raise RefusedError(f"{settings.enrolments_limit} enrolment tokens wait to be used; revoke some")
@@ -96,6 +102,7 @@ def revoke(connection: Connection, token: int) -> None:
 
 def void(connection: Connection, device: str) -> int:
     """Unused tokens made for this device alone let nobody in any more; how many."""
+    hold(connection)
     unused = sa.delete(tokens).where(tokens.c.device == device, tokens.c.used.is_(None))
     return connection.execute(unused).rowcount
 

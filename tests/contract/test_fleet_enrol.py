@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 
+from fleet.access import Role
+from fleet.audit import Deed
 from fleet.database import audit, certificates, devices
 from fleet.database.devices import State
 from gateway.trust.chain import trusted_root
 from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane
 from tests.simulators.controller import RunningController
 from tests.simulators.databases import KINDS
+from tests.simulators.operator import until
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -210,3 +214,38 @@ def test_an_expired_certificate_renews_nothing(running) -> None:
             assert answer.status_code == 401
     finally:
         running.clock.ahead = timedelta()
+
+
+# ---- a token and the tags it goes by, at one moment ------------------------------------------------------------------
+def waiting(running: RunningController) -> int:
+    """Transactions of its PostgreSQL that wait for another."""
+    held = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with running.control.database.glance() as connection:
+        return int(connection.execute(held).scalar_one())
+
+
+@pytest.mark.parametrize("first", ["token", "tags"])
+def test_no_token_is_made_for_a_device_that_leaves_the_scope_meanwhile(tmp_path, first) -> None:
+    """Each of the two is held where it writes the audit log, all but done."""
+    with (
+        plane("postgresql", tmp_path) as running,
+        running.client(Role.OPERATOR, tags=["pilot"]) as pilot,
+        running.client() as admin,
+        ThreadPoolExecutor() as pool,
+    ):
+        running.enrolled("door-1", tags=["pilot"])
+        asks = {
+            "token": lambda: pilot.post("/v1/enrolments", json={"device": "door-1", "tags": ["pilot"]}),
+            "tags": lambda: admin.put("/v1/devices/door-1/labels", json={"tags": ["bank"]}),
+        }
+        with running.control.database.write() as holding:
+            audit.append(holding, Deed("the test", "holds", "the log"), running.clock())
+            answers = {}
+            for count, name in enumerate(sorted(asks, key=lambda one: one != first), 1):
+                answers[name] = pool.submit(asks[name])
+                until(lambda count=count: waiting(running) == count, f"{name} does not wait")
+        assert answers["tags"].result().status_code == 200
+        assert answers["token"].result().status_code == {"token": 201, "tags": 403}[first]
+        assert admin.get("/v1/enrolments").json()["items"] == []
