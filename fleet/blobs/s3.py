@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 READ_BYTES = 1_048_576
+_ADDRESS = re.compile(r" https?://\S+")
 
 
 class S3Blobs:
@@ -29,21 +31,25 @@ class S3Blobs:
         self._public = _store(settings, settings.public_endpoint) if settings.public_endpoint else self._store
 
     def put(self, digest: str, stream: BinaryIO, size_bytes: int) -> None:
-        """In parts, a few of which are in memory."""
+        """In parts, a few of which are in memory. Where only the store's answer was lost, it is there."""
         import obstore
 
         if self.stat(digest) == size_bytes:
             return
         content = _Watched(pieces(stream, digest, size_bytes, self._settings.part_bytes))
-        with self._told(digest, content):
-            obstore.put(
-                self._store,
-                self._path(digest),
-                content,
-                use_multipart=size_bytes > self._settings.part_bytes,
-                chunk_size=self._settings.part_bytes,
-                max_concurrency=self._settings.parts_at_once,
-            )
+        try:
+            with self._told(digest, content):
+                obstore.put(
+                    self._store,
+                    self._path(digest),
+                    content,
+                    use_multipart=size_bytes > self._settings.part_bytes,
+                    chunk_size=self._settings.part_bytes,
+                    max_concurrency=self._settings.parts_at_once,
+                )
+        except RequestError:
+            if content.error or self.stat(digest) != size_bytes:
+                raise
 
     def stat(self, digest: str) -> int | None:
         """As the store says."""
@@ -87,16 +93,16 @@ class S3Blobs:
         except (exceptions.BaseError, OSError) as error:
             if content and content.error:
                 raise content.error from None
-            raise self._refusal(digest, error) from error
+            if content is None and _is_absence(error):
+                raise absent(digest) from error
+            raise self._refusal(error) from error
 
-    def _refusal(self, digest: str, error: Exception) -> RequestError:
+    def _refusal(self, error: Exception) -> RequestError:
         from obstore import exceptions
 
         where = f"the bucket {self._settings.bucket}" + (
             f" at {self._settings.endpoint}" * bool(self._settings.endpoint)
         )
-        if isinstance(error, exceptions.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in str(error):
-            return absent(digest)
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
             problem = f"{where} refuses this controller's credentials; see AWS_ACCESS_KEY_ID, or the machine's role"
         else:
@@ -171,7 +177,15 @@ def _store(settings: S3Settings, endpoint: str) -> S3Store:
         raise ConfigurationError(f"the store cannot be used ({_short(error)})", table="blobs.s3") from None
 
 
+def _is_absence(error: Exception) -> bool:
+    """Of what was asked for, not of the bucket."""
+    from obstore import exceptions
+
+    return isinstance(error, exceptions.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in str(error)
+
+
 def _short(error: Exception) -> str:
-    """Its first line: obstore appends Rust's own account. Signatures travel in queries: none is told."""
-    text = str(error).partition("\n")[0].partition("?")[0]
-    return f"{type(error).__name__}: {text:.200}"
+    """Its first line: obstore appends Rust's own account. Signatures travel in queries, and in what a store says of
+    them: neither is told."""
+    text = _ADDRESS.sub("", str(error).partition("\n")[0]).partition(": <")[0]
+    return f"{type(error).__name__}: {text:.300}"

@@ -47,6 +47,7 @@ use = egg:swift#catch_errors
 [filter:s3api]
 use = egg:swift#s3api
 location = us-east-1
+min_segment_size = 1
 [filter:tempauth]
 use = egg:swift#tempauth
 user_{user} = {key} .admin
