@@ -87,12 +87,12 @@ def _check_kind(file: Path, place: Place) -> None:
 
 
 def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Saved:
-    with closing(open_database(place, settings)) as database:
-        with database.read() as connection:
-            if sa.inspect(connection).get_table_names():
-                raise ConfigurationError("holds tables already; restore into an empty database", file=str(place))
-        options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
-        _run(["pg_restore", *options, f"--dbname={_conninfo(place)}", str(file)], place, settings)
+    with closing(open_database(place, settings)) as database, database.write() as connection:
+        if {*sa.inspect(connection).get_table_names()} - {migrate.UNFINISHED.name}:
+            raise ConfigurationError("holds tables already; restore into an empty database", file=str(place))
+        migrate.UNFINISHED.create(connection, checkfirst=True)
+    options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+    _run(["pg_restore", *options, f"--dbname={_conninfo(place)}", str(file)], place, settings)
     return Saved(file, file.stat().st_size, _made_current(place, settings))
 
 
@@ -100,10 +100,10 @@ def _made_current(place: Place, settings: DatabaseSettings) -> str:
     with closing(open_database(place, settings)) as database:
         if not migrate.revision(database):
             raise ConfigurationError("holds no tables of edge-fleet; it is no backup of one", file=str(place))
-        revision = migrate.upgrade(database)
         with database.write() as connection:
             assignments.leap(connection, settings.restore_leap)
-        return revision
+            migrate.UNFINISHED.drop(connection, checkfirst=True)
+        return migrate.upgrade(database)
 
 
 @contextmanager

@@ -19,15 +19,18 @@ from gateway.domain.errors import ConfigurationError
 
 SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = "edge-fleet migrates"
+UNFINISHED = sa.Table("unfinished_restore", sa.MetaData())
+"""Has no columns. It is there while a copy is put into a server, until assignment versions leapt: a controller that
+began before would give versions again."""
 
 
 def upgrade(database: Database, to: str = "head") -> str:
     """What `edge-fleet serve` does first. Many replicas may: one migrates, the others wait and find it done.
 
-    Returns the revision. Raises ConfigurationError for a database of a newer program, AwayError.
+    Returns the revision. Raises ConfigurationError for a database of a newer program, or half restored; AwayError.
     """
     with _migrating(database) as (connection, config):
-        _refuse_unknown(database, connection, config)
+        _refuse_unusable(database, connection, config)
         command.upgrade(config, to)
         return _revision(connection)
 
@@ -35,7 +38,7 @@ def upgrade(database: Database, to: str = "head") -> str:
 def downgrade(database: Database, to: str) -> str:
     """Back to an older revision ("base": none), with the loss of what only newer tables keep. Raises as `upgrade`."""
     with _migrating(database) as (connection, config):
-        _refuse_unknown(database, connection, config)
+        _refuse_unusable(database, connection, config)
         command.downgrade(config, to)
         return _revision(connection)
 
@@ -49,7 +52,7 @@ def revision(database: Database) -> str:
 def known(database: Database) -> str:
     """The same, where this program knows it. Raises as `upgrade`."""
     with database.read() as connection:
-        _refuse_unknown(database, connection, _config())
+        _refuse_unusable(database, connection, _config())
         return _revision(connection)
 
 
@@ -82,7 +85,10 @@ def _revision(connection: Connection) -> str:
     return MigrationContext.configure(connection).get_current_revision() or ""
 
 
-def _refuse_unknown(database: Database, connection: Connection, config: Config) -> None:
+def _refuse_unusable(database: Database, connection: Connection, config: Config) -> None:
+    if sa.inspect(connection).has_table(UNFINISHED.name):
+        problem = "a restore into it was cut off; make it anew (dropdb, createdb), and restore into it again"
+        raise ConfigurationError(problem, file=str(database.place))
     found = _revision(connection)
     try:
         ScriptDirectory.from_config(config).get_revision(found or "base")

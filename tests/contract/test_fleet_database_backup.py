@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +25,7 @@ from tests.simulators.databases import KINDS, NOW, content, database, enrolled, 
 
 __all__ = ["database"]
 SETTINGS = DatabaseSettings(restore_leap=1000)
+ROOT = Path(__file__).parents[2]
 
 
 def filled(database: Database) -> None:
@@ -122,6 +127,43 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(kind: str, tmp_path: Pat
                     assert migrate.revision(left) == ""
             else:
                 assert not place.file.exists()
+
+
+@pytest.mark.parametrize("done", ["", "pg_restore"])
+def test_a_controller_does_not_begin_where_a_restore_was_killed(done: str, tmp_path: Path) -> None:
+    """Before anything was restored, and before versions leapt: it would give those again that devices have seen."""
+    file = tmp_path / "backup"
+    with made("postgresql", tmp_path) as opened:
+        filled(opened)
+        backup.save(opened, file)
+    with url("postgresql", tmp_path, empty=True) as text:
+        place = read_place(text, tmp_path)
+        killed_restoring(file, text, tmp_path, f'{shutil.which("pg_restore")} "$@"' if done else "")
+        with closing(open_database(place, SETTINGS)) as left:
+            assert migrate.revision(left) == (migrate.newest() if done else "")
+            for begin in (migrate.upgrade, migrate.known):
+                with pytest.raises(ConfigurationError, match="a restore into it was cut off; make it anew"):
+                    begin(left)
+            if done:
+                with pytest.raises(ConfigurationError, match="holds tables already"):
+                    backup.restore(file, place, SETTINGS)
+                return
+            assert backup.restore(file, place, SETTINGS).revision == migrate.upgrade(left)
+            with left.read() as connection:
+                assert assignments.base(connection) == 1007
+
+
+def killed_restoring(file: Path, text: str, folder: Path, first: str) -> None:
+    """`edge-fleet backup restore`, which dies as soon as its pg_restore did `first`."""
+    program = folder / "programs" / "pg_restore"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{first}\nkill -9 $PPID\n")
+    program.chmod(0o755)
+    (folder / "fleet.toml").write_text(f'[database]\nurl = "{text}"\n')
+    command = [sys.executable, "-m", "fleet", "backup", "restore", str(file), "--dir", str(folder)]
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
 
 
 def test_a_backup_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
