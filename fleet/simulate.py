@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ LOOK_S = 0.1
 @dataclass(frozen=True, slots=True)
 class Run:
     """How long, and with what: `tokens` None where the controller knows the devices' serials; `operator`: an API token
-    that makes them; `authority`: PEM of whom to trust; `keep`: file of the identities; ends after `seconds`, or
-    once all that can have committed."""
+    that makes them; `authority`: PEM of whom to trust; `keep`: file of the identities; `told`: file of what each device
+    told; ends after `seconds`, or once all that can have committed."""
 
     settings: Settings
     replicas: Sequence[str] = ()
@@ -42,6 +42,7 @@ class Run:
     seconds: float | None = None
     until_committed: bool = False
     operator: str = ""
+    told: Path | None = None
 
 
 Shown = Callable[[Tally], None]
@@ -66,6 +67,8 @@ async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
         if run.keep:
             found = (actor.identity() for actor in actors)
             write_identities(run.keep, stage.belief.pinned.decode(), [one for one in found if one])
+        if run.told:
+            _write_told(run.told, actors)
     return summary(stage.tally, characters, stage.at_s, run.settings.seed)
 
 
@@ -97,6 +100,11 @@ def _open_files(connections: int) -> None:
     if allowed < wanted:
         problem = f"{connections} connections at a time need {wanted} open files and {allowed} are allowed"
         raise ConfigurationError(f"{problem}; raise it (ulimit -Hn), or leave --keep-alive out, or lower --at-once")
+
+
+def _write_told(file: Path, actors: Sequence[Actor]) -> None:
+    lines = ({"device": a.device.name, **asdict(told)} for a in actors for told in a.device.spool.told())
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 async def _watched(

@@ -83,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> Run:
         arguments.seconds,
         arguments.until_committed,
         _text(arguments.operator).strip() if arguments.operator else "",
+        Path(arguments.told) if arguments.told else None,
     )
 
 

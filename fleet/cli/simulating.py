@@ -31,6 +31,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--operator", type=named, metavar="FILE", help="an operator's API token, to make enrolment tokens with"
     )
     parser.add_argument("--keep", type=named, metavar="FILE", help="keep the devices there, to go on with them later")
+    parser.add_argument(
+        "--told", type=named, metavar="FILE", help="write there how much each told and had acknowledged"
+    )
     parser.add_argument("--seconds", type=number, metavar="S", help="end after that (default: with Ctrl-C)")
     parser.add_argument("--until-committed", action="store_true", help="end when all committed that can")
     _course(parser)

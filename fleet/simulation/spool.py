@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -22,12 +22,23 @@ class Record:
     line: str
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A stream: records 1 to `made`; the controller said that it has all up to `acknowledged`."""
+
+    stream: str
+    boot_epoch: int
+    made: int
+    acknowledged: int
+
+
 class Spool:
     """One boot of one device (gateway/agent/README.md, "What it tells the fleet")."""
 
     def __init__(self, boot_epoch: int) -> None:
         self.boot_epoch = boot_epoch
         self._last: dict[str, int] = {}
+        self._had: dict[str, int] = {}
         self._waiting: dict[tuple[str, int], Record] = {}
 
     def __len__(self) -> int:
@@ -55,14 +66,18 @@ class Spool:
 
     def acknowledged(self, answer: Mapping[str, Any]) -> int:
         """Forget what the controller has; how many that were. What the answer says of other boots is not heard."""
-        had: dict[str, int] = {}
         for source in answer.get("acknowledged", ()):
             if source["boot_epoch"] == self.boot_epoch:
-                had[source["stream"]] = source["seq"]
-        gone = [key for key in self._waiting if key[1] <= had.get(key[0], 0)]
+                self._had[source["stream"]] = max(self._had.get(source["stream"], 0), source["seq"])
+        gone = [key for key in self._waiting if key[1] <= self._had.get(key[0], 0)]
         for key in gone:
             del self._waiting[key]
         return len(gone)
+
+    def told(self) -> Iterator[Told]:
+        """How far each stream came."""
+        for stream, made in self._last.items():
+            yield Told(stream, self.boot_epoch, made, self._had.get(stream, 0))
 
     def drop(self, records: Sequence[Record]) -> None:
         """The controller will never take these."""

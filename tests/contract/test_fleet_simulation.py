@@ -296,10 +296,14 @@ def test_the_command_plays_and_shows(play: Play, tmp_path: Path, capsys: pytest.
         str(tmp_path / "kept"),
     ]
     watched = ["--pid", "1", "--database", str(tmp_path / "database"), "--until-committed"]
+    watched += ["--told", str(tmp_path / "told")]
     assert main([*words, *watched, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["settled"], found["database_bytes"]) == (True, {"before": 4096, "after": 4096})
     assert found["controller"]["rss_bytes"] > 0
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert {(one["device"], one["stream"]) for one in told} >= {(f"sim-00000{n}", "updates") for n in (1, 2, 3)}
+    assert sum(one["acknowledged"] for one in told) == found["telemetry_rows"]
     play.controller.repository.keys[DIRECTOR] = [new_key("thief")]
     play.controller._signed.clear()
     assert main([*words, "--until-committed", "--seconds", "0.5"]) == 1
