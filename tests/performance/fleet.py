@@ -29,7 +29,7 @@ from fleet.simulation.tally import Tally
 from tests.performance.fleet_steps import STEPS, Crowd, Sample, Step, cpu_s
 from tests.performance.servers import LOAD_CORE, SERVER_CORE
 from tests.simulators.postgres import Cluster
-from tests.simulators.served_fleet import ServedFleet, answered, served_fleet, wait_until
+from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
 
 SLOT = "meter-reader"
 SPEC: dict[str, Any] = {
@@ -83,7 +83,7 @@ def measured(folder: Path, database: str, wanted: argparse.Namespace, console: C
 def _enrolled(fleet: ServedFleet, devices: int, kept: Path, console: Console) -> Figures:
     """Everybody gets in, tells its inventory and asks once."""
     fleet.replicas[0].end()
-    before_bytes, tokens = _database_bytes(fleet), fleet.tokens(devices)
+    before_bytes, tokens = fleet.database_bytes, fleet.tokens(devices)
     fleet.replicas[0].start()
     settings = Settings(fleet.replicas[0].url, devices, poll_s=3600.0, quiet=True)
     spent_s, began = cpu_s(fleet.replicas[0].pid), time.monotonic()
@@ -104,7 +104,7 @@ def _enrolled(fleet: ServedFleet, devices: int, kept: Path, console: Console) ->
     figures = {
         "per_s": devices / seconds,
         "cpu_ms": 1000.0 * spent_s / devices,
-        "bytes": (_database_bytes(fleet) - before_bytes) / devices,
+        "bytes": (fleet.database_bytes - before_bytes) / devices,
         "answers": found["answers"],
     }
     fleet.replicas[0].start()
@@ -121,7 +121,7 @@ def _rolled_out(fleet: ServedFleet, devices: int, kept: Path, console: Console) 
     settings = Settings(replica.url, devices, poll_s=poll_s)
     run = Run(settings, tokens=[], authority=fleet.ca_file.read_text(), keep=kept, seconds=3600.0, until_committed=True)
     operator = fleet.operator()
-    rollout = fleet.roll_out(operator, SPEC)
+    rollout = roll_out(operator, SPEC)
     spent_s, began = cpu_s(replica.pid), time.monotonic()
     found = asyncio.run(simulate(run))
     seconds, spent_s = time.monotonic() - began, cpu_s(replica.pid) - spent_s
@@ -178,22 +178,11 @@ def _sizes(fleet: ServedFleet, console: Console) -> Figures:
         else:
             statement = "SELECT pg_total_relation_size('telemetry')"
         size = int(connection.exec_driver_sql(statement).scalar_one())
-    whole = _database_bytes(fleet)
+    whole = fleet.database_bytes
     fleet.replicas[0].start()
     figures = {"row_bytes": size / count, "rows": count, "database_bytes": whole}
     console.print(f"a row of telemetry takes {size / count:.0f} bytes ({count:,}); all of the database {whole:,}")
     return figures
-
-
-def _database_bytes(fleet: ServedFleet) -> int:
-    """While no replica runs: what SQLite had beside the file is in it then."""
-    with fleet.database.read() as connection:
-        if not fleet.sqlite:
-            return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
-        pages, size = (
-            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("page_count", "page_size")
-        )
-        return int(pages) * int(size)
 
 
 def _resident(pid: int) -> float:

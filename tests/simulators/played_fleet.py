@@ -1,12 +1,13 @@
-"""`edge-fleet simulate` as a process against a served fleet, and what the controller makes of what it says."""
+"""`edge-fleet simulate` as a process against a controller, and what the controller makes of what it says."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +15,54 @@ from typing import Any
 
 import httpx
 
+from fleet.database.engine import Database
+from fleet.rollouts.decisions import Offer, Retry
+from fleet.rollouts.facts import Decided, Fact, Reported
+from fleet.rollouts.facts_form import read_fact
+from fleet.rollouts.replay import replay
+from fleet.rollouts.spec_form import read_spec
 from tests.simulators.served_fleet import ROOT, ServedFleet, answered, wait_until
 
 PAGE_ROWS = 1000
+STORED = """
+    SELECT sources.device, sources.stream, sources.boot_epoch, sources.contiguous, sources.lost, sources.rows,
+        count(telemetry.seq), max(telemetry.seq)
+    FROM telemetry_sources AS sources LEFT JOIN telemetry ON telemetry.source = sources.id GROUP BY sources.id
+"""
+
+
+@dataclass
+class Asked:
+    """A controller, and how it is looked at. `cost`: what it took, in words of the findings."""
+
+    urls: Sequence[str]
+    ca_file: Path
+    token: str
+    operator: httpx.Client
+    database: Database
+    cost: Callable[[], dict[str, float]] = dict
 
 
 @dataclass
 class Played:
     """A fleet under way. `process` plays the devices; `operator` asks the first replica that runs."""
 
-    fleet: ServedFleet
+    asked: Asked
     operator: httpx.Client
     process: subprocess.Popen[str]
+    told: Path
 
     def ended(self, limit_s: float) -> dict[str, Any]:
-        """What it found, once it ended by itself."""
+        """What it found, once it ended by itself, and what that cost."""
         out, err = self.process.communicate(timeout=limit_s)
         assert self.process.returncode in {0, 1}, err
         found: dict[str, Any] = json.loads(out)
-        return found
+        return found | self.asked.cost()
+
+    def stopped(self, limit_s: float) -> dict[str, Any]:
+        """The same, with Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.ended(limit_s)
 
     def rollout(self, rollout: str) -> dict[str, Any]:
         """As an operator sees it."""
@@ -41,14 +71,11 @@ class Played:
 
     def devices(self, rollout: str) -> list[dict[str, Any]]:
         """Every device of the rollout."""
-        found: list[dict[str, Any]] = []
-        after = ""
-        while after is not None:
-            wanted = {"after": after, "limit": PAGE_ROWS}
-            page = answered(self.operator.get(f"/v1/rollouts/{rollout}/devices", params=wanted))
-            found += page["items"]
-            after = page["next"]
-        return found
+        return list(self._pages(f"/v1/rollouts/{rollout}/devices"))
+
+    def facts(self, rollout: str) -> list[Fact]:
+        """All that happened in it."""
+        return [read_fact(document) for document in self._pages(f"/v1/rollouts/{rollout}/facts")]
 
     def states(self, rollout: str) -> Counter[str]:
         """How many devices are in which state."""
@@ -59,8 +86,55 @@ class Played:
 
     def count(self, what: str) -> int:
         """Rows of a table."""
-        with self.fleet.database.read() as connection:
+        with self.asked.database.read() as connection:
             return int(connection.exec_driver_sql(f"SELECT count(*) FROM {what}").scalar_one())  # noqa: S608
+
+    # ---- nothing is lost, nothing happens twice ----------------------------------------------------------------------
+    def check_rollout(self, rollout: str, count: int) -> None:
+        """Each device was offered it once and committed it at most once; every decision follows from the facts, and
+        the audit log is whole."""
+        facts, devices = self.facts(rollout), self.devices(rollout)
+        decided = [fact.event.decision for fact in facts if isinstance(fact.event, Decided)]
+        offers = Counter(one.device for one in decided if isinstance(one, Offer | Retry))
+        assert (len(offers), set(offers.values())) == (count, {1})
+        assert {one["device"]: one["attempt"] for one in devices} == offers
+        spec = read_spec(self.rollout(rollout)["spec"])
+        told = (fact.event for fact in facts if isinstance(fact.event, Reported))
+        commits = Counter(one.device for one in told if (one.state, one.release) == ("committed", spec.target.sha256))
+        assert commits == {one["device"]: 1 for one in devices if one["state"] == "committed"}
+        assert replay(spec, facts).difference is None
+        assert answered(self.operator.get("/v1/audit/verify"))["ok"]
+
+    def check_rows(self, found: Mapping[str, Any]) -> int:
+        """Of each stream of each device: what was acknowledged is stored, each row once, and nothing beside what was
+        made. How many rows are stored whose acknowledgement the device never heard."""
+        told = {
+            (t["device"], t["stream"], t["boot_epoch"]): t for t in map(json.loads, self.told.read_text().splitlines())
+        }
+        stored = {source[:3]: source[3:] for source in self._sources()}
+        assert stored.keys() <= told.keys()
+        for key, one in told.items():
+            contiguous, lost, rows, counted, last = stored.get(key, (0, 0, 0, 0, None))
+            assert one["acknowledged"] <= contiguous <= one["made"], key
+            assert contiguous - lost == rows == counted, key
+            assert (last or 0) == contiguous, key
+        acknowledged = sum(one["acknowledged"] for one in told.values())
+        assert acknowledged == found["telemetry_rows"]
+        return self.count("telemetry") - acknowledged
+
+    def _sources(self) -> list[tuple[Any, ...]]:
+        with self.asked.database.read() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(STORED)]
+
+    def _pages(self, path: str) -> Iterator[Any]:
+        after: Any = None
+        while True:
+            wanted = {"limit": PAGE_ROWS} | ({"after": after} if after is not None else {})
+            page = answered(self.operator.get(path, params=wanted))
+            yield from page["items"]
+            after = page["next"]
+            if after is None:
+                return
 
 
 @contextmanager
@@ -69,22 +143,35 @@ def playing(
 ) -> Iterator[Played]:
     """That many devices, until all have committed that can; they are enrolled when this returns. Their tokens are made
     beforehand, where `words` do not say otherwise."""
-    (folder / "operator").write_text(fleet.token)
-    running = [replica for replica in fleet.replicas if replica.process]
-    command = [sys.executable, "-m", "fleet", "simulate", "--devices", str(count), "--json", "--until-committed"]
-    command += ["--ca", str(fleet.ca_file)]
+    urls = [replica.url for replica in fleet.replicas if replica.process]
     if "--operator" not in words:
         (folder / "tokens").write_text("\n".join(fleet.tokens(count)))
-        command += ["--tokens", str(folder / "tokens")]
-    command += ["--url", *(replica.url for replica in running)]
-    if len(running) == 1:  # one that ends meanwhile cannot be asked what it took
-        command += ["--pid", str(running[0].pid)]
-    if fleet.database.place.file:
-        command += ["--database", str(fleet.database.place.file)]
+        words = (*words, "--tokens", str(folder / "tokens"))
+
+    began_s = fleet.cpu_s
+
+    def cost() -> dict[str, float]:
+        spent_s = fleet.cpu_s - began_s
+        per_device = {"cpu_s": round(spent_s, 2), "cpu_ms_per_device": round(1000.0 * spent_s / count, 2)}
+        return {**per_device, "database_bytes": fleet.database_bytes}
+
+    asked = Asked(urls, fleet.ca_file, fleet.token, fleet.operator(), fleet.database, cost)
+    with simulating(asked, folder, count, shares, "--until-committed", *words, limit_s=limit_s) as played:
+        yield played
+
+
+@contextmanager
+def simulating(
+    asked: Asked, folder: Path, count: int, shares: Mapping[str, float], *words: str, limit_s: float = 60.0
+) -> Iterator[Played]:
+    """As `words` say; all are enrolled when this returns."""
+    (folder / "operator").write_text(asked.token)
+    command = [sys.executable, "-m", "fleet", "simulate", "--devices", str(count), "--json", "--url", *asked.urls]
+    command += ["--ca", str(asked.ca_file), "--told", str(folder / "told")]
     command += [word for name, share in shares.items() for word in (f"--{name}", str(share))]
     process = subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        played = Played(fleet, fleet.operator(), process)
+        played = Played(asked, asked.operator, process, folder / "told")
         wait_until(lambda: process.poll() is not None or played.count("devices WHERE profile <> ''") == count, limit_s)
         yield played
     finally:

@@ -25,6 +25,7 @@ from fleet.database import enrolment, migrate, tokens
 from fleet.database.credentials import new_credential
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
+from fleet.simulation.machine import read
 from tests.simulators.controller import free_port
 from tests.simulators.fleet_repository import FleetRepository
 
@@ -43,6 +44,12 @@ class Replica:
     url: str
     words: Sequence[str]
     process: subprocess.Popen[str] | None = None
+    ended_s: float = 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of this process and of those before it."""
+        return self.ended_s + (read([self.pid], None).controller_s if self.process else 0.0)
 
     @property
     def pid(self) -> int:
@@ -64,6 +71,7 @@ class Replica:
         """Its exit code."""
         if self.process is None:
             return 0
+        self.ended_s = self.cpu_s
         self.process.send_signal(number)
         code = self.process.wait(STOP_S)
         if self.process.stdout:
@@ -92,6 +100,22 @@ class ServedFleet:
         return self.database.place.file is not None
 
     @property
+    def cpu_s(self) -> float:
+        """Processor time of all replicas so far, those that died included."""
+        return sum(replica.cpu_s for replica in self.replicas)
+
+    @property
+    def database_bytes(self) -> int:
+        """What it takes; of SQLite with what lies beside the file."""
+        with self.database.read() as connection:
+            if not self.sqlite:
+                return int(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+            pages, size = (
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("page_count", "page_size")
+            )
+            return int(pages) * int(size)
+
+    @property
     def ca_file(self) -> Path:
         """Whom devices and operators trust; there once a replica was started."""
         return self.repository.workspace.folder / "authority" / "ca.pem"
@@ -114,19 +138,20 @@ class ServedFleet:
         self.clients.append(client)
         return client
 
-    def roll_out(self, operator: httpx.Client, spec: Mapping[str, Any]) -> str:
-        """Create, approve and start; the rollout's id."""
-        made = answered(operator.post("/v1/rollouts", json=spec))
-        rollout = str(made["id"])
-        answered(operator.post(f"/v1/rollouts/{rollout}/approve", json={"spec": made["spec_digest"]}))
-        answered(operator.post(f"/v1/rollouts/{rollout}/start"))
-        return rollout
-
 
 def answered(response: httpx.Response) -> Any:
     """Its JSON; what was refused is told in full."""
     assert response.is_success, f"{response.status_code} {response.text}"
     return response.json() if response.content else None
+
+
+def roll_out(operator: httpx.Client, spec: Mapping[str, Any]) -> str:
+    """Create, approve and start; the rollout's id."""
+    made = answered(operator.post("/v1/rollouts", json=spec))
+    rollout = str(made["id"])
+    answered(operator.post(f"/v1/rollouts/{rollout}/approve", json={"spec": made["spec_digest"]}))
+    answered(operator.post(f"/v1/rollouts/{rollout}/start"))
+    return rollout
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fleet.rollouts.state import Status
 from tests.simulators.databases import KINDS
 from tests.simulators.postgres import Cluster
 from tests.simulators.rolled_fleet import SLOT, V2, RolledFleet, document
-from tests.simulators.served_fleet import ServedFleet, served_fleet, wait_until
+from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, wait_until
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
@@ -100,7 +100,7 @@ class Watched(RolledFleet):
         """A rollout that the processes carry out."""
         with self.served.operator(replica) as operator:
             wait_until(lambda: operator.get("/v1/releases/acme/meter-reader/2").status_code == 200, 20)
-            return self.served.roll_out(operator, document(**changes))
+            return roll_out(operator, document(**changes))
 
     def offered(self, rollout: str, number: int, limit_s: float = 30) -> None:
         """So many have an offer by now."""

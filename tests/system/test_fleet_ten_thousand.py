@@ -17,7 +17,7 @@ import pytest
 from fleet.database import leader
 from tests.simulators.played_fleet import Played, playing
 from tests.simulators.postgres import Cluster
-from tests.simulators.served_fleet import ServedFleet, answered, served_fleet, wait_until
+from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, wait_until
 
 DEVICES = 10_000
 SLOT = "meter-reader"
@@ -49,11 +49,10 @@ def test_ten_thousand_devices_on_sqlite(tmp_path: Path) -> None:
         began = time.monotonic()
         with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
             print(f"\nenrolled in {time.monotonic() - began:.0f} s")
-            rollout = fleet.roll_out(played.operator, SPEC)
+            rollout = roll_out(played.operator, SPEC)
             found = played.ended(LIMIT_S)
-            check_end(played, rollout, found)
+            assert check_end(played, rollout, found) == 0
             assert set(found["problems"]) <= {"telemetry: ConnectionResetError"}
-            assert played.count("telemetry") == found["telemetry_rows"]
 
 
 @pytest.mark.long
@@ -71,32 +70,30 @@ def test_ten_thousand_devices_on_postgresql_while_the_leader_dies(tmp_path: Path
             began = time.monotonic()
             with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
                 print(f"\nenrolled in {time.monotonic() - began:.0f} s")
-                rollout, leading = fleet.roll_out(played.operator, SPEC), holder(fleet)
-                wait_until(lambda: played.states(rollout)["committed"] > 500, LIMIT_S)
+                rollout, leading = roll_out(played.operator, SPEC), holder(fleet)
+                wait_until(lambda: played.states(rollout)["committed"] > DEVICES // 20, LIMIT_S)
                 first.end(signal.SIGKILL)
                 played.operator = fleet.operator(1)
                 wait_until(lambda: holder(fleet) != leading, 60)
-                wait_until(lambda: played.states(rollout)["committed"] > 3_000, LIMIT_S)
+                wait_until(lambda: played.states(rollout)["committed"] > 3 * DEVICES // 10, LIMIT_S)
                 first.start()
                 found = played.ended(LIMIT_S)
                 assert found["problems"]
-                check_end(played, rollout, found)
-                assert played.count("telemetry") >= found["telemetry_rows"]
+                print(f"{check_end(played, rollout, found)} rows are stored whose acknowledgement no device heard")
     finally:
         cluster.stop()
 
 
-def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> None:
-    """Everybody is where it belongs, was told once, and the audit log is whole."""
+def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> int:
+    """Everybody is where it belongs, was told once, all rows are there, and the audit log is whole. How many rows are
+    stored whose acknowledgement was lost with who died, and not sent again until the end."""
     print(json.dumps(found, indent=1))
     assert (found["settled"], found["distrusted"]) == (True, 0), found
     wait_until(lambda: played.states(rollout) == ENDS, 300)
     assert [wave["devices"] for wave in played.rollout(rollout)["waves"]] == WAVES
-    devices = played.devices(rollout)
-    assert {device["attempt"] for device in devices} == {1}
-    assert len({device["device"] for device in devices}) == len(devices) == DEVICES
-    assert answered(played.operator.get("/v1/audit/verify"))["ok"]
+    played.check_rollout(rollout, DEVICES)
     assert played.count("events WHERE kind = 'rollback'") == ENDS["rolled_back"]
+    return played.check_rows(found)
 
 
 def holder(fleet: ServedFleet) -> str:

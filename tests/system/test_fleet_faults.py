@@ -1,0 +1,185 @@
+"""Devices over HTTP while something breaks: the database is gone, the controller is killed, devices fall silent. Each
+is offered the release once, and what became of it is told exactly; no row that was acknowledged is missing, none is
+there twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.config import FleetConfig
+from fleet.control.settings import DirectorSettings, SchedulerSettings
+from fleet.database.settings import DatabaseSettings
+from tests.simulators.controller import RunningController, controlling
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.memory import memory_path
+from tests.simulators.played_fleet import Asked, Played, playing, simulating
+from tests.simulators.postgres import Cluster
+from tests.simulators.served_fleet import roll_out, served_fleet, wait_until
+
+__all__ = ["memory_path"]
+SLOT = "meter-reader"
+SHARES = {"lying": 2.5, "replaying": 5.0, "flooding": 2.5, "failing": 5.0, "silent": 2.5}
+FEW = {"committed": 36, "failed": 1, "rolled_back": 2, "offered": 1}
+MANY = {"committed": 180, "failed": 5, "rolled_back": 10, "offered": 5}
+"""Of 40 and 200 devices. Of the silent nobody knows before `silence_s`."""
+POLL_S, TURN_S, LEASE_S, RETRY_AFTER_S = 3.0, 0.2, 3.0, 2.0
+QUICK = {
+    "director": {"poll_s": POLL_S, "published_every_s": 0.2},
+    "scheduler": {"turn_s": TURN_S},
+    "database": {"lease_s": LEASE_S, "retry_after_s": RETRY_AFTER_S},
+    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
+}
+SPEC: dict[str, Any] = {
+    "name": "meter-reader-2",
+    "slot": SLOT,
+    "target": f"acme/{SLOT}/2",
+    "query": "all",
+    "waves": [{"percent": 25}, {"percent": 100}],
+    "soak_s": 0,
+    "success": {"min_sample": 5, "min_percent": 50},
+    "abort": {"min_sample": 20, "max_failed_percent": 90},
+    "silence_s": 3600,
+}
+
+
+def check_end(played: Played, rollout: str, found: dict[str, Any], ends: Mapping[str, int]) -> int:
+    """Everybody is where it belongs, all is recorded once, and no row is missing; how many rows were stored whose
+    acknowledgement was lost."""
+    devices = sum(ends.values())
+    assert found["distrusted"] == 0, found
+    wait_until(lambda: played.states(rollout) == ends, 30)
+    assert [wave["devices"] for wave in played.rollout(rollout)["waves"]] == [devices // 4, devices - devices // 4]
+    played.check_rollout(rollout, devices)
+    assert played.count("events WHERE kind = 'rollback'") == ends["rolled_back"]
+    return played.check_rows(found)
+
+
+# ---- the database is gone -------------------------------------------------------------------------------------------
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL that may be stopped, and keeps what it promised."""
+    made = Cluster(options=())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def gone_in_a_wave(folder: Path, ends: Mapping[str, int], gone_s: float) -> None:
+    """Stopped at once, as a machine that dies; devices and scheduler go on asking."""
+    with cluster() as server, served_fleet(folder / "fleet", database=server.url("postgres"), tables=QUICK) as fleet:
+        fleet.repository.add_release(SLOT, "2")
+        fleet.replicas[0].start()
+        with playing(fleet, folder, sum(ends.values()), SHARES, "--seconds", str(90 + gone_s)) as played:
+            rollout = roll_out(played.operator, SPEC)
+            wait_until(lambda: played.states(rollout)["committed"] > ends["committed"] // 3, 60)
+            server.halt()
+            time.sleep(gone_s)
+            assert played.process.poll() is None, "it was over before"
+            server.start()
+            fleet.database.close()  # what this process knew of it
+            found = played.ended(90)
+            assert found["settled"], found
+            assert found["answers"]["assignment"]["503"] > 0
+            late = check_end(played, rollout, found, ends)
+            print(f"\nPostgreSQL gone for {gone_s:g} s: {found['answers']}, {found['problems']}, {late} rows unheard")
+        assert fleet.replicas[0].end() == 0
+
+
+@pytest.mark.timeout(180)
+def test_postgresql_is_gone_in_a_wave(memory_path: Path) -> None:
+    gone_in_a_wave(memory_path, FEW, 5.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_postgresql_is_gone_for_a_minute_in_a_wave(tmp_path: Path) -> None:
+    gone_in_a_wave(tmp_path, MANY, 60.0)
+
+
+# ---- the controller is killed ---------------------------------------------------------------------------------------
+def killed_in_waves(folder: Path, ends: Mapping[str, int], kills: int, seed: int) -> None:
+    """While the devices commit, at moments drawn from the seed."""
+    chance = random.Random(seed)
+    moments = sorted(chance.sample(range(1, ends["committed"]), kills))
+    with served_fleet(folder / "fleet", tables=QUICK) as fleet:
+        fleet.repository.add_release(SLOT, "2")
+        replica = fleet.replicas[0]
+        replica.start()
+        with playing(
+            fleet, folder, sum(ends.values()), SHARES, "--seconds", str(90 + 10 * kills), "--keep-alive"
+        ) as played:
+            rollout = roll_out(played.operator, SPEC)
+            for committed in moments:
+                wait_until(lambda wanted=committed: played.states(rollout)["committed"] >= wanted, 60, 0.02)
+                time.sleep(chance.uniform(0.0, 0.3))
+                replica.end(signal.SIGKILL)
+                replica.start()
+            found = played.ended(90)
+            assert found["settled"], found
+            late = check_end(played, rollout, found, ends)
+            print(f"\nkilled {kills} times at {moments}: {found['problems']}, {late} rows unheard")
+        assert replica.end() == 0
+
+
+@pytest.mark.timeout(180)
+def test_the_controller_is_killed_twice_in_waves(memory_path: Path) -> None:
+    killed_in_waves(memory_path, FEW, 2, 6)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_controller_is_killed_again_and_again_in_waves(tmp_path: Path, seed: int) -> None:
+    killed_in_waves(tmp_path, MANY, 12, seed)
+
+
+# ---- devices fall silent --------------------------------------------------------------------------------------------
+SILENCE_S = 60.0
+CLOCK_STEP_S, STEP_S = 1.0, 0.1
+"""The clock goes ten times as fast, evenly: a leap would be taken for time in which nobody looked."""
+
+
+@contextmanager
+def clocked(folder: Path) -> Iterator[RunningController]:
+    """A controller whose clock this test moves, so that nobody waits for a silence."""
+    repository = FleetRepository(folder)
+    repository.add_owner("acme")
+    repository.add_release(SLOT, "2")
+    config = FleetConfig(
+        director=DirectorSettings(poll_s=POLL_S),
+        scheduler=SchedulerSettings(turn_s=TURN_S),
+        database=DatabaseSettings(lease_s=LEASE_S),
+    )
+    with controlling(folder, config, repository) as controller:
+        yield controller
+
+
+@pytest.mark.timeout(150)
+def test_who_is_silent_for_too_long_has_failed_and_the_rollout_ends(memory_path: Path) -> None:
+    with clocked(memory_path / "fleet") as controller, controller.client() as operator:
+        asked = Asked([controller.url], controller.ca_file, controller.token(), operator, controller.control.database)
+        words = ("--operator", str(memory_path / "operator"), "--keep-alive")
+        with simulating(asked, memory_path, sum(FEW.values()), SHARES, *words) as played:
+            rollout = roll_out(operator, SPEC | {"silence_s": SILENCE_S})
+            wait_until(lambda: played.states(rollout) == FEW, 90)
+            assert played.rollout(rollout)["state"] == "running"
+            while played.rollout(rollout)["state"] == "running":
+                controller.clock.ahead += timedelta(seconds=CLOCK_STEP_S)
+                assert controller.clock.ahead < timedelta(seconds=3 * SILENCE_S)
+                time.sleep(STEP_S)
+            assert played.rollout(rollout)["state"] == "finished"
+            ends = {"silent" if state == "offered" else state: count for state, count in FEW.items()}
+            assert check_end(played, rollout, played.stopped(60), ends) == 0
+            reasons = {one["reason"] for one in played.devices(rollout) if one["state"] == "silent"}
+            assert reasons == {f"nothing was heard of it for {SILENCE_S:g} s"}
