@@ -32,6 +32,8 @@ class Action(enum.StrEnum):
     DEVICES_LABEL = "devices.label"
     DEVICES_ENROL = "devices.enrol"  # pre-register a serial, or make an enrolment token
     DEVICES_REVOKE = "devices.revoke"
+    DEVICES_WITHDRAW = "devices.withdraw"  # take a model off a device
+    DEVICES_REMOVE = "devices.remove"  # take a device out of the fleet
     DIAGNOSTICS_ASK = "diagnostics.ask"
     DIAGNOSTICS_READ = "diagnostics.read"
     TELEMETRY_READ = "telemetry.read"
@@ -100,6 +102,8 @@ RULES: dict[Action, Rule] = {
     Action.DEVICES_LABEL: Rule(_OPERATORS, Reach.FLEET),  # tags are what scopes are made of
     Action.DEVICES_ENROL: Rule(_OPERATORS, Reach.DEVICES),
     Action.DEVICES_REVOKE: Rule(_OPERATORS, Reach.DEVICES),
+    Action.DEVICES_WITHDRAW: Rule(_OPERATORS, Reach.DEVICES),
+    Action.DEVICES_REMOVE: Rule(_OPERATORS, Reach.DEVICES),
     Action.DIAGNOSTICS_ASK: Rule(_OPERATORS, Reach.DEVICES),
     Action.DIAGNOSTICS_READ: Rule(_OPERATORS, Reach.DEVICES),
     Action.TELEMETRY_READ: Rule(_ALL, Reach.DEVICES),

@@ -35,6 +35,7 @@ NameInPath = Annotated[str, PathParameter(max_length=NAME_CHARACTERS, pattern=KE
 
 NameInQuery = Annotated[str, QueryParameter(max_length=NAME_CHARACTERS, pattern=KEPT)]
 ActorInQuery = Annotated[str, QueryParameter(max_length=ACTOR_CHARACTERS, pattern=KEPT)]
+ReasonInQuery = Annotated[str, QueryParameter(max_length=REASON_CHARACTERS, pattern=KEPT)]
 PathInQuery = Annotated[str, QueryParameter(max_length=PATH_CHARACTERS, pattern=PATH)]
 TagsInQuery = Annotated[
     list[Name] | None,

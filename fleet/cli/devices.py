@@ -117,6 +117,30 @@ def _register(arguments: argparse.Namespace) -> int:
     return _say(arguments, device, f"may enrol by its serial {device['serial']}")
 
 
+def _withdraw(arguments: argparse.Namespace) -> int:
+    device, slot = arguments.device, arguments.slot
+    _delete(arguments, path_of("devices", device, "slots", slot))
+    return _over(arguments, {"device": device, "withdrawn": slot}, f"{device}: {slot} is not assigned any more")
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    device = arguments.device
+    _delete(arguments, path_of("devices", device))
+    return _over(arguments, {"removed": device}, f"{device}: known no more; the name may be enrolled anew")
+
+
+def _delete(arguments: argparse.Namespace, path: str) -> None:
+    client(arguments).ask("DELETE", path, {"because": arguments.because})
+
+
+def _over(arguments: argparse.Namespace, document: Json, words: str) -> int:
+    if arguments.json:
+        print_json(document)
+    else:
+        print(plain(words))
+    return 0
+
+
 def _revoke(arguments: argparse.Namespace) -> int:
     body = {"because": arguments.because or ""}
     device = client(arguments).ask("POST", path_of("devices", arguments.device, "revoke"), body=body)
@@ -129,11 +153,7 @@ def _readmit(arguments: argparse.Namespace) -> int:
 
 
 def _say(arguments: argparse.Namespace, device: Json, words: str) -> int:
-    if arguments.json:
-        print_json(device)
-    else:
-        print(plain(f"{device['id']}: {words}"))
-    return 0
+    return _over(arguments, device, f"{device['id']}: {words}")
 
 
 def _token(arguments: argparse.Namespace) -> int:
@@ -172,11 +192,7 @@ def _standing(one: Json) -> str:
 
 def _revoke_token(arguments: argparse.Namespace) -> int:
     client(arguments).ask("DELETE", path_of("enrolments", arguments.id))
-    if arguments.json:
-        print_json({"revoked": arguments.id})
-    else:
-        print(f"enrolment token {arguments.id} lets nobody in any more")
-    return 0
+    return _over(arguments, {"revoked": arguments.id}, f"enrolment token {arguments.id} lets nobody in any more")
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -184,8 +200,10 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "show": _show,
     "label": _label,
     "register": _register,
+    "withdraw": _withdraw,
     "revoke": _revoke,
     "readmit": _readmit,
+    "remove": _remove,
     "token": _token,
     "tokens": _tokens,
     "revoke-token": _revoke_token,

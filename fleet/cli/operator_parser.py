@@ -61,8 +61,18 @@ def _devices_register(parser: argparse.ArgumentParser) -> None:
     remote_options(parser)
 
 
+def _devices_withdraw(parser: argparse.ArgumentParser) -> None:
+    device_argument(parser)
+    parser.add_argument("slot", metavar="SLOT", type=named, help="the slot that is to be empty")
+    _because(parser)
+
+
 def _devices_revoke(parser: argparse.ArgumentParser) -> None:
     device_argument(parser)
+    _because(parser)
+
+
+def _because(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--because", type=named, metavar="WHY", help="for whoever reads the audit log")
     remote_options(parser)
 
@@ -133,7 +143,7 @@ def _tokens_revoke(parser: argparse.ArgumentParser) -> None:
 DEVICES = Verb(
     "devices",
     "devices",
-    "list, label, register and revoke devices; make enrolment tokens; ask for diagnostics",
+    "list, label, register, revoke and remove devices; make enrolment tokens; ask for diagnostics",
     "  edge-fleet devices list --tag pilot --site berlin\n"
     "  edge-fleet devices show camera-7\n"
     "  edge-fleet devices token --tag pilot --out camera-7.token\n"
@@ -166,6 +176,12 @@ DEVICES = Verb(
             _devices_register,
         ),
         Action(
+            "withdraw",
+            "take a model off a device: the slot is not assigned any more",
+            "  edge-fleet devices withdraw camera-7 meter-reader --because 'no meter there any more'",
+            _devices_withdraw,
+        ),
+        Action(
             "revoke",
             "let a device in no more; its certificates open nothing from now on",
             "  edge-fleet devices revoke camera-7 --because stolen",
@@ -176,6 +192,12 @@ DEVICES = Verb(
             "let a revoked device enrol again",
             "  edge-fleet devices readmit camera-7",
             _devices_readmit,
+        ),
+        Action(
+            "remove",
+            "forget a device that is revoked or never enrolled; the audit log, events and rollouts do not",
+            "  edge-fleet devices remove camera-7 --because scrapped",
+            _devices_revoke,
         ),
         Action(
             "token",

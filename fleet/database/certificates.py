@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from fleet.database.errors import AbsentError
 from fleet.database.rows import page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import certificates
+from fleet.database.tables import certificates, devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,10 @@ def revoked(
 
 
 def forget(connection: Connection, before: datetime) -> int:
-    """Remove those that expired before that time; how many. The newest of each device stays: where the clock was wrong
-    for a moment, a device without it would have to be enrolled by hand."""
+    """Remove those that expired before that time; how many. The newest of each device stays until that is removed:
+    where the clock was wrong for a moment, a device without it would have to be enrolled by hand."""
     later = certificates.alias("later")
     newer = sa.exists().where(later.c.device == certificates.c.device, later.c.expires > certificates.c.expires)
-    return connection.execute(sa.delete(certificates).where(certificates.c.expires < before, newer)).rowcount
+    gone = sa.exists().where(devices.c.id == certificates.c.device, devices.c.removed.is_not(None))
+    old = certificates.c.expires < before
+    return connection.execute(sa.delete(certificates).where(old, sa.or_(newer, gone))).rowcount

@@ -77,6 +77,13 @@ def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:
     return gone
 
 
+def clear(connection: Connection, device: str) -> None:
+    """Nothing is desired of it any more, nor remembered of what was."""
+    _revise(connection, {device})
+    for table in (desired, desired_before):
+        connection.execute(sa.delete(table).where(table.c.device == device))
+
+
 def remember(connection: Connection, before: Iterable[Before], settings: DatabaseSettings) -> None:
     """What devices had, in the transaction that offers them something else; what was remembered before is replaced."""
     rows = bounded(before, settings.facts_limit_rows, "changes of what devices are to run")

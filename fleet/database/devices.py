@@ -84,7 +84,9 @@ def register(connection: Connection, device: str, serial: str, now: datetime) ->
     if not device:
         raise RefusedError("a device needs an id")
     statement = adding(connection, devices).values(**_new(device, State.PRE_REGISTERED, serial, now))
-    if connection.execute(statement.on_conflict_do_nothing()).rowcount != 1:
+    if connection.execute(statement.on_conflict_do_nothing()).rowcount != 1 and not _again(
+        connection, device, serial, now
+    ):
         raise ConflictError(f"the device {device!r:.140} or the serial {serial!r:.140} is registered already")
 
 
@@ -95,6 +97,7 @@ def enrol(connection: Connection, device: str, now: datetime) -> None:
     """
     if not device:
         raise RefusedError("a device needs an id")
+    _again(connection, device, "", now)
     statement = adding(connection, devices).values(**_new(device, State.ENROLLED, "", now), enrolled=now)
     changed = statement.on_conflict_do_update(
         index_elements=[devices.c.id],
@@ -115,7 +118,7 @@ def revoke(connection: Connection, device: str, because: str, now: datetime) -> 
 
 def readmit(connection: Connection, device: str) -> None:
     """A revoked device may enrol again. Raises ConflictError where it is not revoked, AbsentError."""
-    change = sa.update(devices).where(devices.c.id == device, devices.c.state == State.REVOKED)
+    change = sa.update(devices).where(devices.c.id == device, devices.c.state == State.REVOKED, _HERE)
     done = connection.execute(change.values(state=State.PRE_REGISTERED, revoked=None, revoked_because=""))
     if done.rowcount == 0:
         _require(connection, device)
@@ -183,7 +186,7 @@ def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
     goes back, unless so far that a clock was ahead: until it came round, nobody would hear that one is silent."""
     add = adding(connection, device_seen)
     known = sa.select(devices.c.id, sa.bindparam("at", type_=device_seen.c.seen.type)).where(
-        devices.c.id == sa.bindparam("known", type_=devices.c.id.type)
+        devices.c.id == sa.bindparam("known", type_=devices.c.id.type), _HERE
     )
     later = add.from_select(["device", "seen"], known).on_conflict_do_update(
         index_elements=[device_seen.c.device],
@@ -196,7 +199,7 @@ def touch(connection: Connection, seen: Mapping[str, datetime]) -> None:
 
 def get(connection: Connection, device: str) -> Device:
     """One device. Raises AbsentError."""
-    found = _read(connection, sa.select(*_SUMMARY).where(devices.c.id == device))
+    found = _read(connection, sa.select(*_SUMMARY).where(devices.c.id == device, _HERE))
     if not found:
         raise _absent(device)
     return found[0]
@@ -210,7 +213,8 @@ def by_serial(connection: Connection, serial: str) -> Device | None:
 
 def inventory(connection: Connection, device: str) -> Json:
     """What it found in itself; large. Raises AbsentError."""
-    found = connection.execute(sa.select(devices.c.inventory).where(devices.c.id == device)).scalar_one_or_none()
+    mine = sa.select(devices.c.inventory).where(devices.c.id == device, _HERE)
+    found = connection.execute(mine).scalar_one_or_none()
     if found is None:
         raise _absent(device)
     return dict(found)
@@ -231,7 +235,16 @@ def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
     return {state: found.get(state, 0) for state in State}
 
 
-_SUMMARY = [column for column in devices.c if column.name != "inventory"]
+_HERE = devices.c.removed.is_(None)
+_SUMMARY = [column for column in devices.c if column.name not in {"inventory", "removed"}]
+
+
+def _again(connection: Connection, device: str, serial: str, now: datetime) -> bool:
+    """A device that was removed is expected once more, as if it were new; whether it was, and the serial is free."""
+    taken = sa.select(devices.c.id).where(devices.c.serial == serial).exists()
+    mine = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_not(None), ~taken)
+    new = {"state": State.PRE_REGISTERED, "serial": serial or None, "registered": now, "removed": None}
+    return connection.execute(mine.values(**new)).rowcount == 1
 
 
 def _ahead_of(seen: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
@@ -247,7 +260,7 @@ def _new(device: str, state: State, serial: str, now: datetime) -> dict[str, Any
 
 def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
     exact = {"state": wanted.state, "profile": wanted.profile, "site": wanted.site, "serial": wanted.serial}
-    found = [devices.c[name] == value for name, value in exact.items() if value]
+    found = [_HERE, *(devices.c[name] == value for name, value in exact.items() if value)]
     tagged = sa.select(device_tags.c.device)
     found += [devices.c.id.in_(tagged.where(device_tags.c.tag == tag)) for tag in sorted(wanted.tags)]
     if wanted.scope:
@@ -285,12 +298,12 @@ def _fields(entry: Running) -> dict[str, object]:
 
 
 def _change(connection: Connection, device: str, **values: object) -> None:
-    if connection.execute(sa.update(devices).where(devices.c.id == device).values(**values)).rowcount == 0:
+    if connection.execute(sa.update(devices).where(devices.c.id == device, _HERE).values(**values)).rowcount == 0:
         raise _absent(device)
 
 
 def _require(connection: Connection, device: str) -> None:
-    if connection.execute(sa.select(devices.c.id).where(devices.c.id == device)).first() is None:
+    if connection.execute(sa.select(devices.c.id).where(devices.c.id == device, _HERE)).first() is None:
         raise _absent(device)
 
 

@@ -33,6 +33,16 @@ def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) ->
     return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
 
 
+def clear(connection: Connection, device: str, settings: TelemetrySettings) -> int:
+    """Remove at most `sweep_rows` rows of a device, with the last of them what is known of its streams; how many. Call
+    again until it is 0."""
+    mine = telemetry_sources.c.device == device
+    gone = _remove(connection, _oldest(settings).join(telemetry_sources).where(mine))
+    if not gone:
+        connection.execute(sa.delete(telemetry_sources).where(mine))
+    return gone
+
+
 def kept_bytes(connection: Connection) -> int:
     """Of all documents; what the database needs around them is not counted."""
     return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(telemetry_sources.c.bytes), 0))).scalar_one())

@@ -54,6 +54,7 @@ devices = Table(
     Column("enrolled", Moment),
     Column("revoked", Moment),
     Column("revoked_because", Words(REASON_BYTES), nullable=False),
+    Column("removed", Moment),  # such a device is there no more; what must outlive it still is (`removal.py`)
     CheckConstraint("state IN ('pre-registered', 'enrolled', 'revoked')", name="state"),
 )
 device_tags = Table(

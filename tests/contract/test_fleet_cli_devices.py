@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet.access import Role
-from fleet.database import devices, diagnostics
+from fleet.database import desired, devices, diagnostics
+from fleet.database.desired import Desired
 from fleet.database.devices import Running
 from tests.simulators.controller import RunningController, controlling, free_port
 from tests.simulators.operator import Operator, operator, operator_with, until
@@ -101,6 +103,27 @@ def test_a_device_is_registered_labelled_revoked_and_readmitted(admin) -> None:
     assert admin.told("devices", "readmit", "camera-9")["state"] == "pre-registered"
     code, _, err = admin.run("devices", "readmit", "camera-9")
     assert (code, "is not revoked" in err) == (1, True)
+
+
+def test_a_model_is_taken_off_a_device_and_devices_leave(controller, admin) -> None:
+    controller.enrolled("camera-8")
+    wanted = Desired("camera-8", "reader", "models/acme/reader/2/release", "ab" * 32, 1, "", controller.clock())
+    with controller.control.database.write() as connection:
+        desired.put(connection, [wanted, replace(wanted, slot="meter")], controller.control.database.settings)
+    code, out, err = admin.run("devices", "withdraw", "camera-8", "reader", "--because", "no reader there")
+    assert (code, out) == (0, "camera-8: reader is not assigned any more\n"), err
+    assert admin.told("devices", "withdraw", "camera-8", "meter") == {"device": "camera-8", "withdrawn": "meter"}
+    code, _, err = admin.run("devices", "withdraw", "camera-8", "reader")
+    assert (code, "nothing is assigned to 'camera-8' in the slot 'reader'" in err) == (1, True)
+    code, _, err = admin.run("devices", "remove", "camera-8")
+    assert (code, "revoke it first" in err) == (1, True)
+    admin.run("devices", "revoke", "camera-8")
+    code, out, err = admin.run("devices", "remove", "camera-8", "--because", "scrapped")
+    assert (code, out) == (0, "camera-8: known no more; the name may be enrolled anew\n"), err
+    entries = admin.told("audit", "list", "--subject", "camera-8")["entries"]
+    assert [one["details"].get("because") for one in entries] == ["scrapped", "", "", "no reader there"]
+    admin.run("devices", "register", "SN-8")
+    assert admin.told("devices", "remove", "SN-8") == {"removed": "SN-8"}
 
 
 def test_an_enrolment_token_goes_to_a_file_or_a_pipe(admin, tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fleet.database import desired
+from fleet.database.desired import Desired
 from tests.simulators.controller import RunningController
 from tests.simulators.fleet_http import Device
 from tests.simulators.operator import until
-from tests.simulators.rolled_fleet import SLOT, document
+from tests.simulators.rolled_fleet import SLOT, V2, document
 
 TAG = "pilot"
 """Borne by all that the ground gives."""
@@ -75,6 +77,7 @@ class Ground:
         fixed = {"device": device, "owner": "acme", "model": SLOT, "version": "2", "stream": "vitals", "wave": "1"}
         makers: Mapping[str, Callable[[], Any]] = {
             "number": lambda: self.asked_for(device),
+            "slot": lambda: self._assigned(device),
             "rollout": lambda: self._made("rollouts", document()),
             "enrolment_id": lambda: self._made("enrolments", {"tags": [TAG]}),
             "token": lambda: self._made("tokens", {"name": self._name("spare"), "role": "viewer"}),
@@ -84,6 +87,13 @@ class Ground:
     def asked_for(self, device: str) -> int:
         """Diagnostics, of the device."""
         return int(self._made(f"devices/{device}/diagnostics", {}))
+
+    def _assigned(self, device: str) -> str:
+        """A slot in which the device is to run something."""
+        wanted = Desired(device, SLOT, V2, "a" * 64, 1, "", self.controller.clock())
+        with self.controller.control.database.write() as connection:
+            desired.put(connection, [wanted], self.controller.control.database.settings)
+        return SLOT
 
     def body(self, operation: Operation, device: str = "") -> Any:
         """Such that the route does what it is for; KeyError where it needs one and nobody wrote it down here.

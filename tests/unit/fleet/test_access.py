@@ -13,6 +13,7 @@ SELF = [action for action in Action if action.startswith("self.")]
 READS = {Action.DEVICES_READ, Action.TELEMETRY_READ, Action.METRICS_READ, Action.RELEASES_READ, Action.ROLLOUTS_READ}
 OPERATES = {
     Action.DEVICES_LABEL, Action.DEVICES_ENROL, Action.DEVICES_REVOKE, Action.DIAGNOSTICS_ASK, Action.DIAGNOSTICS_READ,
+    Action.DEVICES_WITHDRAW, Action.DEVICES_REMOVE,
     Action.ROLLOUTS_DRAFT, Action.ROLLOUTS_APPROVE, Action.ROLLOUTS_CONTROL,
 }  # fmt: skip
 PUBLISHES = {Action.ROLLOUTS_DRAFT}

@@ -1,0 +1,55 @@
+"""Devices that are taken out of the fleet. The row of one stays, empty and marked, and nobody is shown it: by it hold
+what must outlive the device. That is the version of its assignments, which never falls for a name; its certificates,
+revoked, until they expire; its events.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from fleet.database import desired
+from fleet.database.devices import Device, State, get
+from fleet.database.errors import ConflictError
+from fleet.database.tables import device_running, device_seen, device_tags, devices, diagnostics
+
+OF_IT = (device_tags, device_running, device_seen, diagnostics)
+"""Few rows of a device each; telemetry goes before, by `sweep.clear`."""
+EMPTY: dict[str, object] = {
+    "serial": None,
+    "profile": "",
+    "accelerators": [],
+    "site": "",
+    "inventory": {},
+    "health": "",
+    "health_details": {},
+    "enrolled": None,
+    "revoked": None,
+    "revoked_because": "",
+}
+
+
+def check(device: Device) -> None:
+    """Raises ConflictError for a device that is let in, or was and may come again."""
+    if device.state is State.ENROLLED or (device.state is State.PRE_REGISTERED and device.enrolled):
+        raise _let_in(device)
+
+
+def remove(connection: Connection, device: str, now: datetime) -> None:
+    """It is there no more, and its name and serial are free. See to its certificates and tokens first. Raises
+    AbsentError, ConflictError as `check` does."""
+    desired.clear(connection, device)
+    never = sa.and_(devices.c.state == State.PRE_REGISTERED, devices.c.enrolled.is_(None))
+    out = sa.or_(devices.c.state == State.REVOKED, never)
+    change = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_(None), out)
+    if connection.execute(change.values(state=State.REVOKED, removed=now, **EMPTY)).rowcount != 1:
+        raise _let_in(get(connection, device))
+    for table in OF_IT:
+        connection.execute(sa.delete(table).where(table.c.device == device))
+
+
+def _let_in(device: Device) -> ConflictError:
+    problem = f"the device {device.id!r:.140} is {device.state}, and only what is revoked or never enrolled is removed"
+    return ConflictError(f"{problem}; revoke it first")

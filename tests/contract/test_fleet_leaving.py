@@ -1,0 +1,237 @@
+"""What is taken off a device, and devices that leave the fleet: beside rollouts, and what is left of them in the
+database. Over HTTP: `test_fleet_api_leaving`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.audit import Deed
+from fleet.control import leaving
+from fleet.control.hints import Hints
+from fleet.control.leaving import Motive
+from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events, telemetry
+from fleet.database.assignments import StoredAssignment
+from fleet.database.certificates import Certificate
+from fleet.database.desired import Before, Desired
+from fleet.database.devices import Running, State, Wanted
+from fleet.database.errors import AbsentError, ConflictError
+from fleet.database.events import Event
+from fleet.database.intake import Batch, Row
+from fleet.database.settings import TelemetrySettings
+from fleet.database.tables import metadata
+from fleet.rollouts.facts import Aborted
+from fleet.rollouts.state import Status
+from tests.simulators.databases import KINDS
+from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling
+
+__all__ = ["fleet"]
+DAY = timedelta(days=1)
+
+
+def motive(fleet: RolledFleet) -> Motive:
+    return Motive("olga", "the wall is gone", fleet.now)
+
+
+def withdraw(fleet: RolledFleet, device: str) -> None:
+    leaving.withdraw(fleet.rolling, device, SLOT, motive(fleet), permit=lambda opened: devices.get(opened, device))
+
+
+def remove(fleet: RolledFleet, device: str) -> None:
+    leaving.remove(fleet.rolling, device, motive(fleet), permit=lambda opened: devices.get(opened, device))
+
+
+def revoke(fleet: RolledFleet, device: str) -> None:
+    with fleet.database.write() as connection:
+        devices.revoke(connection, device, "", fleet.now)
+
+
+def deed(fleet: RolledFleet, device: str) -> Deed:
+    with fleet.database.read() as connection:
+        return audit.page(connection, fleet.database.settings, subject=device)[0].deed
+
+
+def test_a_slot_is_emptied_when_its_rollout_is_over_and_not_before(fleet: RolledFleet) -> None:
+    names = fleet.enrol(["a", "b"])
+    rollout = fleet.start(waves=[{"count": 1}, {"percent": 100}], soak_s=60)
+    fleet.turn()
+    for name in names:  # one has its offer, the other waits
+        with pytest.raises(ConflictError, match=f"{name}' is in the rollout {rollout}, which is running; wait until"):
+            withdraw(fleet, name)
+    (offered,) = fleet.desired(names)
+    fleet.report(rollout, [offered], "committed")
+    fleet.turn(61)
+    fleet.turn()
+    fleet.report(rollout, set(names) - {offered}, "committed")
+    fleet.turn()
+    fleet.turn(61)
+    assert fleet.status(rollout) is Status.FINISHED
+    withdraw(fleet, "a")
+    assert fleet.targets(names) == {"b": V2}
+    told = deed(fleet, "a")
+    assert (told.actor, told.action) == ("olga", "devices.withdraw")
+    assert told.details.items() >= {"slot": SLOT, "target": V2, "because": "the wall is gone"}.items()
+    with pytest.raises(AbsentError, match="nothing is assigned to 'a' in the slot 'meter-reader'"):
+        withdraw(fleet, "a")
+
+
+def test_the_device_is_told_that_asking_is_worth_while(fleet: RolledFleet) -> None:
+    fleet.enrol(["a"])
+    fleet.rolling = replace(fleet.rolling, hints=Hints(9))
+    with pytest.raises(AbsentError):
+        withdraw(fleet, "a")
+    assert fleet.rolling.hints.take(9) == []
+    with fleet.database.write() as connection:
+        desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
+    withdraw(fleet, "a")
+    assert fleet.rolling.hints.take(9) == ["a"]
+
+
+def test_what_was_withdrawn_does_not_come_back_by_an_aborted_rollout(fleet: RolledFleet) -> None:
+    fleet.enrol(["a"], running=V1)
+    rollout = fleet.start()
+    fleet.turn()
+    fleet.say(rollout, Aborted("ann", ""))
+    with pytest.raises(ConflictError, match="is aborted"):  # it is still to be told
+        withdraw(fleet, "a")
+    fleet.turn()
+    with pytest.raises(AbsentError):  # nothing was there before the offer
+        withdraw(fleet, "a")
+    assert fleet.targets(["a"]) == {}
+
+
+def test_a_device_is_removed_once_no_rollout_counts_on_it(fleet: RolledFleet) -> None:
+    fleet.enrol(["a", "b"])
+    rollout = fleet.start(waves=[{"percent": 100}])
+    fleet.turn()
+    with pytest.raises(ConflictError, match=r"'a' is enrolled, .* revoke it first"):
+        remove(fleet, "a")
+    revoke(fleet, "a")
+    with pytest.raises(ConflictError, match=f"rollout {rollout}, which is running; it lets go of a revoked device"):
+        remove(fleet, "a")
+    fleet.turn()
+    remove(fleet, "a")
+    fleet.report(rollout, ["b"], "committed")
+    fleet.turn()
+    assert fleet.status(rollout) is Status.FINISHED
+    assert {getattr(fact.event, "device", "") for fact in fleet.facts(rollout)} >= {"a", "b"}
+    fleet.replayed(rollout)
+    assert deed(fleet, "a").action == "devices.remove"
+
+
+def told(fleet: RolledFleet, device: str, rows: int) -> None:
+    """All that a database may hold of a device; of telemetry so many rows."""
+    now, settings = fleet.now, fleet.database.settings
+    rollout = fleet.draft()
+    with fleet.database.write() as connection:
+        devices.label(connection, device, ["pilot"], "berlin")
+        devices.describe(connection, device, profile="p", accelerators=["npu"], inventory={"cores": 4})
+        devices.report(connection, device, [Running(SLOT, V1, "a" * 64, "v", "cpu", "committed", now)], "in-step")
+        devices.touch(connection, {device: now})
+        desired.put(connection, [Desired(device, SLOT, V1, "a" * 64, 9, "", now)], settings)
+        desired.remember(connection, [Before(rollout, device)], settings)
+        certificates.add(connection, Certificate(f"ab{device}", device, now, now + 30 * DAY, key_digest="k"))
+        signed = StoredAssignment(device, 7, "d" * 64, b"{}", now, now + DAY, 1)
+        assignments.put(connection, signed)
+        events.record(connection, [Event(device, "1", now, "rollback")], now, settings)
+        diagnostics.ask(connection, device, {"wanted": []}, settings, now=now, expires=now + DAY, by="ann")
+        batch = Batch("vitals", 1, tuple(Row(number, now, "row", {}) for number in range(1, rows + 1)))
+        telemetry.receive(connection, device, batch, now, settings.telemetry)
+
+
+def holding(fleet: RolledFleet, device: str) -> set[str]:
+    """Tables in which something stands of it; `telemetry` where any row does."""
+    found = set()
+    with fleet.database.read() as connection:
+        for table in metadata.sorted_tables:
+            column = table.c.get("device")
+            if column is not None and connection.execute(sa.select(column).where(column == device)).first():
+                found.add(table.name)
+        if connection.execute(sa.select(metadata.tables["telemetry"].c.seq)).first():
+            found.add("telemetry")
+    return found
+
+
+def test_what_is_known_of_it_goes_and_what_must_outlive_it_stays(tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = tmp_path / kind
+        with rolling(kind, folder, telemetry=TelemetrySettings(sweep_rows=2)) as fleet:
+            fleet.enrol(["a", "b"])
+            told(fleet, "a", rows=5)
+            before = holding(fleet, "a")
+            revoke(fleet, "a")
+            remove(fleet, "a")
+            assert before - holding(fleet, "a") == {
+                *("device_tags", "device_seen", "device_running", "desired", "desired_before"),
+                *("diagnostics", "telemetry_sources", "telemetry"),
+            }
+            assert holding(fleet, "a") == {"assignments", "certificates", "desired_revisions", "events"}
+            _check_hidden(fleet, ["b"])
+            with fleet.database.read() as connection:
+                (kept,) = certificates.revoked(connection, fleet.now, fleet.database.settings)
+            assert (kept.device, kept.revoked_because) == ("a", "the wall is gone")
+            with fleet.database.write() as connection:
+                assert certificates.forget(connection, fleet.now + 31 * DAY) == 1
+
+
+def _check_hidden(fleet: RolledFleet, shown: Iterable[str]) -> None:
+    settings = fleet.database.settings
+    with fleet.database.write() as connection:
+        assert [one.id for one in devices.page(connection, Wanted(), settings)] == [*shown]
+        assert devices.counts(connection, Wanted())[State.REVOKED] == 0
+        devices.touch(connection, {"a": fleet.now})
+        for attempt in (
+            lambda: devices.get(connection, "a"),
+            lambda: devices.inventory(connection, "a"),
+            lambda: devices.readmit(connection, "a"),
+            lambda: devices.revoke(connection, "a", "", fleet.now),
+            lambda: devices.label(connection, "a", [], ""),
+            lambda: devices.report_health(connection, "a", "", {}),
+        ):
+            with pytest.raises(AbsentError):
+                attempt()
+    assert "device_seen" not in holding(fleet, "a")
+
+
+def test_name_and_serial_are_free_and_versions_go_on(fleet: RolledFleet) -> None:
+    with fleet.database.write() as connection:
+        devices.register(connection, "a", "SN-1", fleet.now)
+        devices.register(connection, "b", "SN-2", fleet.now)
+    told(fleet, "a", rows=1)
+    remove(fleet, "a")  # it never enrolled
+    fleet.now += DAY
+    with pytest.raises(ConflictError, match="'SN-2' is registered already"), fleet.database.write() as connection:
+        devices.register(connection, "a", "SN-2", fleet.now)
+    with fleet.database.write() as connection:
+        devices.register(connection, "c", "SN-1", fleet.now)
+        devices.register(connection, "a", "SN-3", fleet.now)
+        found = devices.get(connection, "a")
+        assert assignments.next_version(connection, "a") == 8
+        assert desired.of_device(connection, "a").revision == 2  # what was signed does not hold
+    new = devices.Device("a", State.PRE_REGISTERED, fleet.now, serial="SN-3")
+    assert found == replace(new, accelerators=())
+    with pytest.raises(ConflictError, match="registered already"), fleet.database.write() as connection:
+        devices.register(connection, "a", "SN-4", fleet.now)
+    remove(fleet, "a")
+    with fleet.database.write() as connection:
+        devices.enrol(connection, "a", fleet.now)
+        assert devices.get(connection, "a").state is State.ENROLLED
+
+
+def test_who_was_let_in_is_revoked_first(fleet: RolledFleet) -> None:
+    """Also one that may come again."""
+    fleet.enrol(["a"])
+    revoke(fleet, "a")
+    with fleet.database.write() as connection:
+        devices.readmit(connection, "a")
+    with pytest.raises(ConflictError, match="revoke it first"):
+        remove(fleet, "a")
+    revoke(fleet, "a")
+    remove(fleet, "a")
+    with pytest.raises(AbsentError):
+        remove(fleet, "a")
