@@ -29,6 +29,8 @@ Connection = sa.Connection
 Insert = sqlite.Insert | postgresql.Insert
 DAMAGED = ("malformed", "file is not a database")
 """What SQLite says of a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
+FULL = ("disk is full", "No space left on device")
+"""What SQLite and PostgreSQL say of a disk without room."""
 _ASK_AGAIN_S = 0.01
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
@@ -89,10 +91,7 @@ class Database:
             raise self._away(_first_line(error)) from error
 
     def _away(self, problem: str) -> AwayError:
-        remedy = "try again, and see to it if this stays so"
-        if any(words in problem for words in DAMAGED):
-            remedy = "stop what uses it, move it away with its -wal, and put a backup there: edge-fleet backup restore"
-        message = f"the database {self.place} cannot be used now: {problem}; {remedy}"
+        message = f"the database {self.place} cannot be used now: {problem}; {_remedy(problem)}"
         return AwayError(message, self.settings.retry_after_s)
 
 
@@ -104,6 +103,14 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
     place.make_file()
     reads = _sqlite(place, settings, settings.connections, "BEGIN", "query_only = ON")
     return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
+
+
+def _remedy(problem: str) -> str:
+    if any(words in problem for words in DAMAGED):
+        return "stop what uses it, move it away with its -wal, and put a backup there: edge-fleet backup restore"
+    if any(words in problem for words in FULL):
+        return "make room on its disk, and try again"
+    return "try again, and see to it if this stays so"
 
 
 def _close_late(_opened: Any, record: sa.pool.ConnectionPoolEntry) -> None:

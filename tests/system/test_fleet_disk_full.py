@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import signal
 import sqlite3
 import ssl
 import subprocess
@@ -22,11 +23,19 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from tests.simulators.served_fleet import ServedFleet, answered, served_fleet
+from fleet.database import devices, migrate
+from fleet.database.engine import Database, open_database
+from fleet.database.errors import AwayError
+from fleet.database.place import read_place
+from tests.simulators.rolled_fleet import SLOT, document
+from tests.simulators.served_fleet import ServedFleet, answered, served_fleet, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 ROOM_BYTES = 12 << 20
+WAIT_S = 60
 BATCH_ROWS, ROW_BYTES, BATCHES_LIMIT = 100, 4_000, 200
+UNBOUNDED = {"serve": {"rates": {"device_per_s": 0.0, "address_per_s": 0.0}}}
+QUICK = {**UNBOUNDED, "scheduler": {"turn_s": 0.2}, "database": {"lease_s": 3.0}}
 Fill, Clear = Callable[[], None], Callable[[], None]
 
 
@@ -46,8 +55,8 @@ def crowded(folder: Path, kind: str) -> Iterator[Callable[[int], tuple[Fill, Cle
     def ways(pid: int) -> tuple[Fill, Clear]:
         if mounted:
             return fill, filler.unlink
-        largest = max(file.stat().st_size for file in folder.glob("fleet.sqlite*"))
-        limits = [(size, resource.RLIM_INFINITY) for size in (largest + 4096, resource.RLIM_INFINITY)]
+        journal = (folder / "fleet.sqlite-wal").stat().st_size
+        limits = [(size, resource.RLIM_INFINITY) for size in (journal, resource.RLIM_INFINITY)]
         first, second = ((lambda limit=limit: _limit(pid, limit)) for limit in limits)
         return first, second
 
@@ -69,25 +78,41 @@ def _limit(pid: int, limit: tuple[int, int]) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
 
 
+class Newcomer:
+    """A device that has a key, and a token to enrol with."""
+
+    def __init__(self, fleet: ServedFleet, name: str) -> None:
+        self._fleet, self._token, self._name = fleet, fleet.tokens(1)[0], name
+        self.key = ec.generate_private_key(ec.SECP256R1())
+
+    def enrol(self) -> httpx.Response:
+        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(self.key, hashes.SHA256())
+        asked = {"token": self._token, "serial": self._name, "csr": request.public_bytes(Encoding.PEM).decode()}
+        return self._fleet.operator().post("/v1/enrol", json={**asked, "agent": "1"})
+
+
 class Telling:
     """A device that enrolled and tells rows, numbered from 1."""
 
     def __init__(self, fleet: ServedFleet, folder: Path) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-        asked = {"token": fleet.tokens(1)[0], "serial": "camera-7", "csr": request.public_bytes(Encoding.PEM).decode()}
-        made = answered(fleet.operator().post("/v1/enrol", json={**asked, "agent": "1"}))
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        newcomer = Newcomer(fleet, "camera-7")
+        made = answered(newcomer.enrol())
+        pem = newcomer.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
         (folder / "camera.pem").write_text(made["certificate"] + pem)
         context = ssl.create_default_context(cafile=str(fleet.ca_file))
         context.load_cert_chain(folder / "camera.pem")
         self.client = httpx.Client(base_url=fleet.replicas[0].url, verify=context, trust_env=False, timeout=30)
+        fleet.clients.append(self.client)
         self._random = random.Random(7)
 
     def tell(self, batch: int) -> httpx.Response:
         """Rows that no compression makes smaller in the database."""
         first = batch * BATCH_ROWS + 1
         return self.client.post("/v1/self/telemetry", content=self._lines(first), headers={"content-encoding": "gzip"})
+
+    def assigned(self, nonce: str) -> httpx.Response:
+        """A document that is signed for this question."""
+        return self.client.get("/v1/self/assignment", params={"nonce": nonce})
 
     def _lines(self, first: int) -> bytes:
         at = datetime.now(UTC).isoformat()
@@ -103,8 +128,7 @@ class Telling:
 def test_a_full_disk_refuses_and_forgets_nothing(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "publisher"
     folder.mkdir()
-    rates = {"serve": {"rates": {"device_per_s": 0.0, "address_per_s": 0.0}}}
-    with crowded(folder, kind) as ways, served_fleet(folder, tables=rates) as fleet:
+    with crowded(folder, kind) as ways, served_fleet(folder, tables=UNBOUNDED) as fleet:
         fleet.replicas[0].start()
         telling = Telling(fleet, tmp_path)
         etag = telling.client.get("/v1/self/assignment").headers["etag"]
@@ -122,9 +146,100 @@ def test_a_full_disk_refuses_and_forgets_nothing(tmp_path: Path, kind: str) -> N
         assert telling.client.get("/repository/metadata/timestamp.json").status_code == 200
         clear()
         assert telling.tell(batch).json()["acknowledged"][0]["seq"] == (batch + 1) * BATCH_ROWS
-        telling.client.close()
         assert fleet.replicas[0].end() == 0
         assert _rows(folder / "fleet.sqlite") == ("ok", (batch + 1) * BATCH_ROWS)
+
+
+def _leads(operator: httpx.Client) -> bool:
+    return "\nedge_fleet_leader 1" in operator.get("/metrics").text
+
+
+def _roll_out(operator: httpx.Client) -> str:
+    """To all devices, and to those that come; the rollout's path."""
+    made = answered(operator.post("/v1/rollouts", json=document(waves=[{"percent": 100}], dynamic=True)))
+    path = f"/v1/rollouts/{made['id']}"
+    answered(operator.post(f"{path}/approve", json={"spec": made["spec_digest"]}))
+    answered(operator.post(f"{path}/start"))
+    return path
+
+
+def _offered(operator: httpx.Client, rollout: str) -> list[str]:
+    """Devices, by the recorded facts."""
+    facts = answered(operator.get(f"{rollout}/facts", params={"limit": 1000}))["items"]
+    assert [fact["seq"] for fact in facts] == [*range(1, len(facts) + 1)]
+    return [fact["event"]["device"] for fact in facts if fact["event"].get("decision") == "offer"]
+
+
+def _come_while_full(fleet: ServedFleet, name: str, fill: Fill) -> None:
+    """A device that another process lets in takes the last room: the controller sees both at once."""
+    pid, come = fleet.replicas[0].pid, False
+    while not come:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            come = _come(fleet, name)
+            if come:
+                fill()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _come(fleet: ServedFleet, name: str) -> bool:
+    """Not where the controller was stopped while it wrote itself."""
+    with suppress(AwayError), fleet.database.write() as connection:
+        devices.enrol(connection, name, datetime.now(UTC))
+        return True
+    return False
+
+
+def _refused(answer: httpx.Response) -> None:
+    assert answer.status_code == 503, answer.text
+    assert int(answer.headers["retry-after"]) >= 1
+    assert "fleet.sqlite cannot be used now" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "limit"])
+def test_devices_and_rollouts_wait_for_room_and_go_on_exactly_there(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "publisher"
+    folder.mkdir()
+    with crowded(folder, kind) as ways, served_fleet(folder, tables=QUICK) as fleet:
+        fleet.repository.add_release(SLOT, "2")
+        fleet.replicas[0].start()
+        operator, telling, newcomer = fleet.operator(), Telling(fleet, tmp_path), Newcomer(fleet, "camera-9")
+        wait_until(lambda: operator.get("/v1/releases").json()["items"], WAIT_S)
+        rollout = _roll_out(operator)
+        wait_until(lambda: _offered(operator, rollout) == ["camera-7"], WAIT_S)
+        before = telling.assigned("one").json()["signed"]["version"]
+        fill, clear = ways(fleet.replicas[0].pid)
+        _come_while_full(fleet, "camera-8", fill)
+        wait_until(lambda: not _leads(operator), WAIT_S)
+        for ask in (lambda: telling.assigned("two"), newcomer.enrol, lambda: operator.post(f"{rollout}/pause")):
+            _refused(ask())
+        assert _offered(operator, rollout) == ["camera-7"]
+        assert operator.get(rollout).json()["state"] == "running"
+        clear()
+        wait_until(lambda: _leads(operator) and len(_offered(operator, rollout)) == 2, WAIT_S)
+        signed = telling.assigned("two").json()["signed"]
+        assert (signed["version"], signed["nonce"]) == (before + 1, "two")
+        assert answered(newcomer.enrol())["device"] == "camera-9"
+        wait_until(lambda: len(_offered(operator, rollout)) == 3, WAIT_S)
+        assert _offered(operator, rollout) == ["camera-7", "camera-8", "camera-9"]
+        assert answered(operator.get("/v1/audit/verify"))["ok"]
+        assert fleet.replicas[0].end() == 0
+        assert _rows(folder / "fleet.sqlite") == ("ok", 0)
+
+
+def test_what_to_do_is_told(tmp_path: Path) -> None:
+    with closing(open_database(read_place("", tmp_path))) as database:
+        migrate.upgrade(database)
+        with pytest.raises(AwayError, match="disk is full; make room on its disk"):
+            _enrol_many(database)
+
+
+def _enrol_many(database: Database) -> None:
+    with database.write() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        for number in range(1000):
+            devices.enrol(connection, f"camera-{number}", datetime.now(UTC))
 
 
 def _rows(file: Path) -> tuple[str, int]:
