@@ -5,21 +5,22 @@ it any more takes nothing back. Otherwise who steals the controller would begin 
 hold; one that cannot be read holds everything, while what runs serves on. What is begun, and every roll-back, goes on.
 
 The time that counts is the system's, never earlier than the floor; what a controller attests (it may be stolen) is not
-heard. A sight that was noted while the clock was not to be trusted is noted anew once it is: the wait may begin again,
-it never ends early by a clock that is set right.
+heard. From when on a change waits, and for how long that is remembered: `sights`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from gateway.agent.clock import synchronised, system_now
+from gateway.agent.sights import INSTALL, LONG_AGO, WITHDRAW, Present, Sights
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
+from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, read_policy
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
@@ -32,25 +33,6 @@ FOLDER = "policy/"
 """How paths of policies begin in the repository."""
 HELD, SIGHTS = "held", "sights"
 """Names of the facts: what may not begin yet, by slot; when changes were first seen."""
-SIGHTS_LIMIT = 1000
-"""The oldest go: a release that comes back after so many others waits anew."""
-INSTALL, WITHDRAW = "install", "withdraw"
-
-
-@dataclass(frozen=True, slots=True)
-class Present:
-    """The time by which a device waits, and whether something keeps its clock right."""
-
-    now: datetime
-    trusted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """When a change was first seen here, verified; `trusted`: by a clock that was."""
-
-    at: datetime
-    trusted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +51,6 @@ def present(floor: datetime | None) -> Present:
     return Present(clock.reference_time(system, floor), trusted)
 
 
-def seen(known: Sight | None, now: Present) -> Sight:
-    """The sight that counts from now on. A later one than the present was noted by a clock that went wrong."""
-    if known is None or known.at > now.now or (now.trusted and not known.trusted):
-        return Sight(now.now, now.trusted)
-    return known
-
-
 def hold(
     policies: Mapping[str, Policy],
     who: tuple[str, str],
@@ -85,12 +60,15 @@ def hold(
     *,
     now: datetime,
 ) -> Hold | None:
-    """Why a change may not begin now; None: it may. `who`: device and profile; `times`: first seen, released."""
+    """Why a change may not begin now; None: it may. `who`: device and profile; `times`: first seen, released. The hours
+    of each policy stand still in the blackouts of all: otherwise these would end for everybody at once."""
     device, profile = who
-    found = [
-        _hold(policy, path, change, earliest(policy, device, release, *times, profile), now)
+    blackouts = tuple(blackout for policy in policies.values() for blackout in policy.blackouts)
+    turns = {
+        path: earliest(replace(policy, blackouts=blackouts), device, release, *times, profile)
         for path, policy in policies.items()
-    ]
+    }
+    found = [_hold(policy, path, change, turns[path], now) for path, policy in policies.items()]
     return max((one for one in found if one), key=lambda one: one.until or now, default=None)
 
 
@@ -110,8 +88,7 @@ class Pacing:
     def __init__(self, storage: Storage, device: str, now: Present) -> None:
         self._storage, self._device, self._now = storage, device, now
         self._policies, self._problem = read_policies(storage)
-        self._sights = _read_sights(storage.journal)
-        self._pending: set[str] = set()
+        self._sights = Sights(storage.journal.fact(SIGHTS) or "{}", now)
         self._held: dict[str, Hold] = {}
 
     @property
@@ -127,11 +104,10 @@ class Pacing:
         """Whether what is committed may go now; if not, it is held."""
         return self._may(WITHDRAW, activation, profile)
 
-    def end(self) -> Mapping[str, Hold]:
-        """Keep what was seen and what is held, by slot. Raises StoreError."""
-        kept = [(key, sight) for key, sight in self._sights.items() if key in self._pending or _lasts(key)]
-        sights = json.dumps({key: [sight.at.isoformat(), sight.trusted] for key, sight in kept[-SIGHTS_LIMIT:]})
-        facts = {SIGHTS: sights, HELD: json.dumps({slot: _document(one) for slot, one in self._held.items()})}
+    def end(self, assigned: Mapping[str, Target]) -> Mapping[str, Hold]:
+        """Keep what was seen and what is held. `assigned`, and what is held: by slot. Raises StoreError."""
+        held = {slot: _document(one) for slot, one in self._held.items()}
+        facts = {SIGHTS: self._sights.text(assigned), HELD: json.dumps(held)}
         journal = self._storage.journal
         changed = {name: value for name, value in facts.items() if journal.fact(name) != value}
         if changed:
@@ -139,25 +115,28 @@ class Pacing:
         return self._held
 
     def _may(self, change: str, activation: Activation, profile: str) -> bool:
-        key = f"{change} {activation.slot} {activation.release}"
-        sight = seen(self._sights.get(key), self._now)
-        self._sights[key] = sight
-        self._pending.add(key)
+        slot, release = activation.slot, activation.release
+        first = self._sights.see(change, slot, release)
         if self._problem:
             found: Hold | None = Hold(change, None, self._problem)
         else:
-            times = sight.at, self._released(activation, sight.at)
-            found = hold(self._policies, (self._device, profile), change, activation.release, times, now=self._now.now)
+            times = first, self._released(activation, first)
+            found = hold(self._policies, (self._device, profile), change, release, times, now=self._now.now)
         if found:
-            self._held[activation.slot] = found
+            self._held[slot] = found
+        elif running := self._storage.active().slots.get(slot):
+            self._sights.leave(slot, running.release)
         return found is None
 
-    def _released(self, activation: Activation, default: datetime) -> datetime:
-        """The owner's date; `default` where the disk lost the document: then what was seen counts alone."""
+    def _released(self, activation: Activation, first: datetime) -> datetime:
+        """The owner's date; `first`, when it was seen, where that counts alone: of what ran here until lately, whatever
+        policy there was then, and where the disk lost the document."""
+        if first == LONG_AGO:
+            return first
         try:
             return read_release(self._storage.blobs.read(activation.release, RELEASE_LIMIT_BYTES)).released_at
         except (StoreError, ValueError):
-            return default
+            return first
 
 
 def read_policies(storage: Storage) -> tuple[dict[str, Policy], str]:
@@ -188,17 +167,3 @@ def read_holds(journal: Journal) -> dict[str, dict[str, Any]]:
 
 def _document(one: Hold) -> dict[str, Any]:
     return {"change": one.change, "until": one.until.isoformat() if one.until else None, "why": one.why}
-
-
-def _lasts(key: str) -> bool:
-    """A withdrawal that is taken back and announced again is another one; a release is the same."""
-    return key.startswith(f"{INSTALL} ")
-
-
-def _read_sights(journal: Journal) -> dict[str, Sight]:
-    """None where the fact cannot be read: then all waits begin anew."""
-    try:
-        found = json.loads(journal.fact(SIGHTS) or "{}")
-        return {key: Sight(datetime.fromisoformat(at), bool(trusted)) for key, (at, trusted) in found.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}

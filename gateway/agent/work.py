@@ -176,7 +176,7 @@ class Agent:
                 self._storage.active().slots[change.slot], profile
             ):
                 self._withdraw(change.slot)
-        for slot, held in pacing.end().items():
+        for slot, held in pacing.end(assignment.slots).items():
             self._log.info("held", slot=slot, change=held.change, why=held.why)
 
     def _profile(self) -> str:

@@ -1,4 +1,4 @@
-"""The signed policy that a device enforces by itself, so that a stolen controller cannot push to everybody at once.
+"""The signed policy that a device enforces by itself, so that a stolen controller cannot push a release to all at once.
 
 Signed offline by the role `policy` (contracts.md, "Fleet"); it bounds installs and withdrawals alike. What a device is
 assigned says what it may run, the policy how soon. Pure: the caller remembers when it first saw a release.
@@ -45,7 +45,8 @@ class Blackout:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`share_percent_per_hour` of all devices may change in each hour after a release was first seen.
+    """`share_percent_per_hour` of all devices may change in each hour after a release was first seen. Hours stand still
+    in a blackout.
 
     `profiles`: the device profiles that go first, one every `profile_delay_h`; all others follow after the last.
     """
@@ -59,15 +60,25 @@ class Policy:
 def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
     policy: Policy, device: str, release: str, first_seen: datetime, released_at: datetime, profile: str
 ) -> datetime:
-    """When `device` may begin to install, or to withdraw, the release of that digest; blackouts are asked beside it.
+    """When `device` may begin to install, or to withdraw, the release of that digest, unless it is `blocked` then.
 
     `first_seen`: the device's first verified sight of the release (of its withdrawal). `released_at`: its owner's date.
     """
     hours = share_hour(policy, device, release) + _profile_delay_h(policy, profile)
     try:
-        return max(first_seen, released_at) + timedelta(hours=hours)
+        return _after(policy.blackouts, max(first_seen, released_at), timedelta(hours=hours))
     except OverflowError:  # a release that its owner dated into the year 9999
         return _NEVER
+
+
+def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> datetime:
+    """`wait` after `start` by a clock that stands still in blackouts, so that none ends for everybody at once."""
+    turn, counted = start + wait, start
+    for blackout in sorted(blackouts, key=lambda one: one.start):
+        begin = max(blackout.start, counted)
+        if begin <= turn and begin < blackout.end:
+            turn, counted = turn + (blackout.end - begin), blackout.end
+    return turn
 
 
 def share_hour(policy: Policy, device: str, release: str) -> int:

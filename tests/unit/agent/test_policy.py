@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from gateway.agent import policy as agent_policy
 from gateway.agent import work
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
-from gateway.agent.policy import HELD, INSTALL, SIGHTS, Present, Sight, hold, seen
+from gateway.agent.policy import HELD, SIGHTS, hold
 from gateway.agent.report import document, read_standing
 from gateway.agent.settings import AgentSettings
+from gateway.agent.sights import INSTALL, SIGHT_LASTS_H
 from gateway.agent.storage import Storage, opened
 from gateway.domain.policy import Blackout, Policy, earliest, policy_bytes
 from gateway.domain.probation import ProbationSettings
@@ -31,6 +32,7 @@ CONFIG = AgentConfig(
     store=BlobSettings(keep_free_bytes=0),
 )
 HOUR = timedelta(hours=1)
+DAY = timedelta(hours=SIGHT_LASTS_H)
 
 
 @dataclass
@@ -136,6 +138,61 @@ def test_a_withdrawal_waits_too_and_anew_when_it_is_announced_again(device: Devi
     assert device.again() == ""
 
 
+def test_what_ran_until_yesterday_comes_back_at_once_and_what_ran_last_week_waits(device: Device) -> None:
+    first = device.publish("1")
+    assert device.ask(first) == "1"  # there is no policy yet, and nothing is noted
+    second, policy = device.publish("2"), device.policy(SLOW)
+    assert device.ask(second, policy) == "1"
+    device.now = datetime.fromisoformat(device.held["until"])
+    assert device.again() == "2"
+    device.now += DAY - timedelta(seconds=1)
+    assert device.ask(first, policy) == "1"
+    assert device.ask(second, policy) == "2"
+    device.now += 7 * DAY
+    for _ in range(2):
+        assert device.ask(first, policy) == "2"
+        assert device.held["until"] == (device.now + hours_of(SLOW, device.storage)).isoformat()
+        assert device.ask(second, policy) == "2"
+        device.now += 2 * DAY
+
+
+def test_what_ran_before_the_policy_came_comes_back_at_once(device: Device) -> None:
+    first = device.publish("1")
+    device.ask(first)
+    assert device.ask(device.publish("2")) == "2"
+    assert device.ask(first, device.policy(SLOW)) == "1"
+
+
+def test_what_failed_here_need_not_wait_again_however_late_it_is_tried(device: Device) -> None:
+    policy = device.policy(SLOW)
+    assert device.ask(device.publish("1"), policy) == ""
+    device.now = datetime.fromisoformat(device.held["until"])
+    device.control.refused = {"only"}
+    assert device.again() == ""
+    assert device.again() == ""
+    device.now += 3 * DAY
+    assert device.again() == ""
+    device.control.refused = set()
+    assert not device.agent.poll(retry=True).problem
+    assert device.held == {}
+    assert device.again() == "1"
+
+
+def test_a_question_that_changes_nothing_writes_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = device.policy(SLOW)
+    first = device.publish("1")
+    device.ask(first)
+    device.ask(device.publish("2"), policy)
+    device.now += HOUR
+    written: list[str] = []
+    keep = device.storage.journal.keep_facts
+    monkeypatch.setattr(device.storage.journal, "keep_facts", lambda facts: (written.extend(facts), keep(facts)))
+    assert device.again() == "1"
+    assert SIGHTS not in written
+    device.ask(first, policy)
+    assert SIGHTS in written
+
+
 def test_who_steals_the_controller_cannot_take_the_policy_away(device: Device) -> None:
     policy = device.policy(SLOW)
     device.ask(None, policy)
@@ -183,6 +240,17 @@ def test_a_blackout_holds_until_its_end(device: Device) -> None:
     assert device.again() == "1"
 
 
+def test_the_hours_stand_still_in_a_blackout(device: Device) -> None:
+    device.ask(None, device.policy(SLOW))
+    assert device.ask(device.publish("1")) == ""
+    turn = datetime.fromisoformat(device.held["until"])
+    start = device.now + HOUR
+    device.policy(replace(SLOW, blackouts=(Blackout(start, start + 48 * HOUR),)))
+    device.now = start + 48 * HOUR
+    assert device.again() == ""
+    assert device.held["until"] == (turn + 48 * HOUR).isoformat()
+
+
 def test_what_is_begun_goes_on_through_a_blackout(device: Device) -> None:
     device.repository.assign(DEVICE, {SLOT: device.publish("1")})
     assert not device.agent.poll().problem
@@ -223,29 +291,6 @@ def test_sights_that_cannot_be_read_begin_anew(device: Device) -> None:
 
 
 NOW = datetime(2027, 3, 28, 1, tzinfo=UTC)  # a night on which clocks in Europe are put forward: UTC knows none
-LATER = Present(NOW + HOUR, trusted=True)
-SEEN = {
-    "never": (None, LATER, Sight(NOW + HOUR, trusted=True)),
-    "before": (Sight(NOW, trusted=True), LATER, Sight(NOW, trusted=True)),
-    "by a bad clock, still bad": (
-        Sight(NOW, trusted=False),
-        Present(NOW + HOUR, trusted=False),
-        Sight(NOW, trusted=False),
-    ),
-    "by a bad clock, now good": (Sight(NOW, trusted=False), LATER, Sight(NOW + HOUR, trusted=True)),
-    "by a good clock, now bad": (
-        Sight(NOW, trusted=True),
-        Present(NOW + HOUR, trusted=False),
-        Sight(NOW, trusted=True),
-    ),
-    "in the future": (Sight(NOW + 9 * HOUR, trusted=True), LATER, Sight(NOW + HOUR, trusted=True)),
-}
-
-
-@pytest.mark.parametrize("case", SEEN)
-def test_which_sight_counts(case: str) -> None:
-    known, now, wanted = SEEN[case]
-    assert seen(known, now) == wanted
 
 
 @pytest.mark.parametrize("weekend", [datetime(2027, 3, 27, tzinfo=UTC), datetime(2027, 10, 30, tzinfo=UTC)])
@@ -262,10 +307,9 @@ def test_blackouts_of_every_night_are_as_long_in_weeks_in_which_clocks_change(we
 def test_of_several_policies_the_one_that_waits_longest_counts() -> None:
     policies = {"policy/a.json": SLOW, "policy/b.json": Policy(blackouts=(Blackout(NOW - HOUR, NOW + HOUR),))}
     digest = "7" * 64
-    turn = earliest(SLOW, DEVICE, digest, NOW, NOW, "")
     held = hold(policies, (DEVICE, ""), INSTALL, digest, (NOW, NOW), now=NOW)
     assert held
-    assert held.until == max(turn, NOW + HOUR)
+    assert held.until == earliest(SLOW, DEVICE, digest, NOW, NOW, "") + HOUR  # which the blackout of the other takes
     assert hold({"policy/c.json": Policy()}, (DEVICE, ""), INSTALL, digest, (NOW, NOW), now=NOW) is None
 
 

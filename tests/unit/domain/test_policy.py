@@ -102,6 +102,44 @@ def test_a_blackout_holds_from_its_start_to_before_its_end():
     assert blocked(policy, NOW + 2 * HOUR) is None
 
 
+MINUTE = timedelta(minutes=1)
+TURNS = {share_hour(Policy(10.0), device, RELEASE): device for device in DEVICES}
+"""A device for each hour."""
+
+
+def test_hours_stand_still_in_blackouts_that_overlap_adjoin_and_hold_already():
+    around = Blackout(NOW - HOUR, NOW + HOUR), Blackout(NOW, NOW + 2 * HOUR), Blackout(NOW, NOW + HOUR)
+    adjoining, far = Blackout(NOW + 2 * HOUR, NOW + 3 * HOUR), Blackout(NOW + 9 * HOUR, NOW + 99 * HOUR)
+    before = Blackout(NOW - 9 * HOUR, NOW)
+    policy = Policy(10.0, blackouts=(far, adjoining, *around, before))
+    waits = [wait(policy, TURNS[hour]) for hour in range(10)]
+    assert waits == [3 * HOUR + hour * HOUR + (hour >= 6) * 90 * HOUR for hour in range(10)]
+
+
+def test_the_delay_of_profiles_stands_still_in_a_blackout_too():
+    policy = Policy(profiles=("lab",), profile_delay_h=6.0, blackouts=(Blackout(NOW + HOUR, NOW + 2 * HOUR),))
+    assert [wait(policy, profile=name) for name in ("lab", "roof")] == [timedelta(), 7 * HOUR]
+
+
+minutes = st.integers(-600, 2000)
+
+
+@given(st.lists(st.tuples(minutes, st.integers(1, 900)), max_size=6), st.sampled_from([10.0, 25.0]))
+def test_no_hour_after_a_blackout_has_more_than_its_share(drawn, percent):
+    """`spans` in minutes from now. Counted device by device, minute by minute, as `earliest` and `blocked` say."""
+    spans = [(start, start + length) for start, length in drawn]
+    policy = Policy(percent, blackouts=tuple(Blackout(NOW + a * MINUTE, NOW + b * MINUTE) for a, b in spans))
+    turns = [wait(policy, device) // MINUTE for device in DEVICES[:1000]]
+    hours = [share_hour(policy, device, RELEASE) for device in DEVICES[:1000]]
+    still = {minute for a, b in spans for minute in range(a, b)}
+    most = max(hours.count(hour) for hour in set(hours))
+    for turn, hour in set(zip(turns, hours, strict=True)):
+        assert blocked(policy, NOW + turn * MINUTE) is None
+        assert sum(minute not in still for minute in range(turn)) == 60 * hour
+    for _, end in spans:
+        assert sum(end <= turn < end + 60 for turn in turns) <= most
+
+
 @given(policies)
 def test_what_is_written_reads_back(policy):
     assert read_policy(policy_bytes(policy), "p.json") == policy
@@ -111,7 +149,8 @@ def test_what_is_written_reads_back(policy):
 def test_nobody_goes_before_the_first_sight_and_all_have_their_turn(policy, device, seen, dated, profile):
     start = max(seen, dated)
     last = 100 / policy.share_percent_per_hour + len(policy.profiles) * policy.profile_delay_h
-    assert start <= earliest(policy, device, RELEASE, seen, dated, profile) <= start + timedelta(hours=last + 1)
+    still = sum((one.end - one.start for one in policy.blackouts), timedelta())
+    assert start <= earliest(policy, device, RELEASE, seen, dated, profile) <= start + timedelta(hours=last + 1) + still
 
 
 def document(**changes):
