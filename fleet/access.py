@@ -92,6 +92,13 @@ class Answer:
         return self.allowed
 
 
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """`[access]`: what the roles alone do not say."""
+
+    approve_own: bool = True  # false: whoever drafted a rollout does not approve it, and nobody else revises it
+
+
 _ALL = frozenset(Role)
 _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 _ADMIN = frozenset({Role.ADMIN})

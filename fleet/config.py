@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.access import AccessSettings
 from fleet.authority.settings import AuthoritySettings
 from fleet.blobs.settings import BlobSettings
 from fleet.control.settings import (
@@ -35,6 +36,7 @@ class FleetConfig:
     serve: ServingSettings = field(default_factory=ServingSettings)
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     authority: AuthoritySettings = field(default_factory=AuthoritySettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     blobs: BlobSettings = field(default_factory=BlobSettings)
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
@@ -48,7 +50,7 @@ class FleetConfig:
     @property
     def control(self) -> ControlSettings:
         """The tables of `fleet.control`."""
-        return ControlSettings(self.director, self.intake, self.scheduler, self.chores)
+        return ControlSettings(self.director, self.intake, self.scheduler, self.chores, self.access)
 
 
 SECTIONS = sections(FleetConfig)

@@ -12,7 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from fleet.access import Action, Identity
 from fleet.api.fields import NameInPath, NameInQuery
-from fleet.api.identity import ACTION, Call, actor, allow, control_of
+from fleet.api.identity import ACTION, Call, action_of, actor, allow, control_of
 from fleet.api.pages import PAGE_ROWS, Limit, Page, page
 from fleet.api.rollouts_form import WAVES, Approval, Motive, SpecForm, document_of
 from fleet.api.rollouts_views import PreviewView, RolloutEntry, RolloutView, entry, preview, view
@@ -37,6 +37,7 @@ from fleet.rollouts.facts import (
 from fleet.rollouts.query_parser import parse
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import Status
+from gateway.domain.errors import Fault, RequestError
 
 WaveInPath = Annotated[int, PathParameter(ge=1, le=WAVES, description="waves count from 1")]
 
@@ -167,14 +168,30 @@ def known_rollout(request: Call, rollout: str) -> Known:
 
 
 def permission(request: Call, identity: Identity) -> words.Permit:
-    """Refuses rollouts that are for devices beyond the caller's scope. Raises RequestError DENIED."""
+    """Refuses rollouts that are for devices beyond the caller's scope, and what one person may not do alone. Raises
+    RequestError DENIED."""
     scope = scope_of(identity)
 
     def permit(known: Known) -> None:
         within = words.covers(scope, parse(known.spec.query))
         allow(request, scope if within else frozenset(), identity=identity)
+        _check_author(request, known.stored, actor(identity))
 
     return permit
+
+
+def _check_author(request: Call, stored: StoredRollout, by: str) -> None:
+    """Where nobody may approve what is his own, a draft has one author. Raises RequestError DENIED."""
+    action, own = action_of(request), stored.created_by == by
+    if control_of(request).settings.access.approve_own:
+        return
+    if action is Action.ROLLOUTS_APPROVE and own:
+        problem = f"{by!r:.80} drafted the rollout {stored.id}, and somebody else has to approve it"
+    elif action is Action.ROLLOUTS_DRAFT and not own:
+        problem = f"{stored.created_by!r:.80} drafted the rollout {stored.id}; make a draft of your own"
+    else:
+        return
+    raise RequestError(Fault.DENIED, f"{problem} ([access] approve_own = false)")
 
 
 def _drafted(request: Call, identity: Identity, form: SpecForm) -> Spec:

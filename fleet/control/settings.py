@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet.access import AccessSettings
 from fleet.rollouts.decisions import PART_LOW
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.settings import check_above_zero
@@ -100,9 +101,10 @@ class ChoresSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The tables of this room."""
+    """The tables of this room; and `access`, by which routes ask, too."""
 
     director: DirectorSettings = field(default_factory=DirectorSettings)
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     chores: ChoresSettings = field(default_factory=ChoresSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
