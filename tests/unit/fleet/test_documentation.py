@@ -43,13 +43,15 @@ def test_the_configuration_of_the_guide_can_be_read() -> None:
     assert any(config.alerts.secret_file for config in parsed)
 
 
-def test_the_configuration_behind_a_proxy_can_be_read() -> None:
+@pytest.mark.parametrize(
+    ("number", "form", "names_socket"), [(0, "pem", "server unix:{};"), (1, "xfcc", "pipe: {{path: {}}}")]
+)
+def test_the_configuration_behind_a_proxy_can_be_read(number: int, form: str, names_socket: str) -> None:
     text = Path(__file__).parents[3].joinpath("fleet", "serving", "README.md").read_text()
-    (written,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    config = parse_config(written, "README.md")
-    socket = config.listen.addresses[0]
-    assert f"server {socket};" in text
-    assert (config.serve.proxy.trusted, config.serve.proxy.certificate_form) == (("unix",), "pem")
+    config = parse_config(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[number], "README.md")
+    socket = config.listen.addresses[0].removeprefix("unix:")
+    assert names_socket.format(socket) in text
+    assert (config.serve.proxy.trusted, config.serve.proxy.certificate_form) == (("unix",), form)
 
 
 def test_every_command_of_the_guide_can_be_parsed() -> None:
