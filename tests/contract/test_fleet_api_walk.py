@@ -126,30 +126,34 @@ def _refused(operation: Operation, client: httpx.Client, path: str, body: object
     return str(answer.json()["detail"])
 
 
+def _refused_alike(ground: Ground, operation: Operation, client: httpx.Client, name: str) -> None:
+    """Whether the device is there or not."""
+    path, body = ground.path(operation, name), ground.body(operation)
+    with ground.untouched():
+        why = _refused(operation, client, path, body)
+        assert _refused(operation, client, path.replace(name, "absent"), body) == why
+
+
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
 def test_a_role_may_what_the_guide_says_and_nothing_else(controller, ground, walk, role) -> None:
+    name = ground.device().certificate.device
     with controller.client(Role(role)) as client:
         for operation in walk:
-            path, body = ground.path(operation), ground.body(operation)
             if role in may(operation):
-                answer = operation.asked(client, path, body)
+                answer = operation.asked(client, ground.path(operation), ground.body(operation))
                 assert answer.is_success or answer.status_code == 409, (str(operation), answer.text)
                 continue
-            with ground.untouched():
-                _refused(operation, client, path, body)
+            _refused_alike(ground, operation, client, name)
 
 
 def test_a_token_of_another_scope_sees_nothing_of_a_device(controller, ground, walk) -> None:
     name = ground.device().certificate.device
     with controller.client(Role.ADMIN, tags=["elsewhere"]) as client:
         for operation in walk:
-            path, body = ground.path(operation, name), ground.body(operation)
             if not may(operation) or WHOLE_FLEET.fullmatch(str(operation)) or NAMED.fullmatch(str(operation)):
-                with ground.untouched():
-                    why = _refused(operation, client, path, body)
-                    assert _refused(operation, client, path.replace(name, "absent"), body) == why
+                _refused_alike(ground, operation, client, name)
             else:
-                answer = operation.asked(client, path, body)
+                answer = operation.asked(client, ground.path(operation, name), ground.body(operation))
                 assert answer.is_success, (str(operation), answer.text)
                 assert name not in answer.text, str(operation)
 
