@@ -187,9 +187,11 @@ class Intake:
         return changed
 
     def _matters(self, before: Member, after: Member, spec: Spec, now: datetime) -> bool:
-        """That it still goes on is recorded now and then, often enough not to be taken for silence."""
+        """That it still goes on is recorded now and then, often enough not to be taken for silence; that it is held,
+        which may be told for hours to come, at once."""
         if before == after:
             return False
-        goes_on = before.state is after.state and before.state in IN_FLIGHT
+        held = after.held and not (before.held or before.held_for)
+        goes_on = before.state is after.state and before.state in IN_FLIGHT and not held
         often_s = min(self._settings.heard_every_s, spec.silence_s / HEARD_PER_SILENCE)
         return not goes_on or now - before.heard_at >= timedelta(seconds=often_s)

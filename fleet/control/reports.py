@@ -23,7 +23,7 @@ STATE, UPDATES = "state", "updates"
 """Streams (gateway/agent/README.md, "What it tells the fleet")."""
 SLOT, DEVICE = "slot", "device"
 """Kinds of the stream `state`."""
-GONE, HELD, COMMITTED, ROLLED_BACK = "gone", "pending", "committed", "rolled_back"
+GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"
 ROLLBACK, UPDATE = "rollback", "update"
 """Kinds of events."""
 PATH_LIMIT_CHARS = 512
@@ -62,11 +62,9 @@ def slot_report(device: str, document: Document, at: datetime) -> SlotReport | N
 def reported(device: str, document: Document) -> Reported | None:
     """What a slot's state, or the end of an update, means to a rollout; None: nothing.
 
-    What is held back by the signed policy was offered. Who says that it is done is taken at the digest that it says it
-    committed, whatever it was assigned.
+    Who says that it is done is taken at the digest that it says it committed, whatever it was assigned.
     """
     state = document.get("state")
-    state = "offered" if state == HELD else state
     committed = document.get("committed")
     spoken = committed.get("release") if state == COMMITTED and isinstance(committed, Mapping) else None
     release = spoken or document.get("release")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from fleet.control.attendance import Attendance
 from fleet.control.catalogue import Catalogue
 from fleet.control.membership import pages, read_page
 from fleet.control.rollouts import Rollouts
@@ -33,6 +34,7 @@ class Scheduler:
         self._rolling, self._holder, self._clock = rolling, holder, clock
         self._candidate = leader.candidate(rolling.database, holder)
         self._catalogue = Catalogue(rolling.database, rolling.workspace)
+        self._attendance = Attendance(rolling.database, rolling.settings.gap_s)
         self._zones = zones_of(rolling.settings)
         self._fence: int | None = None
         self._stood_s = float("-inf")
@@ -54,8 +56,10 @@ class Scheduler:
         try:
             self._stand(now)
             if self._fence is not None:
+                began_s = time.monotonic()
                 self._catalogue.refresh(now)
                 self._look(now)
+                self._attendance.note(now + timedelta(seconds=time.monotonic() - began_s), self._fence)
         except (AwayError, FencedError):
             self._forget(None)
             raise
@@ -81,6 +85,7 @@ class Scheduler:
         self._fence, self._after = fence, ""
         self._stood_s = self._stood_s if fence is not None else float("-inf")
         self._swept.clear()
+        self._attendance.forget()
         self._rolling.states.forget()
 
     def _look(self, now: datetime) -> None:
@@ -88,6 +93,7 @@ class Scheduler:
         self._swept &= {rollout.id for rollout in live}
         if not live:
             return
+        self._warn(now)
         devices, over = self._next_devices(), set[str]()
         for rollout in live:
             there = [other for other in live if other.id not in over]
@@ -116,7 +122,13 @@ class Scheduler:
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")
         others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling, self._fence, others, self._zones, now)
+        return Turn(self._rolling, self._fence, others, self._zones, now, self._attendance.last() or now)
+
+    def _warn(self, now: datetime) -> None:
+        looked = self._attendance.last() or now
+        if now - looked > timedelta(seconds=self._rolling.settings.gap_s):
+            problem = "nobody looked at rollouts from %s to %s (no controller, no database, or a clock that leapt)"
+            _log.warning(f"{problem}; what they wait for waits for as much longer", looked, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Those that end come first: what they give back is free for the others. Then the oldest."""

@@ -61,6 +61,7 @@ class SchedulerSettings:
     revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
     devices_per_turn: int = 1_000  # whose membership is asked for at a time; all come round
     decisions_per_turn: int = 1_000  # of one rollout that are carried out; the rest follows in the next turns, at once
+    gap_s: float = 120.0  # rollouts that nobody looked at for longer wait on: in that time no device was silent
     zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
 
     def __post_init__(self) -> None:
@@ -69,6 +70,8 @@ class SchedulerSettings:
         if self.decisions_per_turn < PART_LOW:
             problem = f"must be {PART_LOW} or more, not {self.decisions_per_turn}"
             raise ConfigurationError(problem, table="scheduler", key="decisions_per_turn")
+        if self.gap_s <= self.turn_s:
+            raise ConfigurationError(f"must be above turn_s, which is {self.turn_s:g}", table="scheduler", key="gap_s")
 
 
 @dataclass(frozen=True, slots=True)

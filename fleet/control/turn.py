@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fleet.audit import Deed
 from fleet.control.catalogue import usable
@@ -17,7 +17,7 @@ from fleet.database.devices import Device
 from fleet.database.engine import Connection
 from fleet.rollouts.decide import decide
 from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
-from fleet.rollouts.facts import ClockSetBack, Decided, Event, Paused
+from fleet.rollouts.facts import ClockSetBack, Decided, Event, Paused, Unattended
 from fleet.rollouts.facts_form import TEXT_LIMIT_CHARS
 from fleet.rollouts.fold import fold, set_back
 from fleet.rollouts.spec import Spec
@@ -38,13 +38,14 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What the leader looks at rollouts with. `live`: the rollouts of one slot in which something may be to be done;
-    `zones`: time zone by site; `fence`: of its office."""
+    `zones`: time zone by site; `fence`: of its office; `looked`: when somebody did so before."""
 
     rolling: Rollouts
     fence: int
     live: Sequence[str]
     zones: Mapping[str, str]
     now: datetime
+    looked: datetime
 
     def look(self, rollout: str, devices: Sequence[Device], *, complete: bool) -> Known:
         """Take in what changed about `devices`; decide, where all devices were looked at since this replica leads
@@ -76,6 +77,7 @@ class Turn:
         looked_at = {device.id for device in devices}
         events: list[Event] = [
             *([ClockSetBack()] if set_back(known.state, self.now) else []),
+            *self._gap(known.state),
             *_barred(connection, known),
             *taken_away(known.state, taken - looked_at),
             *changes(known.spec, known.state, devices, taken, self.zones),
@@ -87,6 +89,11 @@ class Turn:
         if Finish() in decisions and self._awaited(connection, replace(known, state=state), others):
             return Plan(events, ())  # not recorded, the answer is the same until they come or their rollout is over
         return Plan(events, decisions)
+
+    def _gap(self, state: State) -> Sequence[Unattended]:
+        """Once for each, and before anything is decided."""
+        since = max(self.looked, state.attended_at)
+        return (Unattended(since),) if self.now - since > timedelta(seconds=self.rolling.settings.gap_s) else ()
 
     def _decided(self, spec: Spec, state: State) -> Sequence[Decision]:
         return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)

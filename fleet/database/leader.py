@@ -13,11 +13,14 @@ from typing import Protocol
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from fleet.database.columns import EPOCH
 from fleet.database.engine import Database, adding, connected_apart, lock_number
 from fleet.database.errors import FencedError
-from fleet.database.tables import leadership
+from fleet.database.tables import leadership, numbers
 
 OFFICE = "scheduler"
+_LOOK = f"last look of the {OFFICE}"
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Candidate(Protocol):
@@ -55,6 +58,19 @@ def holder(connection: Connection, office: str = OFFICE) -> str:
     """Who took the office last; "": nobody ever did."""
     found = connection.execute(sa.select(leadership.c.holder).where(leadership.c.office == office)).scalar()
     return str(found or "")
+
+
+def last_look(connection: Connection) -> datetime | None:
+    """When all rollouts were looked at last, as far as it was written down; None: never."""
+    value = connection.execute(sa.select(numbers.c.value).where(numbers.c.name == _LOOK)).scalar_one_or_none()
+    return None if value is None else EPOCH + value * _MICROSECOND
+
+
+def keep_look(connection: Connection, at: datetime) -> None:
+    """They were looked at; `guard` comes first."""
+    value = (at - EPOCH) // _MICROSECOND
+    add = adding(connection, numbers).values(name=_LOOK, value=value)
+    connection.execute(add.on_conflict_do_update(index_elements=[numbers.c.name], set_={"value": value}))
 
 
 class LeaseCandidate:

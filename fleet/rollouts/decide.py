@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.decisions import Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.fold import apply
 from fleet.rollouts.judge import common_reasons, excess
+from fleet.rollouts.patience import silences
 from fleet.rollouts.schedule import may_offer
 from fleet.rollouts.spec import Rollback, Spec, wave_name
 from fleet.rollouts.state import IN_FLIGHT, NO_WAVE, DeviceState, Member, State, Status
@@ -47,7 +48,7 @@ def _step(spec: Spec, state: State, now: datetime) -> Sequence[Decision]:
         return ()
     if state.halted:
         return _withdrawals(state)
-    if silent := tuple(_silences(spec, state, now)):
+    if silent := tuple(silences(spec, state, now)):
         return silent
     return _run(spec, state, now) if state.status is Status.RUNNING else ()
 
@@ -75,17 +76,6 @@ def _withdrawals(state: State) -> Sequence[RollBack]:
     """After a halt nobody begins, or goes on, with a release that so many failed with."""
     stopped = IN_FLIGHT | {DeviceState.SILENT}
     return tuple(RollBack(m.device) for m in state.members.values() if m.state in stopped and m.present)
-
-
-def _silences(spec: Spec, state: State, now: datetime) -> Iterator[MarkSilent]:
-    silence, deadline = timedelta(seconds=spec.silence_s), timedelta(seconds=spec.deadline_s)
-    for member in state.members.values():
-        if member.state not in IN_FLIGHT or not member.present:
-            continue
-        if now - member.heard_at >= silence:
-            yield MarkSilent(member.device, f"nothing was heard of it for {spec.silence_s:g} s")
-        elif now - member.offered_at >= deadline:
-            yield MarkSilent(member.device, f"it was not done {spec.deadline_s:g} s after the offer")
 
 
 def _halt(spec: Spec, state: State, survey: Survey) -> Sequence[Decision]:

@@ -94,8 +94,8 @@ class Left:
 class Reported:
     """What a device says of the slot: `state` as in contracts.md, `release` the digest that it speaks of.
 
-    `attempt`: of the offer that it answers, as its assignment said; 0 where it cannot say. Reports may come twice and
-    in any order.
+    "pending": it has the offer, and its signed policy holds it back. `attempt`: of the offer that it answers, as its
+    assignment said; 0 where it cannot say. Reports may come twice and in any order.
     """
 
     device: str
@@ -109,6 +109,13 @@ class Reported:
 @dataclass(frozen=True, slots=True)
 class ClockSetBack:
     """The recorder's clock is behind the time of an earlier fact, though nothing else happened that would show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unattended:
+    """From `since` to the time of this fact nobody looked at the rollout: no leader was there, or its clock leapt."""
+
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,7 @@ Event = (
     | Left
     | Reported
     | ClockSetBack
+    | Unattended
     | Decided
 )
 

@@ -35,6 +35,7 @@ from fleet.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Unattended,
     WaveApproved,
 )
 from gateway.domain.document import Table
@@ -49,7 +50,7 @@ NUMBER_LIMIT = 2**53
 """Largest sequence number, wave or attempt: what JSON readers agree on."""
 LARGEST = 1e300
 """Largest magnitude of a measurement."""
-REPORTED_STATES = ("offered", "downloading", "probation", "committed", "rolled_back", "failed")
+REPORTED_STATES = ("pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed")
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -66,6 +67,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "left": Left,
     "reported": Reported,
     "clock_set_back": ClockSetBack,
+    "unattended": Unattended,
 }
 """`kind` of each event in JSON; a decision has the kind `decided` and its own name in `decision`."""
 DECISIONS: Mapping[str, type[Any]] = {
@@ -117,19 +119,15 @@ def read_decision(document: Mapping[str, Any], where: str = "the decision") -> D
 
 def fact_document(fact: Fact) -> dict[str, Any]:
     """Plain values for JSON."""
-    return {"seq": fact.seq, "at": fact.at.astimezone(UTC).strftime(TIME_FORMAT), "event": event_document(fact.event)}
+    return {"seq": fact.seq, "at": _written(fact.at), "event": event_document(fact.event)}
 
 
 def read_fact(document: Mapping[str, Any], where: str = "the fact") -> Fact:
     """The inverse of `fact_document`. Raises ConfigurationError that names the key."""
     table = Table(dict(document), file=where)
-    seq, at = table.integer("seq", low=1, high=NUMBER_LIMIT), table.text("at")
+    seq, moment = table.integer("seq", low=1, high=NUMBER_LIMIT), _moment(table, "at")
     table.table("event", required=True)
     table.finish()
-    try:
-        moment = datetime.strptime(at, TIME_FORMAT).replace(tzinfo=UTC)
-    except ValueError:
-        table.refuse("at", f"must be a time in UTC as 2031-05-09T12:00:00.000000Z, not {at!r:.80}")
     return Fact(seq, moment, read_event(document["event"], f"{where} {seq}"))
 
 
@@ -146,6 +144,8 @@ def _plain(value: Any) -> dict[str, Any]:
 def _plain_field(field: Any) -> Any:
     if isinstance(field, tuple):
         return list(field)
+    if isinstance(field, datetime):
+        return _written(field)
     return dict(field) if isinstance(field, Mapping) else field
 
 
@@ -206,6 +206,18 @@ def _names(table: Table, key: str) -> tuple[str, ...]:
     return values
 
 
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime(TIME_FORMAT)
+
+
+def _moment(table: Table, key: str) -> datetime:
+    value = table.text(key)
+    try:
+        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        table.refuse(key, f"must be a time in UTC as 2031-05-09T12:00:00.000000Z, not {value!r:.80}")
+
+
 def _number(table: Table, key: str) -> int:
     return table.integer(key, low=0, high=NUMBER_LIMIT)
 
@@ -216,6 +228,7 @@ _READERS: Mapping[str, Callable[[Table, str], object]] = {
     "by": _text,
     "reason": _text,
     "zone": _text,
+    "since": _moment,
     "spec": _digest,
     "release": _digest,
     "accelerators": _names,

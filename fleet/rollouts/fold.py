@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from fleet.rollouts import patience
 from fleet.rollouts.decisions import Abort, Decision, Finish, MarkSilent, Offer, OpenWave, Pause, Retry, RollBack
 from fleet.rollouts.facts import (
     Aborted,
@@ -27,6 +28,7 @@ from fleet.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Unattended,
     WaveApproved,
 )
 from fleet.rollouts.roster import Changes
@@ -49,6 +51,7 @@ CLOCK_STEP = timedelta(seconds=60)
 """A fact that is so much older than one before it shows that the clock was set back. Less is the difference between
 the clocks of replicas."""
 _PROGRESS: Mapping[DeviceState, int] = {
+    DeviceState.PENDING: 1,
     DeviceState.OFFERED: 1,
     DeviceState.DOWNLOADING: 2,
     DeviceState.PROBATION: 3,
@@ -172,6 +175,14 @@ class _Folding:
     def clock_set_back(self, event: ClockSetBack) -> None:
         """Its time has said it already."""
 
+    def unattended(self, event: Unattended) -> None:
+        """Who could not be heard was not silent, and what would have failed meanwhile was not seen to."""
+        if event.since >= self._at:
+            return self._ignore("unattended for no time")
+        for member in self._members.members():
+            self._members.put(patience.given_back(member, event.since, self._at))
+        return self._change(attended_at=self._at)
+
     # ---- its devices
 
     def joined(self, event: Joined) -> None:
@@ -243,10 +254,11 @@ class _Folding:
     def _advance(self, member: Member, state: DeviceState, reason: str) -> None:
         if _PROGRESS[state] > _PROGRESS[member.state]:
             if state in IN_FLIGHT:
-                return self._put(member, state=state, heard_at=self._at)
+                return self._members.put(patience.heard(member, self._at, state))
             return self._judge(member, state, reason)
         if member.state in IN_FLIGHT:
-            return self._put(member, heard_at=self._at)
+            held = state is DeviceState.PENDING and member.state is DeviceState.OFFERED
+            return self._members.put(patience.heard(member, self._at, member.state, held=held))
         return self._ignore("a report that is known or late")
 
     def _judge(self, member: Member, state: DeviceState, reason: str) -> None:
@@ -254,8 +266,8 @@ class _Folding:
         self._put(member, state=state, failures=failures, verdict_at=self._at, verdict_seq=self._seq, reason=reason)
 
     def _offer(self, member: Member, decision: Offer | Retry) -> None:
-        state, at = DeviceState.OFFERED, self._at
-        self._put(member, state=state, wave=decision.wave, attempt=decision.attempt, offered_at=at, heard_at=at)
+        fresh = {"offered_at": self._at, "heard_at": self._at, "held": False, "held_for": timedelta()}
+        self._put(member, state=DeviceState.OFFERED, wave=decision.wave, attempt=decision.attempt, **fresh)
 
     # ---- bookkeeping
 
@@ -275,15 +287,10 @@ class _Folding:
         self._ignored[reason] = self._ignored.get(reason, 0) + 1
 
     def _set_back(self) -> None:
-        """What was recorded before cannot have happened later than now: nobody waits for a time that was a mistake."""
         self._latest = at = self._at
+        self._change(attended_at=min(self._state.attended_at, at))
         for member in self._members.members():
-            self._put(
-                member,
-                offered_at=min(member.offered_at, at),
-                heard_at=min(member.heard_at, at),
-                verdict_at=min(member.verdict_at, at),
-            )
+            self._members.put(patience.set_back(member, at))
 
 
 _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {
@@ -299,6 +306,7 @@ _TAKERS: Mapping[type[Any], Callable[[_Folding, Any], None]] = {
     Left: _Folding.left,
     Reported: _Folding.reported,
     ClockSetBack: _Folding.clock_set_back,
+    Unattended: _Folding.unattended,
     OpenWave: _Folding.wave_opened,
     Offer: _Folding.offered,
     Retry: _Folding.retried,

@@ -7,14 +7,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from fleet.rollouts.decisions import Evidence
 
 NO_WAVE = -1
 """Of a device that is in no wave, and of a rollout that opened none."""
 CPU_ONLY = "cpu"
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""Of what never happened."""
 _RANK_BYTES = 8
 
 
@@ -56,7 +57,8 @@ class Member:
 
     `rank` is its place among all, by hash. `stratum`: its set of accelerators. `present` False: it left. `attempt`
     counts offers, `failures` those that it gave up. `verdict_seq`: the fact by which it committed or failed, 0 before.
-    `returned`: it was told to go back after an abort.
+    `returned`: it was told to go back after an abort. `held`: as it said last, its policy lets it not begin yet;
+    `held_for`: how long that lasted up to `heard_at`. Times leave out what `patience` gives back.
     """
 
     device: str
@@ -68,12 +70,14 @@ class Member:
     wave: int = NO_WAVE
     attempt: int = 0
     failures: int = 0
-    offered_at: datetime = _BEGINNING
-    heard_at: datetime = _BEGINNING
-    verdict_at: datetime = _BEGINNING
+    offered_at: datetime = BEGINNING
+    heard_at: datetime = BEGINNING
+    verdict_at: datetime = BEGINNING
     verdict_seq: int = 0
     reason: str = ""
     returned: bool = False
+    held: bool = False
+    held_for: timedelta = timedelta()
 
     @property
     def waiting(self) -> bool:
@@ -96,12 +100,14 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class State:
     """`seq`: of the last fact that was read. `wave`: the last that was opened. `resumed_seq`: failures up to it were
-    seen by an operator. `ignored`: facts without effect, by reason. `latest_at`: the latest time of a fact."""
+    seen by an operator. `ignored`: facts without effect, by reason. `latest_at`: the latest time of a fact.
+    `attended_at`: up to then no time is to be given back any more."""
 
     rollout: str = ""
     status: Status = Status.DRAFT
     seq: int = 0
-    latest_at: datetime = _BEGINNING
+    latest_at: datetime = BEGINNING
+    attended_at: datetime = BEGINNING
     wave: int = NO_WAVE
     approved_waves: frozenset[int] = frozenset()
     halted: bool = False

@@ -81,7 +81,7 @@ class TelemetrySettings:
     batch_rows: int = 500  # records of one request; a controller takes 1000
     batch_bytes: int = 262_144  # of one request, before it is compressed
     batches: int = 16  # requests of one report; what is left waits for the next
-    refresh_s: float = 86_400.0  # 1 d: what has not changed is told again
+    refresh_s: float = 21_600.0  # 6 h: what has not changed is told again; rollouts hear so who is only held
     retry_s: float = 60.0  # after a report that was not taken, doubling
     retry_limit_s: float = 3_600.0  # longest pause
     diagnostics: bool = True  # false: who asks this device for diagnostics is told that it refuses

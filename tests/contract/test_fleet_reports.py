@@ -145,9 +145,22 @@ def test_what_is_said_again_changes_nothing(talk, rollout) -> None:
 def test_a_device_that_goes_on_is_heard_now_and_then(talk, rollout) -> None:
     for minutes in (1, 5, 11, 12):
         talk.fleet.now += timedelta(minutes=minutes)
-        talk.say("camera-1", talk.slot("camera-1", "pending", held={"why": "its hour comes"}))
+        talk.say("camera-1", talk.slot("camera-1", "offered"))
     assert reports(talk, rollout) == [("offered", 1)] * 2
     assert member(talk, rollout).heard_at == talk.fleet.now
+
+
+def test_a_device_that_its_policy_holds_is_known_to_be_held_at_once(talk, rollout) -> None:
+    """It says so and then nothing for hours; who says it again and again is heard now and then."""
+    for minutes in (1, 1, 1, 11):
+        talk.fleet.now += timedelta(minutes=minutes)
+        talk.say("camera-1", talk.slot("camera-1", "pending", held={"why": "its hour comes"}))
+    assert reports(talk, rollout) == [("pending", 1)] * 2
+    assert member(talk, rollout).held_for == timedelta(minutes=13)
+    for minute in range(9):  # nor is it recorded whenever it says otherwise
+        talk.fleet.now += timedelta(minutes=1)
+        talk.say("camera-1", talk.slot("camera-1", ("offered", "pending")[minute % 2]))
+    assert len(reports(talk, rollout)) == 2
 
 
 def test_who_goes_on_is_not_silent_however_short_the_patience(talk) -> None:

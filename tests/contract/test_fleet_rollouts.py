@@ -309,7 +309,7 @@ def test_who_is_silent_counts_as_failed(fleet: RolledFleet) -> None:
     rollout = fleet.start(waves=ALL)
     fleet.turn()
     fleet.report(rollout, devices_[:1], "downloading")
-    fleet.turn(3600)
+    fleet.attend(3600)
     state = fleet.known(rollout).state
     assert (state.status, state.halted) == (Status.PAUSED, True)
     assert fleet.replayed(rollout)
@@ -338,13 +338,13 @@ def test_a_clock_that_is_set_back_neither_hurries_nor_stops_a_rollout(fleet: Rol
     fleet.report(rollout, first, "committed")
     fleet.now = BEGIN + timedelta(seconds=30)
     fleet.turn()
-    fleet.turn(599)
+    fleet.attend(599)
     assert fleet.known(rollout).state.wave == 1
-    fleet.turn(30)
+    fleet.attend(30)
     assert fleet.known(rollout).state.wave == 2
     fleet.turn(-120)
     fleet.report(rollout, sorted(set(devices_) - set(first)), "committed")
-    fleet.turn(601)
+    fleet.attend(601)
     assert fleet.status(rollout) is Status.FINISHED
     assert fleet.replayed(rollout)
 

@@ -128,7 +128,7 @@ def test_who_reports_between_two_parts_of_a_halt_is_not_called_back(fleet: Rolle
 def test_who_falls_silent_with_many_others_is_counted_before_anything_follows(fleet: RolledFleet) -> None:
     rollout = fleet.start(waves=ALL)
     turns(fleet, rollout)
-    fleet.turn(3600)
+    fleet.attend(3600)
     assert (fleet.status(rollout), len(fleet.members(rollout, "silent"))) == (Status.RUNNING, PART_LOW)
     for _ in range(2):
         fleet.turn(1)

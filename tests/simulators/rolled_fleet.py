@@ -110,6 +110,13 @@ class RolledFleet:
         self.now += timedelta(seconds=seconds)
         (scheduler or self.scheduler).turn(self.now)
 
+    def attend(self, seconds: float) -> None:
+        """So much time goes by, in which the scheduler looks often enough."""
+        while seconds > 0:
+            step = min(seconds, self.rolling.settings.gap_s)
+            self.turn(step)
+            seconds -= step
+
     def report(self, rollout: str, names: Iterable[str], state: str, **changes: Any) -> None:
         """What devices say of their present attempt."""
         settings = self.database.settings

@@ -78,7 +78,7 @@ def test_who_is_done_with_something_else_is_taken_at_that() -> None:
 
 def test_what_the_policy_holds_was_offered() -> None:
     held = SLOT | {"state": "pending", "held": {"change": "install", "why": "its turn is hour 3"}}
-    assert reported("camera-1", held) == Reported("camera-1", "offered", A, 2, "its turn is hour 3")
+    assert reported("camera-1", held) == Reported("camera-1", "pending", A, 2, "its turn is hour 3")
 
 
 def test_a_slot_that_is_gone_runs_nothing() -> None:

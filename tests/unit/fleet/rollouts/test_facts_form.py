@@ -24,6 +24,7 @@ from fleet.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Unattended,
     WaveApproved,
 )
 from fleet.rollouts.facts_form import (
@@ -53,6 +54,7 @@ evidence = st.dictionaries(
     texts | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False, width=32),
     max_size=4,
 )
+moments = st.integers(0, 4 * 10**15).map(lambda us: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us))
 decisions = st.one_of(
     st.builds(OpenWave, numbers),
     st.builds(Offer, names, numbers, numbers),
@@ -76,12 +78,13 @@ events = st.one_of(
     st.builds(Left, names, texts),
     st.builds(Reported, names, st.sampled_from(REPORTED_STATES), digests, numbers, texts, evidence),
     st.builds(ClockSetBack),
+    st.builds(Unattended, moments),
     st.builds(Decided, decisions),
 )
 facts = st.builds(
     Fact,
     st.integers(1, 2**53),
-    st.integers(0, 4 * 10**15).map(lambda us: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)),
+    moments,
     events,
 )
 
@@ -137,9 +140,10 @@ REFUSED = [
     (joined(accelerators=["a b"]), "accelerators: must be at most 64 names"),
     (joined(accelerators=["a"] * 65), "accelerators: must be at most 64 names"),
     (joined(accelerators="cpu"), "accelerators: must be an array"),
-    (reported(state="pending"), "state: must be one of offered"),
+    (reported(state="silent"), "state: must be one of pending"),
     (reported(release="a" * 63), "release: must be a SHA-256 digest"),
     (reported(attempt=2**53 + 1), "attempt: must be between 0"),
+    ({"kind": "unattended", "since": "2027-03-01"}, "since: must be a time in UTC"),
     (reported(evidence=[]), "evidence: must be a table"),
     (reported(evidence={str(n): n for n in range(EVIDENCE_LIMIT + 1)}), "evidence: must have at most 64"),
     (reported(evidence={"x": float("nan")}), "evidence: 'x' must be a finite number"),

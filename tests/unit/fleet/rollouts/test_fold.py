@@ -23,6 +23,7 @@ from fleet.rollouts.facts import (
     Resumed,
     RollbackRequested,
     Started,
+    Unattended,
     WaveApproved,
 )
 from fleet.rollouts.fold import CLOCK_STEP, fold, refusal, set_back
@@ -173,7 +174,8 @@ def test_reports_lead_forward():
 
 
 reports = st.lists(
-    st.sampled_from(["offered", "downloading", "probation", "committed", "rolled_back", "failed"]), max_size=8
+    st.sampled_from(["pending", "offered", "downloading", "probation", "committed", "rolled_back", "failed"]),
+    max_size=8,
 )
 
 
@@ -282,11 +284,12 @@ def test_clocks_of_replicas_may_differ_a_little():
 
 
 names = st.sampled_from(["a", "b"])
-said = st.sampled_from(["downloading", "committed", "failed"])
+said = st.sampled_from(["pending", "downloading", "committed", "failed"])
 waves, attempts = st.integers(0, 2), st.integers(0, 3)
 words = (
     Created("r", ""),
     ClockSetBack(),
+    Unattended(MONDAY),
     APPROVAL,
     Started(""),
     Paused(""),

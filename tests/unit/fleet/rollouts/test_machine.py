@@ -14,9 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleet.rollouts.decide import decide
-from fleet.rollouts.decisions import PART_LOW, Abort, Decision, Finish, Offer, OpenWave, Pause, Retry, RollBack
+from fleet.rollouts.decisions import (
+    PART_LOW,
+    Abort,
+    Decision,
+    Finish,
+    MarkSilent,
+    Offer,
+    OpenWave,
+    Pause,
+    Retry,
+    RollBack,
+)
 from fleet.rollouts.facts import (
     Aborted,
+    ClockSetBack,
     Decided,
     Joined,
     Left,
@@ -24,9 +36,11 @@ from fleet.rollouts.facts import (
     Reported,
     Resumed,
     RollbackRequested,
+    Unattended,
     WaveApproved,
 )
 from fleet.rollouts.facts_form import REPORTED_STATES, event_document, read_event
+from fleet.rollouts.fold import set_back
 from fleet.rollouts.replay import replay
 from fleet.rollouts.schedule import may_offer
 from fleet.rollouts.state import IN_FLIGHT, DeviceState, Status
@@ -46,10 +60,14 @@ PLANS = (
 )
 TOUGH = {"min_sample": 5, "max_failed_percent": 10}
 LAX = {"min_sample": 50, "max_failed_percent": 90}
+GAP = timedelta(seconds=120)
+"""A leader that looked so long ago records that nobody did."""
 
 
 class RolloutMachine(RuleBasedStateMachine):
-    """`offers`: devices that hold an offer now. `end`: how the rollout ended, once it did."""
+    """`offers`: devices that hold an offer now. `end`: how the rollout ended, once it did. `looked`: when the leader
+    looked last, by its clock; `attended`: for how long it did in all, by a clock that nobody sets, and `offered`,
+    `heard`: that of each device's last offer and sign of life."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +75,10 @@ class RolloutMachine(RuleBasedStateMachine):
         self.offers: set[str] = set()
         self.joined = 0
         self.end: Status | None = None
+        self.looked = self.record.now
+        self.attended = timedelta()
+        self.offered: dict[str, timedelta] = {}
+        self.heard: dict[str, timedelta] = {}
 
     @initialize(
         plan=st.sampled_from(PLANS),
@@ -81,6 +103,7 @@ class RolloutMachine(RuleBasedStateMachine):
     @rule(part=st.sampled_from([1000, PART_LOW]))
     def tick(self, part: int = PART_LOW) -> None:
         """Decide and record, part by part, until there is nothing left."""
+        self.look()
         whole = decide(self.record.spec, self.record.state, self.record.now)
         assert [*self.parts(part)] == [*whole]
         assert decide(self.record.spec, self.record.state, self.record.now) == ()
@@ -88,7 +111,23 @@ class RolloutMachine(RuleBasedStateMachine):
     @rule()
     def tick_of_a_leader_that_dies(self) -> None:
         """Only the first part is recorded."""
+        self.look()
         next(self.parts(PART_LOW), None)
+
+    def look(self) -> None:
+        """What is recorded of the clock before anything is decided."""
+        state, now = self.record.state, self.record.now
+        since = max(self.looked, state.attended_at)
+        self.record.add(*([ClockSetBack()] if set_back(state, now) else []))
+        self.record.add(*([Unattended(since)] if now - since > GAP else []))
+        self.looked = now
+
+    def attend(self, hours: float) -> None:
+        """So much time goes by, with nothing to decide."""
+        passed = timedelta(hours=hours)
+        self.record.now += passed
+        self.looked += passed
+        self.attended += passed
 
     def parts(self, part: int) -> Iterator[Decision]:
         """What is decided is held against the state it is decided on, decision by decision."""
@@ -109,6 +148,8 @@ class RolloutMachine(RuleBasedStateMachine):
         elif isinstance(decision, OpenWave):
             assert decision.wave == max(state.wave + 1, self.record.spec.first_wave)
             assert not self.record.spec.needs_approval(decision.wave) or decision.wave in state.approved_waves
+        elif isinstance(decision, MarkSilent):
+            self.hold_silence(decision.device)
         elif isinstance(decision, RollBack):
             assert state.status is Status.ABORTED or state.halted
             self.offers.discard(decision.device)
@@ -124,6 +165,14 @@ class RolloutMachine(RuleBasedStateMachine):
         assert may_offer(record.spec, member.zone, record.now), "outside its windows"
         assert decision.attempt == member.attempt + 1
         self.offers.add(decision.device)
+        self.offered[decision.device] = self.heard[decision.device] = self.attended
+
+    def hold_silence(self, device: str) -> None:
+        """Nobody is silent because a clock leapt."""
+        spec = self.record.spec
+        silent_s = (self.attended - self.heard[device]).total_seconds()
+        under_way_s = (self.attended - self.offered[device]).total_seconds()
+        assert silent_s >= spec.silence_s or under_way_s >= spec.deadline_s
 
     def hold_share(self) -> None:
         """After new offers the newest wave has no more devices than its share, whoever came and went."""
@@ -164,7 +213,7 @@ class RolloutMachine(RuleBasedStateMachine):
     def some_good_days(self, hours) -> None:
         """Whoever is offered it commits by the next turn of the scheduler."""
         for _ in range(8):
-            self.record.now += timedelta(hours=hours)
+            self.attend(hours)
             self.all_under_way_end(10**6, "failed")
 
     @rule(device=st.integers(0, 2000), state=st.sampled_from(REPORTED_STATES))
@@ -172,7 +221,10 @@ class RolloutMachine(RuleBasedStateMachine):
         self.hear(Reported(f"stranger-{device}", state, DIGEST))
 
     def hear(self, *reports: Reported) -> None:
+        before = self.record.state.members
         self.record.add(*reports)
+        after = self.record.state.members
+        self.heard |= {r.device: self.attended for r in reports if before.get(r.device) != after.get(r.device)}
         standing = IN_FLIGHT | {DeviceState.SILENT}
         self.offers -= {m.device for m in self.record.state.members.values() if m.state not in standing}
 
@@ -190,12 +242,16 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0.01, 0.2, 0.5, 1, 7, 24]))
     def time_passes(self, hours) -> None:
-        self.record.now += timedelta(hours=hours)
+        self.attend(hours)
         self.tick()
 
-    @rule(hours=st.sampled_from([-200, -5, -0.1, 300]))
-    def the_clock_jumps(self, hours) -> None:
+    @rule(hours=st.sampled_from([-200, -5, -0.1, 300, 300]), at_once=st.booleans())
+    def the_clock_jumps(self, hours, at_once) -> None:
+        """Between two leaps the leader looks; what else happens may come before it does."""
+        self.look()
         self.record.now += timedelta(hours=hours)
+        if at_once:
+            self.tick()
 
     @rule(
         event=st.sampled_from([Paused("ann"), Resumed("ann"), Resumed("ann"), WaveApproved(2, "ann")]),

@@ -1,0 +1,140 @@
+"""Outages and leaps of the clock: while nobody looks at rollouts, nobody is silent in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.control.settings import SchedulerSettings
+from fleet.rollouts.facts import Aborted, Paused, Resumed, Unattended
+from fleet.rollouts.state import Status
+from gateway.domain.errors import ConfigurationError
+from tests.simulators.databases import KINDS
+from tests.simulators.rolled_fleet import RolledFleet, rolling
+
+HOUR = 3600.0
+WAVES = [{"count": 10}, {"percent": 100}]
+
+
+@pytest.fixture(params=KINDS)
+def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RolledFleet]:
+    """Twenty devices, ten of which are offered the release; three of these committed."""
+    with rolling(request.param, tmp_path) as made:
+        made.enrol(f"d-{n}" for n in range(20))
+        yield made
+
+
+def begun(fleet: RolledFleet, **changes: object) -> tuple[str, list[str]]:
+    rollout = fleet.start(waves=WAVES, rollback="forced", **changes)
+    fleet.turn()
+    first = fleet.members(rollout, "offered")
+    fleet.report(rollout, first[:3], "committed")
+    fleet.turn(60)
+    return rollout, first
+
+
+def gaps(fleet: RolledFleet, rollout: str) -> list[Unattended]:
+    return [fact.event for fact in fleet.facts(rollout) if isinstance(fact.event, Unattended)]
+
+
+def finish(fleet: RolledFleet, rollout: str) -> None:
+    """Whoever is under way, and whoever comes then, is done."""
+    for _ in range(3):
+        fleet.report(rollout, fleet.members(rollout, "offered"), "committed")
+        fleet.turn(1)
+    assert fleet.status(rollout) is Status.FINISHED
+    assert fleet.replayed(rollout)
+
+
+@pytest.mark.parametrize("successor", [False, True], ids=["a leap of the clock", "an outage"])
+def test_a_gap_beyond_all_patience_halts_nothing(fleet: RolledFleet, caplog, successor: bool) -> None:
+    rollout, first = begun(fleet)
+    last = fleet.now
+    scheduler = fleet.scheduler
+    if successor:  # what the first remembers is gone with it
+        fleet.scheduler.resign()
+        scheduler = fleet.scheduler = fleet.replica("two")
+    with caplog.at_level(logging.WARNING):
+        fleet.turn(30 * HOUR)
+    assert "nobody looked at rollouts from" in caplog.text
+    (gap,) = gaps(fleet, rollout)
+    assert timedelta() <= gap.since - last + timedelta(seconds=60) < timedelta(seconds=65)
+    assert len(fleet.members(rollout, "offered")) == 7
+    fleet.turn(1)
+    assert len(gaps(fleet, rollout)) == 1
+    assert scheduler.leads
+    finish(fleet, rollout)
+    assert fleet.targets(first).keys() == {*first}
+
+
+def test_who_is_silent_afterwards_failed_after_as_long_as_ever(fleet: RolledFleet) -> None:
+    rollout, first = begun(fleet)
+    fleet.turn(30 * HOUR)
+    fleet.report(rollout, first[3:5], "downloading")
+    fleet.attend(HOUR - 120)
+    assert len(fleet.members(rollout, "offered")) == 5
+    fleet.attend(120)
+    assert fleet.status(rollout) is Status.ABORTED
+    assert fleet.replayed(rollout)
+
+
+def test_a_short_absence_is_nothing_to_record(fleet: RolledFleet) -> None:
+    rollout, _ = begun(fleet)
+    fleet.scheduler.resign()
+    fleet.turn(fleet.rolling.settings.gap_s / 2, scheduler=(second := fleet.replica("two")))
+    assert second.leads
+    assert gaps(fleet, rollout) == []
+    second.resign()
+
+
+def test_a_leap_that_is_taken_back_leaves_everything_as_it_was(fleet: RolledFleet) -> None:
+    rollout, _ = begun(fleet)
+    fleet.turn(300 * HOUR)
+    fleet.turn(-300 * HOUR)
+    assert len(gaps(fleet, rollout)) == 1
+    fleet.attend(HOUR - 120)
+    assert len(fleet.members(rollout, "offered")) == 7
+    fleet.attend(120)
+    assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
+    assert fleet.replayed(rollout)
+
+
+def test_a_gap_while_it_is_paused_counts_for_nothing_too(fleet: RolledFleet) -> None:
+    rollout, _ = begun(fleet)
+    fleet.say(rollout, Paused("ann"))
+    fleet.turn(30 * HOUR)
+    assert len(fleet.members(rollout, "offered")) == 7
+    fleet.say(rollout, Resumed("ann"))
+    fleet.turn(1)
+    finish(fleet, rollout)
+
+
+def test_a_wave_soaks_as_long_as_somebody_looks(fleet: RolledFleet) -> None:
+    rollout, first = begun(fleet, soak_s=600)
+    fleet.report(rollout, first[3:], "committed")
+    fleet.turn(1)
+    fleet.turn(30 * HOUR)
+    fleet.attend(590)
+    assert fleet.known(rollout).state.wave == 1, "failures of the night may be told only now"
+    fleet.attend(20)
+    assert fleet.known(rollout).state.wave == 2
+
+
+def test_of_two_rollouts_each_hears_of_it_once_and_what_is_over_does_not(fleet: RolledFleet) -> None:
+    rollout, _ = begun(fleet)
+    other = fleet.start(slot="other", waves=WAVES)
+    over = fleet.start(slot="third", waves=WAVES)
+    fleet.turn(1)
+    fleet.say(over, Aborted("ann"))
+    fleet.turn(30 * HOUR)
+    fleet.turn(1, scheduler=fleet.scheduler)
+    assert [len(gaps(fleet, one)) for one in (rollout, other, over)] == [1, 1, 0]
+
+
+def test_gaps_are_longer_than_the_time_between_two_looks() -> None:
+    with pytest.raises(ConfigurationError, match=r"gap_s.*must be above turn_s, which is 200"):
+        SchedulerSettings(turn_s=200.0)
