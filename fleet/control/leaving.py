@@ -63,8 +63,8 @@ def _removed(rolling: Rollouts, device: str, motive: Motive, permit: Permit) -> 
         if sweep.clear(connection, device, rolling.database.settings.telemetry):
             return False
         void = enrolment.void(connection, device)
-        held = certificates.revoke_all(connection, device, motive.because, motive.now)
         removal.remove(connection, device, motive.now)
+        held = certificates.revoke_all(connection, device, motive.because, motive.now)
         details = {"because": motive.because, "certificates": held, "enrolments_void": void}
         audit.append(connection, Deed(motive.by, "devices.remove", device, details), motive.now)
     return True

@@ -15,7 +15,7 @@ from fleet.database.engine import adding
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import device_running, device_seen, device_tags, devices
+from fleet.database.tables import device_running, device_seen, device_tags, devices, diagnostics, telemetry_sources
 
 TAGS_LIMIT = 64
 ACCELERATORS_LIMIT = 64
@@ -235,6 +235,12 @@ def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
     return {state: found.get(state, 0) for state in State}
 
 
+def empty(connection: Connection, device: str) -> None:
+    """What is known of it beside its row goes. See to its telemetry before: that may be much (`sweep.clear`)."""
+    for table in (device_tags, device_running, device_seen, diagnostics, telemetry_sources):
+        connection.execute(sa.delete(table).where(table.c.device == device))
+
+
 _HERE = devices.c.removed.is_(None)
 _SUMMARY = [column for column in devices.c if column.name not in {"inventory", "removed"}]
 
@@ -244,7 +250,10 @@ def _again(connection: Connection, device: str, serial: str, now: datetime) -> b
     taken = sa.select(devices.c.id).where(devices.c.serial == serial).exists()
     mine = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_not(None), ~taken)
     new = {"state": State.PRE_REGISTERED, "serial": serial or None, "registered": now, "removed": None}
-    return connection.execute(mine.values(**new)).rowcount == 1
+    if connection.execute(mine.values(**new)).rowcount != 1:
+        return False
+    empty(connection, device)  # of what was under way when it was removed
+    return True
 
 
 def _ahead_of(seen: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:

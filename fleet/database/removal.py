@@ -11,12 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database import desired
-from fleet.database.devices import Device, State, get
+from fleet.database.devices import Device, State, empty, get
 from fleet.database.errors import ConflictError
-from fleet.database.tables import device_running, device_seen, device_tags, devices, diagnostics
+from fleet.database.tables import devices
 
-OF_IT = (device_tags, device_running, device_seen, diagnostics)
-"""Few rows of a device each; telemetry goes before, by `sweep.clear`."""
 EMPTY: dict[str, object] = {
     "serial": None,
     "profile": "",
@@ -38,7 +36,7 @@ def check(device: Device) -> None:
 
 
 def remove(connection: Connection, device: str, now: datetime) -> None:
-    """It is there no more, and its name and serial are free. See to its certificates and tokens first. Raises
+    """It is there no more, and its name and serial are free. See to telemetry, tokens and certificates, too. Raises
     AbsentError, ConflictError as `check` does."""
     desired.clear(connection, device)
     never = sa.and_(devices.c.state == State.PRE_REGISTERED, devices.c.enrolled.is_(None))
@@ -46,8 +44,7 @@ def remove(connection: Connection, device: str, now: datetime) -> None:
     change = sa.update(devices).where(devices.c.id == device, devices.c.removed.is_(None), out)
     if connection.execute(change.values(state=State.REVOKED, removed=now, **EMPTY)).rowcount != 1:
         raise _let_in(get(connection, device))
-    for table in OF_IT:
-        connection.execute(sa.delete(table).where(table.c.device == device))
+    empty(connection, device)
 
 
 def _let_in(device: Device) -> ConflictError:

@@ -16,6 +16,8 @@ from fleet.database.engine import alone
 from fleet.database.settings import TelemetrySettings
 from fleet.database.tables import telemetry, telemetry_sources
 
+SWEEPING = "telemetry is swept"
+
 
 def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> bool:
     """Whether `sweep` would remove anything: asked in a read, which nobody who writes has to wait for."""
@@ -28,19 +30,15 @@ def due(connection: Connection, now: datetime, settings: TelemetrySettings) -> b
 
 def sweep(connection: Connection, now: datetime, settings: TelemetrySettings) -> int:
     """Remove at most `sweep_rows` rows that are too many or too old; how many. Call again until it is 0."""
-    alone(connection, "telemetry is swept")
+    alone(connection, SWEEPING)
     old = _oldest(settings).where(telemetry.c.received < now - timedelta(days=settings.age_limit_d))
     return _remove(connection, old) or _sweep_device(connection, settings) or _sweep_total(connection, settings)
 
 
 def clear(connection: Connection, device: str, settings: TelemetrySettings) -> int:
-    """Remove at most `sweep_rows` rows of a device, with the last of them what is known of its streams; how many. Call
-    again until it is 0."""
-    mine = telemetry_sources.c.device == device
-    gone = _remove(connection, _oldest(settings).join(telemetry_sources).where(mine))
-    if not gone:
-        connection.execute(sa.delete(telemetry_sources).where(mine))
-    return gone
+    """Remove at most `sweep_rows` rows of a device; how many. Call again until it is 0."""
+    alone(connection, SWEEPING)
+    return _remove(connection, _of_device(device, settings))
 
 
 def kept_bytes(connection: Connection) -> int:
@@ -53,8 +51,7 @@ def _sweep_device(connection: Connection, settings: TelemetrySettings) -> int:
     if found is None:
         return 0
     device, size_bytes = found
-    mine = _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
-    return _remove(connection, mine, size_bytes - settings.device_limit_bytes)
+    return _remove(connection, _of_device(device, settings), size_bytes - settings.device_limit_bytes)
 
 
 def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, int] | None:
@@ -69,6 +66,10 @@ def _worst(connection: Connection, settings: TelemetrySettings) -> tuple[str, in
 def _sweep_total(connection: Connection, settings: TelemetrySettings) -> int:
     excess_bytes = kept_bytes(connection) - settings.total_limit_bytes
     return _remove(connection, _oldest(settings), excess_bytes) if excess_bytes > 0 else 0
+
+
+def _of_device(device: str, settings: TelemetrySettings) -> sa.Select[Any]:
+    return _oldest(settings).join(telemetry_sources).where(telemetry_sources.c.device == device)
 
 
 def _oldest(settings: TelemetrySettings) -> sa.Select[Any]:

@@ -4,6 +4,7 @@ database. Over HTTP: `test_fleet_api_leaving`."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from fleet.database.tables import metadata
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
 from tests.simulators.databases import KINDS
+from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
@@ -90,6 +92,34 @@ def test_the_device_is_told_that_asking_is_worth_while(fleet: RolledFleet) -> No
         desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
     withdraw(fleet, "a")
     assert fleet.rolling.hints.take(9) == ["a"]
+
+
+def waiting(fleet: RolledFleet) -> int:
+    """Transactions of its PostgreSQL that wait for another."""
+    held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with fleet.database.glance() as connection:
+        return int(connection.execute(sa.text(held)).scalar_one())
+
+
+def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
+    """The turn is held where it writes the audit log, all but done."""
+    with rolling("postgresql", tmp_path) as fleet, ThreadPoolExecutor() as pool:
+        fleet.enrol(["b"])
+        rollout = fleet.start(waves=[{"percent": 100}])
+        fleet.turn()
+        fleet.enrol(["a"])  # joins, and is offered the release at once
+        with fleet.database.write() as connection:
+            desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
+        with fleet.database.write() as holding:
+            audit.append(holding, Deed("the test", "holds", "the log"), fleet.now)
+            turn = pool.submit(fleet.turn)
+            until(lambda: waiting(fleet) == 1, "the turn does not wait")
+            taken = pool.submit(withdraw, fleet, "a")
+            until(lambda: waiting(fleet) == 2, "the withdrawal does not wait")
+        turn.result()
+        with pytest.raises(ConflictError, match=rollout):
+            taken.result()
+        assert fleet.targets(["a"]) == {"a": V2}
 
 
 def test_what_was_withdrawn_does_not_come_back_by_an_aborted_rollout(fleet: RolledFleet) -> None:
@@ -209,7 +239,10 @@ def test_name_and_serial_are_free_and_versions_go_on(fleet: RolledFleet) -> None
         devices.register(connection, "a", "SN-2", fleet.now)
     with fleet.database.write() as connection:
         devices.register(connection, "c", "SN-1", fleet.now)
+        late = Batch("vitals", 1, (Row(2, fleet.now, "row", {}),))  # was under way when it was removed
+        telemetry.receive(connection, "a", late, fleet.now, fleet.database.settings.telemetry)
         devices.register(connection, "a", "SN-3", fleet.now)
+        assert telemetry.sources(connection, "a") == ()
         found = devices.get(connection, "a")
         assert assignments.next_version(connection, "a") == 8
         assert desired.of_device(connection, "a").revision == 2  # what was signed does not hold
