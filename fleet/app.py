@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +107,8 @@ class Controller:
 
     async def start(self) -> tuple[Address, ...]:
         """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError; then nothing is open."""
+        threads = ThreadPoolExecutor(self._origin.config.serve.threads, "request")
+        asyncio.get_running_loop().set_default_executor(threads)
         try:
             addresses = await self._open()
         except BaseException:

@@ -24,6 +24,8 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cache-control", b"no-store"),
 )
 """What an answer does not say itself."""
+LIVE = "/health/live"
+"""Answered however many requests are in progress: whoever hears nothing there kills a replica that only waits."""
 STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _access = logging.getLogger("fleet.access")
 _log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Records:
 
     async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
-            self._check_load()
+            self._check_load(scope["path"])
             await self._app(scope, receive, answer.send)
         except (RequestError, ProblemError) as error:
             await answer.refuse(problem_of(error))
@@ -67,8 +69,8 @@ class Records:
             _log.exception("%s: a request to %s failed", *answer.named)
             await answer.refuse(plain_problem(500, "internal error; the controller's log says more"))
 
-    def _check_load(self) -> None:
-        if self._inside > self._max_requests:
+    def _check_load(self, path: str) -> None:
+        if self._inside > self._max_requests and path != LIVE:
             self._counts["requests_turned_away"] += 1
             raise RequestError(Fault.OVERLOADED, f"{self._max_requests} requests are in progress; try again later")
 

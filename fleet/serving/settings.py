@@ -98,6 +98,7 @@ class ServingSettings:
     max_handshakes: int = 1_024  # of TLS at one time; who comes then waits in the backlog
     max_handshakes_per_address: int = 256  # of them with one address that is no trusted proxy; further ones are closed
     max_requests: int = 1_024  # in progress at once; further ones are answered 503
+    threads: int = 8  # that answer requests; whoever finds none free waits for one, in the order in which all came
     max_header_bytes: int = 32_768  # request line and headers; a proxy's certificate header lies in it
     max_body_bytes: int = 1_048_576  # 1 MiB: a request body, where its route has no bound of its own
     max_buffered_bytes: int = 268_435_456  # 256 MiB: bodies of all requests in progress
@@ -116,7 +117,7 @@ class ServingSettings:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        bounds = ("max_connections", "max_connections_per_address", "max_requests", "max_header_bytes")
+        bounds = ("max_connections", "max_connections_per_address", "max_requests", "threads", "max_header_bytes")
         check_above_zero(self, "serve", *bounds, "max_handshakes", "max_handshakes_per_address")
         check_above_zero(self, "serve", "max_body_bytes", "max_buffered_bytes", "send_piece_bytes")
         check_above_zero(self, "serve", "max_buffered_bytes_per_caller")

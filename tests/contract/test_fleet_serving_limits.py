@@ -101,6 +101,7 @@ async def test_too_many_requests_at_once_are_told_so(tmp_path) -> None:
             refused = await client.get("/")
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "5"
+        assert (await client.get("/health/live")).status_code == 200
         slow.cancel()
 
 

@@ -11,7 +11,7 @@ IDLE = {
     "director": ("signings_at_once", "certificates_per_day", "enrolment_token_h", "poll_s", "renew_share"),
     "intake": ("at_once", "lines_limit", "rows_burst", "telemetry_limit_bytes"),
     "scheduler": ("devices_per_turn", "turn_s"),
-    "serve": ("max_requests", "max_connections", "max_handshakes", "max_body_bytes", "body_timeout_s"),
+    "serve": ("max_requests", "threads", "max_connections", "max_handshakes", "max_body_bytes", "body_timeout_s"),
     "serve.rates": ("device_burst", "address_burst", "handshake_burst", "device_at_once", "address_at_once"),
     "database": ("connections", "page_limit_rows", "lease_s", "tokens_limit"),
     "database.telemetry": ("batch_limit_rows", "boots_limit"),
