@@ -30,9 +30,10 @@ def carry_out(
 ) -> int:
     """Change what devices are to run as was decided; of how many a roll-back was not possible."""
     offers = [decision for decision in decisions if isinstance(decision, (Offer, Retry))]
+    returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
+    desired.lock(connection, [*(offer.device for offer in offers), *returns])
     for some in chunks(offers, settings.facts_limit_rows):
         _offer(connection, known, some, now, settings)
-    returns = [decision.device for decision in decisions if isinstance(decision, RollBack)]
     return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
 
 

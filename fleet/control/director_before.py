@@ -37,13 +37,14 @@ class ByHand:
     assignment: Assignment
 
     def adopt(self, connection: Connection, now: datetime, settings: DatabaseSettings) -> int:
-        """Let this be what the device is to run, but for slots of which a rollout has said so already; the version that
-        follows. In a `write`."""
-        device = self.assignment.device
+        """Let this be what the device is to run; in slots of which a rollout has said so already, what it had before.
+        The version that follows. In a `write`."""
+        device, slots = self.assignment.device, self.assignment.slots
+        desired.lock(connection, [device])
+        had = [Desired(device, slot, one.path, one.sha256, one.size_bytes, "", now) for slot, one in slots.items()]
         taken = {one.slot for one in desired.of_device(connection, device).slots}
-        free = {slot: target for slot, target in self.assignment.slots.items() if slot not in taken}
-        wanted = [Desired(device, slot, one.path, one.sha256, one.size_bytes, "", now) for slot, one in free.items()]
-        desired.put(connection, wanted, settings)
+        desired.put(connection, (one for one in had if one.slot not in taken), settings)
+        desired.recall(connection, had)
         return self.assignment.version + 1
 
     def note(self, connection: Connection, now: datetime) -> None:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import bounded, chunks
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import desired, desired_before, desired_revisions
+from fleet.database.tables import desired, desired_before, desired_revisions, rollouts
+from fleet.database.tables import devices as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,12 @@ class DesiredState:
     slots: tuple[Desired, ...]
 
 
+def lock(connection: Connection, devices: Iterable[str]) -> None:
+    """Nobody else changes what these devices are to run, until the transaction ends. First, where a change depends on
+    what is read; all devices at once."""
+    _revise(connection, devices, 0)
+
+
 def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSettings) -> None:
     """Set slots of devices, all or none. What they run already counts as a change too; ask first.
 
@@ -60,7 +67,7 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
     rows = bounded(wanted, settings.facts_limit_rows, "changes of what devices are to run")
     if not rows:
         return
-    _revise(connection, {row.device for row in rows})
+    _revise(connection, (row.device for row in rows))
     add = adding(connection, desired)
     changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt")}
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
@@ -69,7 +76,7 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
 
 def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:
     """The slot of these devices is to be empty; of how many it was not."""
-    _revise(connection, set(devices))
+    _revise(connection, devices)
     gone = 0
     for ids in chunks(devices):
         mine = sa.delete(desired).where(desired.c.device.in_(ids), desired.c.slot == slot)
@@ -94,6 +101,16 @@ def remember(connection: Connection, before: Iterable[Before], settings: Databas
     keys = [desired_before.c.rollout, desired_before.c.device]
     statement = add.on_conflict_do_update(index_elements=keys, set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Before.__slots__} for row in rows])
+
+
+def recall(connection: Connection, had: Iterable[Desired]) -> None:
+    """What a device turns out to have had, for rollouts that remember that they found its slot empty."""
+    for row in had:
+        same = sa.select(rollouts.c.id).where(rollouts.c.slot == row.slot)
+        empty = sa.and_(desired_before.c.device == row.device, desired_before.c.target == "")
+        change = sa.update(desired_before).where(empty, desired_before.c.rollout.in_(same))
+        said = {name: getattr(row, name) for name in ("target", "digest", "size_bytes", "attempt")}
+        connection.execute(change.values(because=row.rollout, **said))
 
 
 def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict[str, Before]:
@@ -142,12 +159,16 @@ def elsewhere(connection: Connection, target: str, slot: str) -> frozenset[str]:
     return frozenset(connection.execute(mine).scalars())
 
 
-def _revise(connection: Connection, devices: set[str]) -> None:
-    """First, and in one order everywhere: whoever changes the same devices waits here, and not in a ring."""
-    add = adding(connection, desired_revisions).values(device=sa.bindparam("named"), revision=1)
-    more = {"revision": desired_revisions.c.revision + 1}
-    statement = add.on_conflict_do_update(index_elements=[desired_revisions.c.device], set_=more)
-    connection.execute(statement, [{"named": device} for device in sorted(devices)])
+def _revise(connection: Connection, named: Iterable[str], by: int = 1) -> None:
+    """First, and in one order everywhere: whoever changes the same devices waits here, and not in a ring. `by` 0: it
+    does no more than that."""
+    plain = "C" if connection.dialect.name == "postgresql" else "BINARY"  # the order of Python's strings
+    more = {"revision": desired_revisions.c.revision + by}
+    for ids in chunks(sorted(set(named))):
+        theirs = sa.select(known.c.id, sa.literal(by)).where(known.c.id.in_(ids))
+        rows = theirs.order_by(sa.collate(known.c.id, plain))
+        add = adding(connection, desired_revisions).from_select(["device", "revision"], rows)
+        connection.execute(add.on_conflict_do_update(index_elements=[desired_revisions.c.device], set_=more))
 
 
 _OF = sa.bindparam("of", type_=desired.c.device.type)
