@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from fleet.control.catalogue import usable
 from fleet.control.rollouts_record import Known
-from fleet.database import desired
+from fleet.database import desired, rollouts
 from fleet.database.desired import Before, Desired
 from fleet.database.engine import Connection
 from fleet.database.rows import chunks
 from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.decisions import Decision, Offer, Retry, RollBack
 from fleet.rollouts.facts import Reported
+from fleet.rollouts.facts_form import DECIDED, DECISIONS
 from fleet.rollouts.spec import Spec
+
+OFFERS = frozenset(name for name, kind in DECISIONS.items() if kind in {Offer, Retry})
+"""In documents of decisions."""
 
 
 def claimed(connection: Connection, spec: Spec, others: Sequence[str]) -> frozenset[str]:
@@ -38,48 +43,50 @@ def carry_out(
 
 
 def answered(connection: Connection, known: Known, reports: Sequence[Reported]) -> Sequence[Reported]:
-    """Reports of a device by the attempts of this rollout; those of attempts before it answer another one, and are left
-    out."""
-    before = desired.before(connection, known.stored.id, sorted({report.device for report in reports}))
+    """Reports of devices by the attempts of this rollout; those that answer another offer are left out."""
+    present = desired.of_devices(connection, sorted({report.device for report in reports}), known.spec.slot)
     found = []
     for report in reports:
-        earlier = _earlier(before.get(report.device), known.spec.target.sha256) if report.attempt else 0
-        if not 0 < report.attempt <= earlier:
-            found.append(replace(report, attempt=report.attempt - earlier))
+        attempt = _answered(known, report, present.get(report.device))
+        if attempt is not None:
+            found.append(replace(report, attempt=attempt))
     return found
 
 
-def _earlier(before: Before | None, digest: str) -> int:
-    """How many attempts at the same release a device had before the rollout. They count on in its assignments: a device
-    that rejected it tries it again for a greater number only."""
-    return before.attempt if before and before.digest == digest else 0
+def _answered(known: Known, report: Reported, present: Desired | None) -> int | None:
+    """The attempt that it is of: the latest, where it names what the device's assignment names. 0: it names none, or
+    the device was told to go back and says what it runs since, whoever offered that. None: it answers another offer."""
+    member = known.state.members.get(report.device)
+    if member is None or not report.attempt:
+        return report.attempt
+    if member.returned and report.release != known.spec.target.sha256:
+        return 0
+    mine = present is not None and (present.rollout, present.attempt) == (known.stored.id, report.attempt)
+    return member.attempt if mine else None
 
 
 def _offer(
     connection: Connection, known: Known, offers: Sequence[Offer | Retry], now: datetime, settings: DatabaseSettings
 ) -> None:
     rollout, slot, target = known.stored.id, known.spec.slot, known.spec.target
-    present = desired.of_devices(connection, [offer.device for offer in offers], slot)
-    mine = [device for device, wanted in present.items() if wanted.rollout == rollout]
-    before = desired.before(connection, rollout, mine)
-    new = [offer.device for offer in offers if offer.device not in before]
-    fresh = {device: _before(rollout, device, present.get(device)) for device in new}
-    desired.remember(connection, fresh.values(), settings)
-    before |= fresh
+    devices = [offer.device for offer in offers]
+    present = desired.of_devices(connection, devices, slot)
+    remembered = desired.before(connection, rollout, [one.device for one in present.values() if one.rollout == rollout])
+    new = (device for device in devices if device not in remembered)
+    desired.remember(connection, (_before(rollout, device, present.get(device)) for device in new), settings)
+    earlier, release = _earlier(connection, known, devices), (target.path, target.sha256, target.size_bytes)
     wanted = (
-        Desired(
-            offer.device,
-            slot,
-            target.path,
-            target.sha256,
-            target.size_bytes,
-            rollout,
-            now,
-            offer.attempt + _earlier(before[offer.device], target.sha256),
-        )
-        for offer in offers
+        Desired(offer.device, slot, *release, rollout, now, offer.attempt + earlier[offer.device]) for offer in offers
     )
     desired.put(connection, wanted, settings)
+
+
+def _earlier(connection: Connection, known: Known, devices: Sequence[str]) -> Counter[str]:
+    """How often other rollouts offered these devices the same release, whatever they had since: in assignments attempts
+    count on from there, as a device that rejected it tries it again for a greater number only."""
+    slot, target = known.spec.slot, known.spec.target.path
+    told = rollouts.of_devices(connection, devices, DECIDED, slot=slot, target=target, but=known.stored.id)
+    return Counter(device for device, document in told if document["decision"] in OFFERS)
 
 
 def _before(rollout: str, device: str, present: Desired | None) -> Before:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from fleet.database.errors import AbsentError, ConflictError
-from fleet.database.rows import Json, bounded, page_limit
+from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import facts, rollouts
 
@@ -124,6 +124,20 @@ def of_device(
     return tuple(
         StoredRollout(*row) for row in connection.execute(sa.select(rollouts).where(*wanted).order_by(rollouts.c.id))
     )
+
+
+def of_devices(
+    connection: Connection, devices: Iterable[str], kind: str, *, slot: str, target: str, but: str
+) -> Iterator[tuple[str, Json]]:
+    """Device and document of each fact of a kind, in whatever order, that rollouts of this target in this slot, all but
+    one, know of these devices."""
+    same = sa.select(rollouts.c.id).where(rollouts.c.slot == slot, rollouts.c.target == target, rollouts.c.id != but)
+    if connection.execute(same.limit(1)).first() is None:
+        return  # as it mostly is
+    for ids in chunks(devices):
+        wanted = (facts.c.device.in_(ids), facts.c.kind == kind, facts.c.rollout.in_(same))
+        found = connection.execute(sa.select(facts.c.device, facts.c.document).where(*wanted))
+        yield from ((device, document) for device, document in found)
 
 
 def page(
