@@ -15,10 +15,11 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 from sqlalchemy import event
@@ -30,13 +31,14 @@ from fleet.database import audit
 from fleet.database.engine import Database, open_database
 from fleet.database.place import read_place
 from fleet.rollouts.decisions import PART_LOW, Offer, RollBack
-from fleet.rollouts.facts import Aborted, Decided
+from fleet.rollouts.facts import Aborted, Decided, Fact, Unattended
 from tests.simulators.databases import url
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import RolledFleet
 
-LEASE = timedelta(seconds=60)
+ABSENCE = timedelta(seconds=180)
+"""From one leader to the next: beyond a lease, and long enough to be a gap (`gap_s`) in the record."""
 POINTS_LIMIT = 1000
 _numbers = itertools.count(1)
 
@@ -74,7 +76,7 @@ class Scene:
             fleet.say(self.ending, Aborted("ann"))
             fleet.enrol(self.new, tags=["b"])
             self.beginning = fleet.start(query="tag = b", waves=[{"count": cast.first}, {"percent": 100}])
-            self.now = fleet.now + LEASE
+            self.now = fleet.now + ABSENCE
             fleet.scheduler.resign()
 
     @contextmanager
@@ -128,13 +130,15 @@ class Scene:
 
     def gone_on(self, text: str) -> str:
         """How it ends with the next leader."""
-        with self.opened(text, self.now + LEASE) as fleet:
+        with self.opened(text, self.now + ABSENCE) as fleet:
             _turn(fleet, fleet.replica("the next"))
             offered, returned = self._whole(fleet)
             return f"{offered} offered, {returned} returned"
 
     def _whole(self, fleet: RolledFleet) -> tuple[int, int]:
-        decided = [f.event.decision for f in fleet.facts(self.beginning) if isinstance(f.event, Decided)]
+        facts = fleet.facts(self.beginning)
+        assert _disjoint(facts), "time was given back twice"
+        decided = [f.event.decision for f in facts if isinstance(f.event, Decided)]
         offers = Counter(decision.device for decision in decided if isinstance(decision, Offer))
         assert set(offers.values()) <= {1}, "a device was offered it twice"
         wanted = {name for name, one in fleet.desired(self.new).items() if one.rollout == self.beginning}
@@ -147,6 +151,11 @@ class Scene:
         with fleet.database.read() as connection:
             assert not isinstance(audit.verify(connection, fleet.database.settings), Break)
         return len(offers), len(back)
+
+
+def _disjoint(facts: Sequence[Fact]) -> bool:
+    gaps = [(fact.event.since, fact.at) for fact in facts if isinstance(fact.event, Unattended)]
+    return all(end <= since for (_, end), (since, _) in pairwise(gaps))
 
 
 def _turn(fleet: RolledFleet, scheduler: Scheduler) -> None:
