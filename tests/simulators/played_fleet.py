@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from fleet.database.engine import Database
-from fleet.rollouts.decisions import Offer, Retry
+from fleet.rollouts.decisions import MarkSilent, Offer, Retry
 from fleet.rollouts.facts import Decided, Fact, Reported
 from fleet.rollouts.facts_form import read_fact
 from fleet.rollouts.replay import replay
@@ -91,13 +91,15 @@ class Played:
 
     # ---- nothing is lost, nothing happens twice ----------------------------------------------------------------------
     def check_rollout(self, rollout: str, count: int) -> None:
-        """Each device was offered it once and committed it at most once; every decision follows from the facts, and
-        the audit log is whole."""
+        """Each device was offered it once and committed it at most once, and who was called silent is; every decision
+        follows from the facts, and the audit log is whole."""
         facts, devices = self.facts(rollout), self.devices(rollout)
         decided = [fact.event.decision for fact in facts if isinstance(fact.event, Decided)]
         offers = Counter(one.device for one in decided if isinstance(one, Offer | Retry))
         assert (len(offers), set(offers.values())) == (count, {1})
         assert {one["device"]: one["attempt"] for one in devices} == offers
+        silent = {one.device for one in decided if isinstance(one, MarkSilent)}
+        assert silent == {one["device"] for one in devices if one["state"] == "silent"}
         spec = read_spec(self.rollout(rollout)["spec"])
         told = (fact.event for fact in facts if isinstance(fact.event, Reported))
         commits = Counter(one.device for one in told if (one.state, one.release) == ("committed", spec.target.sha256))

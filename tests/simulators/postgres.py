@@ -11,9 +11,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import psutil
 import psycopg
 
 START_S = 30.0
@@ -67,6 +70,21 @@ class Cluster:
             self._process.send_signal(number)
             self._process.wait()
             self._process = None
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """As a machine that answers nothing, and keeps its connections."""
+        assert self._process
+        server = psutil.Process(self._process.pid)
+        server.suspend()  # nobody else begins
+        stopped = server.children(recursive=True)
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in [*stopped, server]:
+                process.resume()
 
     def stop(self) -> None:
         """End it for good."""
