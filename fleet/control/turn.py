@@ -25,6 +25,8 @@ from fleet.rollouts.state import State, Status
 
 ACTOR = "the scheduler"
 """Who decided, in facts and in the audit log."""
+LOOKS = 2
+"""As many turns may pass between two looks before that is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Turn:
         looked_at = {device.id for device in devices}
         events: list[Event] = [
             *([ClockSetBack()] if set_back(known.state, self.now) else []),
-            *self._gap(known.state),
+            *self._gap(known),
             *_barred(connection, known),
             *taken_away(known.state, taken - looked_at),
             *changes(known.spec, known.state, devices, taken, self.zones),
@@ -90,10 +92,12 @@ class Turn:
             return Plan(events, ())  # not recorded, the answer is the same until they come or their rollout is over
         return Plan(events, decisions)
 
-    def _gap(self, state: State) -> Sequence[Unattended]:
-        """Once for each, and before anything is decided."""
-        since = max(self.looked, state.attended_at)
-        return (Unattended(since),) if self.now - since > timedelta(seconds=self.rolling.settings.gap_s) else ()
+    def _gap(self, known: Known) -> Sequence[Unattended]:
+        """Once for each, and before anything is decided. Half of the patience with devices is one already."""
+        settings = self.rolling.settings
+        longest_s = max(LOOKS * settings.turn_s, min(settings.gap_s, known.spec.silence_s / 2))
+        since = max(self.looked, known.state.attended_at)
+        return (Unattended(since),) if self.now - since > timedelta(seconds=longest_s) else ()
 
     def _decided(self, spec: Spec, state: State) -> Sequence[Decision]:
         return decide(spec, state, self.now, self.rolling.settings.decisions_per_turn)

@@ -91,6 +91,17 @@ def test_a_short_absence_is_nothing_to_record(fleet: RolledFleet) -> None:
     second.resign()
 
 
+def test_half_of_a_short_patience_is_a_gap_already(fleet: RolledFleet) -> None:
+    rollout, _ = begun(fleet, silence_s=150)
+    for _ in range(3):
+        fleet.turn(80)
+    assert len(gaps(fleet, rollout)) == 3
+    assert len(fleet.members(rollout, "offered")) == 7
+    fleet.attend(150)
+    assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
+    assert fleet.replayed(rollout)
+
+
 def test_a_leap_that_is_taken_back_leaves_everything_as_it_was(fleet: RolledFleet) -> None:
     rollout, _ = begun(fleet)
     fleet.turn(300 * HOUR)

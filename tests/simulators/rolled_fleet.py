@@ -33,6 +33,8 @@ from tests.simulators.databases import KINDS, made
 from tests.simulators.fleet_repository import FleetRepository
 
 BEGIN = datetime(2027, 3, 1, 12, tzinfo=UTC)
+LOOK_S = 60.0
+"""Between two looks that leave no gap."""
 OPERATOR, SLOT = Role.OPERATOR.value, "meter-reader"
 V1, V2, V3 = (f"models/acme/meter-reader/{version}/release" for version in (1, 2, 3))
 
@@ -113,7 +115,7 @@ class RolledFleet:
     def attend(self, seconds: float) -> None:
         """So much time goes by, in which the scheduler looks often enough."""
         while seconds > 0:
-            step = min(seconds, self.rolling.settings.gap_s)
+            step = min(seconds, LOOK_S)
             self.turn(step)
             seconds -= step
 

@@ -34,7 +34,7 @@ MANY = {"committed": 180, "failed": 5, "rolled_back": 10, "offered": 5}
 POLL_S, TURN_S, LEASE_S, RETRY_AFTER_S = 3.0, 0.2, 3.0, 2.0
 QUICK = {
     "director": {"poll_s": POLL_S, "published_every_s": 0.2},
-    "scheduler": {"turn_s": TURN_S, "gap_s": 10.0},
+    "scheduler": {"turn_s": TURN_S},
     "database": {"lease_s": LEASE_S, "retry_after_s": RETRY_AFTER_S},
     "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
 }
