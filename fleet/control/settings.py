@@ -61,7 +61,7 @@ class SchedulerSettings:
     revocations_every_s: float = 5.0  # how late another replica hears of a revoked certificate
     devices_per_turn: int = 1_000  # whose membership is asked for at a time; all come round
     decisions_per_turn: int = 1_000  # of one rollout that are carried out; the rest follows in the next turns, at once
-    gap_s: float = 120.0  # rollouts that nobody looked at for longer (or half of silence_s) wait on: no device was silent then
+    gap_s: float = 120.0  # nobody looked for longer, or half of silence_s: what waits in rollouts waits on
     zones: tuple[str, ...] = ()  # time zone of a site: "berlin=Europe/Berlin"; else the site's name is taken for one
 
     def __post_init__(self) -> None:
