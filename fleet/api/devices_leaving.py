@@ -33,9 +33,9 @@ def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: 
     summary="Take a device out of the fleet",
 )
 def remove_device(request: Call, device: NameInPath, because: ReasonInQuery = "") -> None:
-    """What is known of it goes; its certificates stay revoked, and facts of rollouts, events and the audit log are
-    kept. The name may be enrolled anew. 409 unless it is revoked or was never enrolled, and while a rollout that is not
-    over has it."""
+    """What is known of it goes; its certificates stay revoked, and facts of rollouts and the audit log are kept. The
+    name may be enrolled anew. 409 unless it is revoked or was never enrolled, and while a rollout that is not over has
+    it."""
     identity, control = caller_of(request), control_of(request)
     motive = Motive(actor(identity), because, control.clock())
     leaving.remove(control.rollouts, device, motive, permit=_permit(request, identity, device))

@@ -178,7 +178,7 @@ DEVICES = Verb(
         Action(
             "withdraw",
             "take a model off a device: the slot is not assigned any more",
-            "  edge-fleet devices withdraw camera-7 meter-reader --because 'no meter there any more'",
+            "  edge-fleet devices withdraw camera-7 meter-reader --because 'no meter there'",
             _devices_withdraw,
         ),
         Action(
@@ -195,7 +195,7 @@ DEVICES = Verb(
         ),
         Action(
             "remove",
-            "forget a device that is revoked or never enrolled; the audit log, events and rollouts do not",
+            "forget a device that is revoked, or never enrolled",
             "  edge-fleet devices remove camera-7 --because scrapped",
             _devices_revoke,
         ),

@@ -27,7 +27,8 @@ class Attendance:
         return self._last
 
     def note(self, at: datetime, fence: int) -> None:
-        """Everything was looked at. Raises AwayError, FencedError."""
+        """Everything was looked at, from then on: what the look itself took is part of the next gap, for it may have
+        stood still with the database. Raises AwayError, FencedError."""
         self._last = at
         if self._kept is None or abs(at - self._kept) >= self._every:
             with self._database.write() as connection:

@@ -46,7 +46,7 @@ def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permi
 
 
 def remove(rolling: Rollouts, device: str, motive: Motive, *, permit: Permit) -> None:
-    """The device is known no more; what rollouts, events and the audit log say of it stays. Its telemetry goes first, a
+    """The device is known no more; what rollouts and the audit log say of it stays. Its telemetry goes first, a
     little in each transaction: killed in between, the device is still there, and is removed again. Raises ConflictError
     where it is not revoked, or names the rollout; AbsentError, AwayError, and what `permit` raises."""
     with rolling.database.read() as connection:
@@ -62,6 +62,7 @@ def _removed(rolling: Rollouts, device: str, motive: Motive, permit: Permit) -> 
         removal.check(permit(connection))
         if sweep.clear(connection, device, rolling.database.settings.telemetry):
             return False
+        _check_free(connection, rolling, device, lock=True)
         void = enrolment.void(connection, device)
         removal.remove(connection, device, motive.now)
         held = certificates.revoke_all(connection, device, motive.because, motive.now)

@@ -56,10 +56,9 @@ class Scheduler:
         try:
             self._stand(now)
             if self._fence is not None:
-                began_s = time.monotonic()
                 self._catalogue.refresh(now)
                 self._look(now)
-                self._attendance.note(now + timedelta(seconds=time.monotonic() - began_s), self._fence)
+                self._attendance.note(now, self._fence)
         except (AwayError, FencedError):
             self._forget(None)
             raise

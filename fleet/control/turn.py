@@ -12,7 +12,7 @@ from fleet.control.claims import carry_out, claimed
 from fleet.control.membership import awaited, changes, taken_away
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import RETURNING, Known, add, facts_after
-from fleet.database import audit, desired, leader
+from fleet.database import audit, desired, leader, removal
 from fleet.database.devices import Device
 from fleet.database.engine import Connection
 from fleet.rollouts.decide import decide
@@ -63,7 +63,9 @@ class Turn:
         with database.write() as connection:
             leader.guard(connection, self.fence)
             known = states.read(connection, rollout, settings, lock=True)
-            plan = self._plan(connection, known, devices, complete=complete)
+            gone = removal.gone(connection, (device.id for device in devices))
+            here = [device for device in devices if device.id not in gone]
+            plan = self._plan(connection, known, here, complete=complete)
             known = self._act(connection, known, plan)
         states.keep(known)
         self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))

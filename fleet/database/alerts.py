@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import Json, bounded, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import alerts, device_tags
+from fleet.database.tables import alerts, device_tags, devices
 
 STANDING_LIMIT = 100_000
 """Alerts that are not closed; whoever judges opens no more than a setting of its own."""
@@ -114,13 +114,14 @@ def page(
     limit_rows: int = 100,
 ) -> tuple[Alert, ...]:
     """The newest first, by when they began, from the one before the key `before`; "" matches all. `scope`: only of
-    devices with one of these tags."""
+    devices with one of these tags, and none of a device that had the name before it was removed."""
     exact = {"state": state, "rule": rule, "device": device}
     wanted = [alerts.c[name] == value for name, value in exact.items() if value]
     wanted += [alerts.c.key < before] if before else []
     if scope:
-        tagged = sa.select(device_tags.c.device).where(device_tags.c.tag.in_(sorted(scope)))
-        wanted.append(alerts.c.device.in_(tagged))
+        mine = sa.select(devices.c.id).join(device_tags, device_tags.c.device == devices.c.id)
+        tagged = (device_tags.c.tag.in_(sorted(scope)), devices.c.id == alerts.c.device)
+        wanted.append(mine.where(*tagged, devices.c.registered <= alerts.c.since).exists())
     limit = page_limit(limit_rows, settings.page_limit_rows)
     statement = sa.select(*_COLUMNS).where(*wanted).order_by(alerts.c.key.desc()).limit(limit)
     return tuple(_alert(row) for row in connection.execute(statement))

@@ -15,7 +15,15 @@ from fleet.database.engine import adding
 from fleet.database.errors import AbsentError, ConflictError, RefusedError
 from fleet.database.rows import Json, bounded, chunks, page_limit
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import device_running, device_seen, device_tags, devices, diagnostics, telemetry_sources
+from fleet.database.tables import (
+    device_running,
+    device_seen,
+    device_tags,
+    devices,
+    diagnostics,
+    events,
+    telemetry_sources,
+)
 
 TAGS_LIMIT = 64
 ACCELERATORS_LIMIT = 64
@@ -237,7 +245,7 @@ def counts(connection: Connection, wanted: Wanted) -> dict[State, int]:
 
 def empty(connection: Connection, device: str) -> None:
     """What is known of it beside its row goes. See to its telemetry before: that may be much (`sweep.clear`)."""
-    for table in (device_tags, device_running, device_seen, diagnostics, telemetry_sources):
+    for table in (device_tags, device_running, device_seen, diagnostics, events, telemetry_sources):
         connection.execute(sa.delete(table).where(table.c.device == device))
 
 

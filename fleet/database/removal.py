@@ -1,10 +1,11 @@
 """Devices that are taken out of the fleet. The row of one stays, empty and marked, and nobody is shown it: by it hold
 what must outlive the device. That is the version of its assignments, which never falls for a name; its certificates,
-revoked, until they expire; its events.
+revoked, until they expire.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 from fleet.database import desired
 from fleet.database.devices import Device, State, empty, get
 from fleet.database.errors import ConflictError
+from fleet.database.rows import chunks
 from fleet.database.tables import devices
 
 EMPTY: dict[str, object] = {
@@ -45,6 +47,15 @@ def remove(connection: Connection, device: str, now: datetime) -> None:
     if connection.execute(change.values(state=State.REVOKED, removed=now, **EMPTY)).rowcount != 1:
         raise _let_in(get(connection, device))
     empty(connection, device)
+
+
+def gone(connection: Connection, named: Iterable[str]) -> frozenset[str]:
+    """Those of these devices that were removed, and did not come back."""
+    found: set[str] = set()
+    for ids in chunks(named):
+        wanted = sa.select(devices.c.id).where(devices.c.id.in_(ids), devices.c.removed.is_not(None))
+        found |= set(connection.execute(wanted).scalars())
+    return frozenset(found)
 
 
 def _let_in(device: Device) -> ConflictError:

@@ -42,13 +42,19 @@ def heard(member: Member, at: datetime, state: DeviceState, *, held: bool = Fals
 
 def set_back(member: Member, at: datetime) -> Member:
     """What was recorded before cannot have happened later than now: nobody waits for a time that was a mistake."""
-    return _moved(member, lambda moment: min(moment, at))
+    return _moved(_held_less(member, member.heard_at - at), lambda moment: min(moment, at))
 
 
 def given_back(member: Member, since: datetime, at: datetime) -> Member:
     """Nobody looked from `since` to `at`: that time counts for nothing. What happened within it begins at its end."""
     gap = at - since
-    return _moved(member, lambda moment: moment + gap if moment <= since else max(moment, at))
+    told_within = min(member.heard_at, at) - since
+    return _moved(_held_less(member, told_within), lambda moment: moment + gap if moment <= since else max(moment, at))
+
+
+def _held_less(member: Member, mistaken: timedelta) -> Member:
+    """Of a hold, without what was counted by a clock or in a time that does not count."""
+    return replace(member, held_for=max(member.held_for - max(mistaken, timedelta()), timedelta()))
 
 
 def _moved(member: Member, move: Callable[[datetime], datetime]) -> Member:

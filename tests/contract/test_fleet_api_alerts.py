@@ -18,7 +18,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlle
     with controlling(tmp_path_factory.mktemp("fleet")) as running:
         running.enrolled("camera", tags=["pilot"])
         running.enrolled("other", tags=["lobby"])
-        now = running.clock().replace(microsecond=0)
+        now = running.clock().replace(microsecond=0) + timedelta(seconds=1)
         made = []
         for number, (device, state) in enumerate([("camera", State.CLOSED), ("other", State.OPEN), ("", State.OPEN)]):
             at = now + timedelta(seconds=number)
@@ -58,3 +58,11 @@ def test_who_may_see_what(fleet: RunningController) -> None:
     with fleet.client(None) as nobody, fleet.device_client(fleet.enrolled("camera-2")) as device:
         assert nobody.get("/v1/alerts").status_code == 401
         assert device.get("/v1/alerts").status_code == 403
+
+
+def test_what_was_told_of_a_device_that_had_the_name_before_is_for_who_sees_all(fleet: RunningController) -> None:
+    at = fleet.clock() - timedelta(days=1)
+    with fleet.control.database.write() as connection:
+        alerts.put(connection, [Alert("-", "silent", "camera", "", State.OPEN, at, at, at, None, "why")], tell=False)
+    assert ids(fleet, "?device=camera") == ["0", "-"]
+    assert ids(fleet, "?device=camera", tags=("pilot",)) == ["0"]

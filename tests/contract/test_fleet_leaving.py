@@ -3,7 +3,7 @@ database. Over HTTP: `test_fleet_api_leaving`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.audit import Deed
-from fleet.control import leaving
+from fleet.control import leaving, scheduler
 from fleet.control.hints import Hints
 from fleet.control.leaving import Motive
 from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events, telemetry
@@ -92,6 +92,23 @@ def test_the_device_is_told_that_asking_is_worth_while(fleet: RolledFleet) -> No
         desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
     withdraw(fleet, "a")
     assert fleet.rolling.hints.take(9) == ["a"]
+
+
+def test_who_is_removed_while_a_turn_goes_on_does_not_join(fleet: RolledFleet, monkeypatch) -> None:
+    fleet.enrol(["a", "b"])
+    rollout = fleet.start(waves=[{"percent": 100}])
+    read = scheduler.pages
+
+    def slow(*words) -> Iterator[Sequence[devices.Device]]:
+        for page in read(*words):
+            revoke(fleet, "a")
+            remove(fleet, "a")
+            yield page
+
+    monkeypatch.setattr(scheduler, "pages", slow)
+    fleet.turn()
+    assert fleet.members(rollout, "offered") == ["b"]
+    assert fleet.targets(["a", "b"]).keys() == {"b"}
 
 
 def waiting(fleet: RolledFleet) -> int:
@@ -198,9 +215,9 @@ def test_what_is_known_of_it_goes_and_what_must_outlive_it_stays(tmp_path: Path)
             remove(fleet, "a")
             assert before - holding(fleet, "a") == {
                 *("device_tags", "device_seen", "device_running", "desired", "desired_before"),
-                *("diagnostics", "telemetry_sources", "telemetry"),
+                *("diagnostics", "events", "telemetry_sources", "telemetry"),
             }
-            assert holding(fleet, "a") == {"assignments", "certificates", "desired_revisions", "events"}
+            assert holding(fleet, "a") == {"assignments", "certificates", "desired_revisions"}
             _check_hidden(fleet, ["b"])
             with fleet.database.read() as connection:
                 (kept,) = certificates.revoked(connection, fleet.now, fleet.database.settings)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from fleet.control.catalogue import Catalogue
 from fleet.control.settings import SchedulerSettings
 from fleet.rollouts.facts import Aborted, Paused, Resumed, Unattended
 from fleet.rollouts.state import Status
@@ -69,6 +70,24 @@ def test_a_gap_beyond_all_patience_halts_nothing(fleet: RolledFleet, caplog, suc
     assert scheduler.leads
     finish(fleet, rollout)
     assert fleet.targets(first).keys() == {*first}
+
+
+def test_a_turn_that_stood_still_was_no_look(fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement of it waited for the database, or the machine was asleep."""
+    rollout, _ = begun(fleet)
+    refresh = Catalogue.refresh
+
+    def stands_still(catalogue: Catalogue, now: datetime) -> None:
+        fleet.now += timedelta(hours=30)
+        refresh(catalogue, now)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalogue, "refresh", stands_still)
+        fleet.turn(1)
+    fleet.turn(1)
+    assert len(gaps(fleet, rollout)) == 1
+    assert len(fleet.members(rollout, "offered")) == 7
+    finish(fleet, rollout)
 
 
 def test_who_is_silent_afterwards_failed_after_as_long_as_ever(fleet: RolledFleet) -> None:

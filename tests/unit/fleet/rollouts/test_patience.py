@@ -163,6 +163,32 @@ def test_a_hold_goes_on_behind_a_gap_and_the_gap_is_none_of_it():
     assert record.member("d-0").held_for == timedelta(hours=4)
 
 
+def test_a_hold_that_was_told_again_before_the_gap_was_found_does_not_count_it():
+    record = running(deadline_s=10 * HOUR)
+    record.report("d-0", "pending")
+    record.tick(2 * HOUR)
+    since = record.now
+    record.now += timedelta(days=9)
+    record.report("d-0", "pending")
+    record.now += timedelta(seconds=5)
+    record.add(Unattended(since))
+    assert record.tick() == ()
+    assert record.member("d-0").held_for == timedelta(hours=2)
+    assert follows(record)
+
+
+def test_a_hold_that_was_told_again_by_a_clock_that_was_ahead_does_not_count_that():
+    record = running(deadline_s=10 * HOUR)
+    record.report("d-0", "pending")
+    record.tick(2 * HOUR)
+    record.now += timedelta(days=30)
+    record.report("d-0", "pending")
+    record.now -= timedelta(days=30)
+    record.add(ClockSetBack())
+    assert record.tick() == ()
+    assert record.member("d-0").held_for == timedelta(hours=2)
+
+
 def test_what_never_happened_does_not_move():
     record = running(2)
     record.report("d-0", "committed")
