@@ -83,7 +83,7 @@ def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime)
 
 
 class Pacing:
-    """Of one question: `may_install` and `may_withdraw` for each change, then `end`."""
+    """Of one question: `may_install` and `may_withdraw` for each change, then `end`; only then what may be done."""
 
     def __init__(self, storage: Storage, device: str, now: Present) -> None:
         self._storage, self._device, self._now = storage, device, now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,20 +164,47 @@ class Agent:
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
                 self._supersede(change.slot)
+        found = self._changes(assignment, retry=retry)  # what was in the way of some of them is gone
         pacing = Pacing(self._storage, self.identity.device, present(self._storage.journal.time_floor()))
         profile = self._profile() if pacing.asks_for_profile else ""
-        for change in self._changes(assignment, retry=retry):  # what was in the way of some of them is gone
-            if isinstance(change, Install):
-                activation = poll.new(change.slot, change.target)
-                if pacing.may_install(activation, profile):
-                    attempt = assignment.attempt(change.slot)
-                    self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
-            elif isinstance(change, Withdraw) and pacing.may_withdraw(
-                self._storage.active().slots[change.slot], profile
-            ):
-                self._withdraw(change.slot)
+        going = self._going(found, pacing, profile)
+        coming, problems = self._coming(found, poll, pacing, profile)
         for slot, held in pacing.end(assignment.slots).items():
             self._log.info("held", slot=slot, change=held.change, why=held.why)
+        for activation in coming:  # before what goes takes with it all that nobody needs
+            attempt = assignment.attempt(activation.slot)
+            self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
+        for slot in going:
+            self._withdraw(slot)
+        if problems:
+            raise problems[0]
+
+    def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
+        """Slots that may be withdrawn now. Raises StoreError."""
+        running = self._storage.active().slots
+        slots = [change.slot for change in found if isinstance(change, Withdraw)]
+        return [slot for slot in slots if pacing.may_withdraw(running[slot], profile)]
+
+    def _coming(
+        self, found: Iterable[Change], poll: Poll, pacing: Pacing, profile: str
+    ) -> tuple[list[Activation], list[Exception]]:
+        """What may be installed now, and why some could not be looked at: the others need not wait for that. A store
+        that fails ends it at once, and is told first."""
+        coming: list[Activation] = []
+        problems: list[Exception] = []
+        for change in found:
+            if not isinstance(change, Install):
+                continue
+            try:
+                activation = poll.new(change.slot, change.target)
+                if pacing.may_install(activation, profile):
+                    coming.append(activation)
+            except StoreError as error:
+                return coming, [error, *problems]
+            except (Distrust, FetchError, UnreachableError, RefusedError) as error:
+                self._log.warning("not begun", slot=change.slot, problem=str(error))
+                problems.append(error)
+        return coming, problems
 
     def _profile(self) -> str:
         """What kind of device this is; as it was where the daemon cannot be asked now."""
