@@ -12,8 +12,7 @@ from fleet.database.engine import Connection, Database
 from fleet.database.settings import DatabaseSettings
 from fleet.rollouts.facts import Joined, Left
 from fleet.rollouts.members import CLAIMED, membership
-from fleet.rollouts.query import Device, matches
-from fleet.rollouts.query_parser import parse
+from fleet.rollouts.query import Device
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import State as Standing
 
@@ -78,14 +77,12 @@ def changes(
 def awaited(
     connection: Connection, settings: DatabaseSettings, known: Known, held: AbstractSet[str], zones: Mapping[str, str]
 ) -> bool:
-    """Whether one of the devices that other rollouts have belongs to this one, too, and comes to it when they are over.
-    Looks until it finds one."""
-    members = known.state.members
-    wanted = {device for device in held if not (device in members and members[device].present)}
-    wanted = wanted if known.spec.dynamic else wanted & members.keys()
-    query, after = parse(known.spec.query), ""
-    while wanted and (page := devices.page(connection, ENROLLED, settings, after=after, limit_rows=PAGE_ROWS)):
-        if any(device.id in wanted and matches(query, device_of(device, zones)) for device in page):
+    """Whether somebody would join who is not there: a device that another rollout has, or had until now. `held`: those
+    for which it does not wait. Looks until it finds one."""
+    after = ""
+    while page := devices.page(connection, ENROLLED, settings, after=after, limit_rows=PAGE_ROWS):
+        found = changes(known.spec, known.state, page, held, zones)
+        if any(isinstance(change, Joined) for change in found):
             return True
         after = page[-1].id
     return False

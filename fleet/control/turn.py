@@ -58,6 +58,9 @@ class Turn:
             known = states.read(connection, rollout, settings)
             states.keep(known)
             plan = self._plan(connection, known, devices, complete=complete)
+            if Finish() in plan.decisions and self._awaited(connection, known, plan):
+                plan = Plan(plan.events, ())  # not recorded, the answer is the same until they come
+            over = Finish() in plan.decisions
         if not (plan.events or plan.decisions or known.stored.state == RETURNING):
             return known
         with database.write() as connection:
@@ -66,6 +69,8 @@ class Turn:
             gone = removal.gone(connection, (device.id for device in devices))
             here = [device for device in devices if device.id not in gone]
             plan = self._plan(connection, known, here, complete=complete)
+            if Finish() in plan.decisions and not over:
+                plan = Plan(plan.events, ())  # the next turn looks whether somebody is awaited, while nobody waits
             known = self._act(connection, known, plan)
         states.keep(known)
         self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))
@@ -89,10 +94,7 @@ class Turn:
         if not complete:
             return Plan(events, ())
         state = fold(known.spec, facts_after(known.state, events, self.now), known.state)
-        decisions = self._decided(known.spec, state)
-        if Finish() in decisions and self._awaited(connection, replace(known, state=state), others):
-            return Plan(events, ())  # not recorded, the answer is the same until they come or their rollout is over
-        return Plan(events, decisions)
+        return Plan(events, self._decided(known.spec, state))
 
     def _gap(self, known: Known) -> Sequence[Unattended]:
         """Once for each, and before anything is decided. Half of the patience with devices is one already."""
@@ -108,11 +110,13 @@ class Turn:
         """Whether there may be more to decide."""
         return len(plan.decisions) >= self.rolling.settings.decisions_per_turn
 
-    def _awaited(self, connection: Connection, known: Known, others: Sequence[str]) -> bool:
-        """Whether it would end without devices that older rollouts have for now; older, so that no two wait for each
-        other."""
-        held = desired.held(connection, known.spec.slot, [other for other in others if other < known.stored.id])
-        return awaited(connection, self.rolling.database.settings, known, held, self.zones)
+    def _awaited(self, connection: Connection, known: Known, plan: Plan) -> bool:
+        """Whether it would end without devices that older rollouts have, or had until now; older, so that no two wait
+        for each other."""
+        state = fold(known.spec, facts_after(known.state, plan.events, self.now), known.state)
+        younger = [other for other in self.live if other > known.stored.id]
+        held = desired.held(connection, known.spec.slot, younger)
+        return awaited(connection, self.rolling.database.settings, replace(known, state=state), held, self.zones)
 
     def _act(self, connection: Connection, known: Known, plan: Plan) -> Known:
         settings = self.rolling.database.settings
