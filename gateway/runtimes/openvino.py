@@ -21,6 +21,7 @@ from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
+from gateway.runtimes.signal_stack import signal_stack_kept
 
 DEVICES: Mapping[str, str] = {CPU: "CPU", "intel-gpu": "GPU", "intel-npu": "NPU"}
 CORES: Mapping[str, str] = {"any": "ANY_CORE", "performance": "PCORE_ONLY", "efficiency": "ECORE_ONLY"}
@@ -66,7 +67,8 @@ class OpenVinoRuntime:
 
     def devices(self) -> Sequence[str]:
         """Devices that the plugins list."""
-        return tuple(_engine().Core().available_devices)
+        with signal_stack_kept():
+            return tuple(_engine().Core().available_devices)
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
         """Read and compile. Raises VariantError."""
@@ -81,7 +83,8 @@ class OpenVinoRuntime:
             _fix_rows(model, variant)
         try:
             model = _exchangeable(ov, model)
-            compiled = core.compile_model(model, device, configuration)
+            with signal_stack_kept():
+                compiled = core.compile_model(model, device, configuration)
         except ERRORS as error:
             raise VariantError(f"OpenVINO cannot compile {file.name} for {device}: {_words(error)}") from error
         return bind(OpenVinoEngine(ov, compiled, _ports(model.inputs), _ports(model.outputs)), manifest, variant)

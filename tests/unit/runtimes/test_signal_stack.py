@@ -1,0 +1,42 @@
+"""Signals that come at once, in a process that has loaded OpenVINO's CPU plugin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import os, signal, sys
+import numpy as np
+import openvino
+from openvino import opset13 as op
+from gateway.runtimes.signal_stack import signal_stack_kept
+
+given = op.parameter([64, 256], np.float32)
+model = openvino.Model([op.matmul(given, op.constant(np.ones((256, 256), np.float32)), False, False)], [given])
+with signal_stack_kept():
+    options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": "1"}
+    request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+heard = []
+wanted = [signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD]
+for number in wanted:
+    signal.signal(number, lambda number, _: heard.append(number))
+for _ in range(2_000):
+    request.infer({0: np.ones((64, 256), np.float32)})
+    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    for number in wanted:
+        os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, wanted)
+print(len(set(heard)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_signals_that_come_at_once_are_all_heard() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=50)
+    assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr
