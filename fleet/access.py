@@ -96,7 +96,7 @@ class Answer:
 class AccessSettings:
     """`[access]`: what the roles alone do not say."""
 
-    approve_own: bool = True  # false: whoever drafted a rollout does not approve it, and nobody else revises it
+    approve_own: bool = True  # false: who drafted a rollout approves neither it nor its waves; nobody else revises it
 
 
 _ALL = frozenset(Role)

@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +79,10 @@ class Controller:
         self._origin = origin
         database = open_database(read_place(origin.config.database.url, origin.folder), origin.config.database)
         self._renewing: asyncio.Task[None] | None = None
-        try:
+        with ExitStack() as undone:
+            undone.callback(database.close)
             self._furnish(database)
-        except BaseException:
-            database.close()
-            raise
+            undone.pop_all()
 
     def _furnish(self, database: Database) -> None:
         origin, config = self._origin, self._origin.config
@@ -109,11 +109,10 @@ class Controller:
         """Where it listens, port 0 resolved. Raises ConfigurationError, UnreachableError; then nothing is open."""
         threads = ThreadPoolExecutor(self._origin.config.serve.threads, "request")
         asyncio.get_running_loop().set_default_executor(threads)
-        try:
+        with ExitStack() as undone:
+            undone.callback(self.control.database.close)
             addresses = await self._open()
-        except BaseException:
-            self.control.database.close()
-            raise
+            undone.pop_all()
         for worker in self._workers:
             worker.start()
         self._renewing = asyncio.create_task(self._renew())

@@ -176,14 +176,16 @@ def show_inventory(request: Call, device: NameInPath) -> dict[str, object]:
 
 @post("/v1/devices", opt={ACTION: Action.DEVICES_ENROL}, sync_to_thread=True, summary="Expect a device by its serial")
 def register_device(request: Call, data: JSONBody[Registration]) -> DeviceEntry:
-    """It may then enrol without a token. 409 where the id or the serial is registered."""
+    """It may then enrol without a token; tokens made for its name before are void: who made them was not asked about
+    this device. 409 where the id or the serial is registered."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     allow_tags(request, identity, data.tags)
     name = _device_name(data.id or data.serial)
     with control.database.write() as connection:
+        void = enrolment.void(connection, name)
         devices.register(connection, name, data.serial, now)
         devices.label(connection, name, data.tags, data.site)
-        details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site}
+        details = {"serial": data.serial, "tags": sorted(set(data.tags)), "site": data.site, "enrolments_void": void}
         audit.append(connection, Deed(actor(identity), "devices.register", name, details), now)
         return _entry(devices.get(connection, name))
 

@@ -153,7 +153,7 @@ def rollback_rollout(request: Call, rollout: NameInPath) -> RolloutView:
 
 @_word("waves/{wave:int}/approve", "Let a wave begin that needs approval")
 def approve_wave(request: Call, rollout: NameInPath, wave: WaveInPath) -> RolloutView:
-    """It begins in its turn."""
+    """It begins in its turn. Who drafted the rollout may not where `[access] approve_own = false`."""
     return _say(request, rollout, lambda by: WaveApproved(wave, by), "rollouts.approve_wave", {"wave": wave})
 
 
@@ -167,7 +167,7 @@ def known_rollout(request: Call, rollout: str) -> Known:
     return known
 
 
-def permission(request: Call, identity: Identity) -> words.Permit:
+def permission(request: Call, identity: Identity, *, approves: bool = False) -> words.Permit:
     """Refuses rollouts that are for devices beyond the caller's scope, and what one person may not do alone. Raises
     RequestError DENIED."""
     scope = scope_of(identity)
@@ -175,19 +175,20 @@ def permission(request: Call, identity: Identity) -> words.Permit:
     def permit(known: Known) -> None:
         within = words.covers(scope, parse(known.spec.query))
         allow(request, scope if within else frozenset(), identity=identity)
-        _check_author(request, known.stored, actor(identity))
+        _check_author(request, known.stored, actor(identity), approves=approves)
 
     return permit
 
 
-def _check_author(request: Call, stored: StoredRollout, by: str) -> None:
-    """Where nobody may approve what is his own, a draft has one author. Raises RequestError DENIED."""
-    action, own = action_of(request), stored.created_by == by
+def _check_author(request: Call, stored: StoredRollout, by: str, *, approves: bool) -> None:
+    """Where nobody may approve what is his own, a draft has one author; it had others where everybody might, before.
+    Raises RequestError DENIED."""
     if control_of(request).settings.access.approve_own:
         return
-    if action is Action.ROLLOUTS_APPROVE and own:
-        problem = f"{by!r:.80} drafted the rollout {stored.id}, and somebody else has to approve it"
-    elif action is Action.ROLLOUTS_DRAFT and not own:
+    if approves and by in {stored.created_by, stored.revised_by}:
+        done = "drafted" if by == stored.created_by else "revised"
+        problem = f"{by!r:.80} {done} the rollout {stored.id}, and somebody else has to approve it and its waves"
+    elif action_of(request) is Action.ROLLOUTS_DRAFT and by != stored.created_by:
         problem = f"{stored.created_by!r:.80} drafted the rollout {stored.id}; make a draft of your own"
     else:
         return
@@ -209,8 +210,9 @@ def _say(
     identity, control = caller_of(request), control_of(request)
     by, now = actor(identity), control.clock()
     word = words.Word(event(by), deed, by, details or {})
+    permit = permission(request, identity, approves=isinstance(word.event, (Approved, WaveApproved)))
     with unseen(request, identity):
-        return view(words.say(control.rollouts, rollout, word, now, permit=permission(request, identity)), now)
+        return view(words.say(control.rollouts, rollout, word, now, permit=permit), now)
 
 
 HANDLERS = (

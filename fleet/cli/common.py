@@ -106,12 +106,14 @@ def draft_json(work: Workspace, draft: Draft) -> dict[str, Any]:
     }
 
 
-def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool) -> int:
-    """Write drafts and say what comes next; 0."""
+def save_drafts(work: Workspace, drafts: Sequence[Draft], *, as_json: bool, warnings: Sequence[str] = ()) -> int:
+    """Write drafts and say what comes next, and on standard error what to think of before; 0."""
     voided = [role for role, waiting in work.drafts().items() if waiting.metadata.signatures]
     files = work.save(drafts)
+    for warning in warnings:
+        print(f"edge-fleet: warning: {warning}", file=sys.stderr)
     if as_json:
-        print_json({"drafts": [draft_json(work, draft) for draft in drafts]})
+        print_json({"drafts": [draft_json(work, draft) for draft in drafts], "warnings": list(warnings)})
         return 0
     for draft, file in zip(drafts, files, strict=True):
         print(f"drafted {draft.role}, version {draft.metadata.signed.version}: {file}")

@@ -7,11 +7,16 @@ from pathlib import Path
 
 from fleet.cli.common import now, save_drafts, writing
 from fleet.disk import read_bounded
-from fleet.files import SUFFIXES, check_content
+from fleet.files import SUFFIXES, check_content, given_back
 from fleet.releases import target_of
+from fleet.repository import target_file
+from fleet.roles import POLICY
 from fleet.signing import add_targets
+from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.policy import Blackout, read_policy
+from gateway.domain.signed_release import TIME_FORMAT
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -25,5 +30,28 @@ def command(arguments: argparse.Namespace) -> int:
         check_content(kind, content, str(file))
         target = target_of(f"{kind}/{file.name}", content)
         draft = add_targets(work.drafting(now()), kind, [(target, content)])
+        warnings = _freed(work, target.path, content) if kind == POLICY else []
         work.stage(target, content)
-        return save_drafts(work, [draft], as_json=arguments.json)
+        return save_drafts(work, [draft], as_json=arguments.json, warnings=warnings)
+
+
+def _freed(work: Workspace, path: str, content: bytes) -> list[str]:
+    """What the policy ends at once that the published one of its name still holds back."""
+    target = work.published().target(path)
+    if target is None:
+        return []
+    file = work.public / target_file(target)
+    try:
+        before = read_policy(read_bounded(file, work.settings.document_limit_bytes), str(file))
+    except ConfigurationError as error:
+        problem = "it is not known which blackouts this one leaves out"
+        return [f"{problem}: {error}; see to it that it lists those that have begun"]
+    return [_said(blackout) for blackout in given_back(before, read_policy(content, path), now())]
+
+
+def _said(blackout: Blackout) -> str:
+    name = f"the blackout {blackout.start.strftime(TIME_FORMAT)} to {blackout.end.strftime(TIME_FORMAT)}"
+    return (
+        f"{name} has begun, and this policy lists it no more up to now: the hours that stood still in it count as "
+        "waited, which may free the whole fleet at once. Keep it; to end it early, give it an end that is still to come"
+    )

@@ -19,12 +19,12 @@ class Attendance:
         self._last: datetime | None = None
         self._kept: datetime | None = None
 
-    def last(self) -> datetime | None:
-        """By this leader, or those before it; None: nobody ever looked. Raises AwayError."""
+    def last(self, now: datetime) -> datetime:
+        """By this leader, or those before it; `now` where nobody ever looked. Raises AwayError."""
         if self._last is None:
             with self._database.glance() as connection:
                 self._last = leader.last_look(connection)
-        return self._last
+        return self._last or now
 
     def note(self, at: datetime, fence: int) -> None:
         """Everything was looked at, from then on: what the look itself took is part of the next gap, for it may have

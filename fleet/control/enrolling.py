@@ -4,7 +4,7 @@ Its name is the token's, else that under which its serial was registered, else t
 its certificate request, its serial), else one made of its key. A token that names no device lets in new devices, and
 those that wait to be let in by their serial; who is enrolled already comes again with a token made for it alone. So a
 token that leaks makes nobody another device. And a token is for the device that was there, or not there, when it was
-made: whoever may make one for a name that nobody has yet gets no device that is called so later.
+made: one for a name that nobody has is void once a device is called so, whoever made it.
 
 Once more with the same token and the same key is the device whose answer was lost, for as long as the token would have
 been valid. A device that comes again with another key loses its earlier certificates.
@@ -119,7 +119,7 @@ class Enrolling:
                 raise TokenRefusedError
             return Admission(token.used_by, "token", token, _known(connection, token.used_by), again=True)
         if token.device:
-            return _by_named_token(connection, token)
+            return Admission(token.device, "token", token, _known(connection, token.device))
         return _by_open_token(connection, token, asked.serial, name)
 
     def _enrolled(
@@ -130,7 +130,9 @@ class Enrolling:
         device, fresh = let_in.device, let_in.token if not let_in.again else None
         if fresh:
             enrolment.redeem(connection, asked.token, device, now)
-        if let_in.known is None and asked.serial:
+        new = let_in.known is None
+        void = enrolment.void(connection, device) if new else 0
+        if new and asked.serial:
             devices.register(connection, device, asked.serial, now)
         devices.enrol(connection, device, now)
         if fresh:
@@ -138,6 +140,7 @@ class Enrolling:
         certificates.revoke_other_keys(connection, device, digest, SUPERSEDED, now)
         made = self._given(connection, device, asked.request_pem, digest, now)
         details = {"by": let_in.by, "certificate": made.serial, "agent": asked.agent, "again": let_in.again}
+        details |= {"enrolments_void": void} if void else {}
         details |= {"token": let_in.token.id} if let_in.token else {"serial": asked.serial}
         audit.append(connection, Deed(f"device:{device}", "devices.enrol", device, details), now)
         return made
@@ -178,14 +181,6 @@ def _by_serial(connection: Connection, serial: str, digest: str, since: datetime
     if not certificates.has_key(connection, known.id, digest, since):
         raise _unknown_serial()
     return Admission(known.id, "serial", known=known, again=True)
-
-
-def _by_named_token(connection: Connection, token: EnrolmentToken) -> Admission:
-    """Who made the token was asked about the device as it was then."""
-    known = _known(connection, token.device)
-    if known is not None and known.registered > token.created:
-        raise TokenRefusedError
-    return Admission(token.device, "token", token, known)
 
 
 def _by_open_token(connection: Connection, token: EnrolmentToken, serial: str, name: str) -> Admission:

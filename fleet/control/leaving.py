@@ -9,7 +9,7 @@ from datetime import datetime
 from fleet.audit import Deed
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import LIVE, live_rollouts, shown
-from fleet.database import audit, certificates, desired, enrolment, removal, sweep
+from fleet.database import audit, certificates, desired, enrolment, removal, sweep, telemetry
 from fleet.database.devices import Device
 from fleet.database.engine import Connection
 from fleet.database.errors import AbsentError, ConflictError
@@ -59,6 +59,7 @@ def remove(rolling: Rollouts, device: str, motive: Motive, *, permit: Permit) ->
 def _removed(rolling: Rollouts, device: str, motive: Motive, permit: Permit) -> bool:
     """In one transaction some telemetry, or all else where none is left."""
     with rolling.database.write() as connection:
+        telemetry.hold(connection, device)
         removal.check(permit(connection))
         if sweep.clear(connection, device, rolling.database.settings.telemetry):
             return False

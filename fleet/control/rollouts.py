@@ -92,7 +92,7 @@ def revise(rolling: Rollouts, rollout: str, spec: Spec, by: str, now: datetime, 
     with rolling.database.write() as connection:
         permit(rolling.states.read(connection, rollout, settings, lock=True))
         target, document = spec.target.path, spec_document(spec)
-        rollouts.revise(connection, rollout, name=spec.name, slot=spec.slot, target=target, spec=document)
+        rollouts.revise(connection, rollout, name=spec.name, slot=spec.slot, target=target, spec=document, by=by)
         audit.append(connection, Deed(by, "rollouts.revise", rollout, {"spec": spec_digest(spec)}), now)
         return rolling.states.read(connection, rollout, settings)
 

@@ -23,6 +23,10 @@ from gateway.domain.errors import ConfigurationError
 
 LEASE_SHARE = 3
 """How many times within a lease the office is asked for again."""
+UNATTENDED = (
+    "nobody looked at rollouts from %s to %s (no controller, no database, or a clock that leapt); "
+    "what they wait for waits for as much longer"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -121,13 +125,12 @@ class Scheduler:
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")
         others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling, self._fence, others, self._zones, now, self._attendance.last() or now)
+        return Turn(self._rolling, self._fence, others, self._zones, now, self._attendance.last(now))
 
     def _warn(self, now: datetime) -> None:
-        looked = self._attendance.last() or now
+        looked = self._attendance.last(now)
         if now - looked > timedelta(seconds=self._rolling.settings.gap_s):
-            problem = "nobody looked at rollouts from %s to %s (no controller, no database, or a clock that leapt)"
-            _log.warning(f"{problem}; what they wait for waits for as much longer", looked, now)
+            _log.warning(UNATTENDED, looked, now)
 
     def _live(self) -> Sequence[StoredRollout]:
         """Those that end come first: what they give back is free for the others. Then the oldest."""

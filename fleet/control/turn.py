@@ -36,6 +36,15 @@ class Plan:
     events: Sequence[Event]
     decisions: Sequence[Decision]
 
+    @property
+    def ends(self) -> bool:
+        """Whether the rollout would be over."""
+        return Finish() in self.decisions
+
+    def put_off(self) -> Plan:
+        """Not decided yet: the next turn asks again."""
+        return replace(self, decisions=())
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -58,9 +67,9 @@ class Turn:
             known = states.read(connection, rollout, settings)
             states.keep(known)
             plan = self._plan(connection, known, devices, complete=complete)
-            if Finish() in plan.decisions and self._awaited(connection, known, plan):
-                plan = Plan(plan.events, ())  # not recorded, the answer is the same until they come
-            over = Finish() in plan.decisions
+            if plan.ends and self._awaited(connection, known, plan):
+                plan = plan.put_off()
+            over = plan.ends
         if not (plan.events or plan.decisions or known.stored.state == RETURNING):
             return known
         with database.write() as connection:
@@ -69,8 +78,8 @@ class Turn:
             gone = removal.gone(connection, (device.id for device in devices))
             here = [device for device in devices if device.id not in gone]
             plan = self._plan(connection, known, here, complete=complete)
-            if Finish() in plan.decisions and not over:
-                plan = Plan(plan.events, ())  # the next turn looks whether somebody is awaited, while nobody waits
+            if plan.ends and not over:
+                plan = plan.put_off()  # whether somebody is awaited is looked at while nobody waits
             known = self._act(connection, known, plan)
         states.keep(known)
         self.rolling.hints.note(one.device for one in plan.decisions if isinstance(one, (Offer, Retry, RollBack)))

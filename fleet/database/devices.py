@@ -92,9 +92,8 @@ def register(connection: Connection, device: str, serial: str, now: datetime) ->
     if not device:
         raise RefusedError("a device needs an id")
     statement = adding(connection, devices).values(**_new(device, State.PRE_REGISTERED, serial, now))
-    if connection.execute(statement.on_conflict_do_nothing()).rowcount != 1 and not _again(
-        connection, device, serial, now
-    ):
+    added = connection.execute(statement.on_conflict_do_nothing()).rowcount == 1
+    if not (added or _again(connection, device, serial, now)):
         raise ConflictError(f"the device {device!r:.140} or the serial {serial!r:.140} is registered already")
 
 

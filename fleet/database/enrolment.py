@@ -101,9 +101,9 @@ def revoke(connection: Connection, token: int) -> None:
 
 
 def void(connection: Connection, device: str) -> int:
-    """Unused tokens made for this device alone let nobody in any more; how many."""
+    """Unused tokens made for this device alone let nobody in any more; how many. Those for anybody stay."""
     hold(connection)
-    unused = sa.delete(tokens).where(tokens.c.device == device, tokens.c.used.is_(None))
+    unused = sa.delete(tokens).where(tokens.c.device == device, tokens.c.device != "", tokens.c.used.is_(None))
     return connection.execute(unused).rowcount
 
 

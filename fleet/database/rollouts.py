@@ -22,7 +22,8 @@ DRAFT = "draft"
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout:
-    """`state` is what its facts say, kept for lists; `sequence`: of the last fact; `spec` is fixed once approved."""
+    """`state` is what its facts say, kept for lists; `sequence`: of the last fact; `spec` is fixed once approved;
+    `revised_by`: whose it is ("": the creator's)."""
 
     id: str
     name: str
@@ -33,6 +34,7 @@ class StoredRollout:
     created: datetime
     created_by: str
     sequence: int = 0
+    revised_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,11 @@ def create(connection: Connection, rollout: StoredRollout) -> None:
     connection.execute(sa.insert(rollouts).values(**values))
 
 
-def revise(connection: Connection, rollout: str, *, name: str, slot: str, target: str, spec: Json) -> None:
+def revise(connection: Connection, rollout: str, *, name: str, slot: str, target: str, spec: Json, by: str) -> None:
     """Another spec for a draft. Raises ConflictError once it is more than a draft, AbsentError."""
     change = sa.update(rollouts).where(rollouts.c.id == rollout, rollouts.c.state == DRAFT)
-    if connection.execute(change.values(name=name, slot=slot, target=target, spec=spec)).rowcount == 0:
+    changed = change.values(name=name, slot=slot, target=target, spec=spec, revised_by=by)
+    if connection.execute(changed).rowcount == 0:
         found = get(connection, rollout)
         raise ConflictError(f"the rollout {rollout!r:.80} is {found.state}; its spec is fixed: make a new one")
 

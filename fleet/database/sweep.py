@@ -1,10 +1,12 @@
 """What is kept of telemetry: by age, by bytes of one device, by bytes of all. A little at a time, so that nobody waits.
 
-Rows beyond a gap go too, once they are too old: what was received counts as received, and is not asked for again.
+Rows beyond a gap go too, once they are too old: what was received counts as received, and is not asked for again. A
+stream into which something is taken in at the same moment is left for the next time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ from sqlalchemy import Connection
 
 from fleet.database.columns import LARGEST
 from fleet.database.engine import alone
+from fleet.database.rows import chunks
 from fleet.database.settings import TelemetrySettings
 from fleet.database.tables import telemetry, telemetry_sources
 
@@ -82,7 +85,9 @@ def _remove(connection: Connection, chosen: sa.Select[Any], excess_bytes: int = 
     """The first of the chosen rows, until `excess_bytes` are gone."""
     rows: list[dict[str, int]] = []
     freed: dict[int, list[int]] = {}
-    for source, seq, size in connection.execute(chosen):
+    found = connection.execute(chosen).all()
+    free = _lock(connection, {row.source for row in found})
+    for source, seq, size in (row for row in found if row.source in free):
         if excess_bytes <= 0:
             break
         excess_bytes -= size
@@ -91,9 +96,19 @@ def _remove(connection: Connection, chosen: sa.Select[Any], excess_bytes: int = 
         freed[source] = [count + 1, total + size]
     if rows:
         connection.execute(_DELETE, rows)
-        less = [{"its_source": source, "count": count, "size": size} for source, (count, size) in sorted(freed.items())]
+        less = [{"its_source": source, "count": count, "size": size} for source, (count, size) in freed.items()]
         connection.execute(_SUBTRACT, less)
     return len(rows)
+
+
+def _lock(connection: Connection, sources: Iterable[int]) -> frozenset[int]:
+    """Those into which nobody takes in at this moment: who does so has several of a device, in whatever order, and is
+    not waited for."""
+    mine: set[int] = set()
+    for ids in chunks(sources):
+        free = sa.select(telemetry_sources.c.id).where(telemetry_sources.c.id.in_(ids))
+        mine |= set(connection.execute(free.with_for_update(key_share=True, skip_locked=True)).scalars())
+    return frozenset(mine)
 
 
 _DELETE = sa.delete(telemetry).where(

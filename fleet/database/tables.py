@@ -137,6 +137,7 @@ rollouts = Table(
     Column("created", Moment, nullable=False),
     Column("created_by", Words(NAME_BYTES), nullable=False),
     Column("sequence", Whole, nullable=False),
+    Column("revised_by", Words(NAME_BYTES), nullable=False, server_default=text("''")),
 )
 facts = Table(
     "facts",
@@ -166,7 +167,7 @@ desired_before = Table(  # what a slot held before a rollout's offer; an empty t
     "desired_before",
     metadata,
     Column("rollout", Words(NAME_BYTES), ForeignKey("rollouts.id"), primary_key=True),
-    _device(primary_key=True),
+    _device(primary_key=True, index=True),
     Column("target", Words(PATH_BYTES), nullable=False),
     Column("digest", Words(DIGEST_BYTES), nullable=False),
     Column("size_bytes", Whole, nullable=False),

@@ -58,6 +58,12 @@ class StoredRow:
     row: Row
 
 
+def hold(connection: Connection, device: str) -> None:
+    """Until the transaction ends nothing of this device is taken in. Before any other lock: who takes in has this one
+    first, and asks for those of what is known of the device, and of its rollouts, later."""
+    alone(connection, f"telemetry of {device}")
+
+
 def receive(
     connection: Connection, device: str, batch: Batch, now: datetime, settings: TelemetrySettings
 ) -> Acknowledged:
@@ -116,7 +122,7 @@ def newest(
 
 def _source(connection: Connection, device: str, batch: Batch, settings: TelemetrySettings) -> Found[Any] | None:
     """The source's row, locked; made where there is none; None where its boot was forgotten."""
-    alone(connection, f"telemetry of {device}")
+    hold(connection, device)
     key = {"of_device": device, "of_stream": batch.stream, "of_boot": batch.boot_epoch}
     found = connection.execute(_SOURCE, key).one_or_none()
     if found is not None:

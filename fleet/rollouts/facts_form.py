@@ -125,7 +125,7 @@ def fact_document(fact: Fact) -> dict[str, Any]:
 def read_fact(document: Mapping[str, Any], where: str = "the fact") -> Fact:
     """The inverse of `fact_document`. Raises ConfigurationError that names the key."""
     table = Table(dict(document), file=where)
-    seq, moment = table.integer("seq", low=1, high=NUMBER_LIMIT), _moment(table, "at")
+    seq, moment = table.integer("seq", low=1, high=NUMBER_LIMIT), table.time("at", TIME_FORMAT)
     table.table("event", required=True)
     table.finish()
     return Fact(seq, moment, read_event(document["event"], f"{where} {seq}"))
@@ -210,14 +210,6 @@ def _written(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
-def _moment(table: Table, key: str) -> datetime:
-    value = table.text(key)
-    try:
-        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
-    except ValueError:
-        table.refuse(key, f"must be a time in UTC as 2031-05-09T12:00:00.000000Z, not {value!r:.80}")
-
-
 def _number(table: Table, key: str) -> int:
     return table.integer(key, low=0, high=NUMBER_LIMIT)
 
@@ -228,7 +220,7 @@ _READERS: Mapping[str, Callable[[Table, str], object]] = {
     "by": _text,
     "reason": _text,
     "zone": _text,
-    "since": _moment,
+    "since": lambda table, key: table.time(key, TIME_FORMAT),
     "spec": _digest,
     "release": _digest,
     "accelerators": _names,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from gateway.domain.errors import ConfigurationError
@@ -15,6 +16,7 @@ KEY_PARTS_LIMIT = 100
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{KEY_PARTS_LIMIT}}}")
 
+_EXAMPLE = datetime(2031, 5, 9, 12, tzinfo=UTC)
 _REQUIRED: Any = object()
 
 
@@ -59,6 +61,14 @@ class Table:
         if among and value not in among:
             self.refuse(key, f"must be one of {', '.join(among)}, not {value!r:.80}")
         return value
+
+    def time(self, key: str, form: str) -> datetime:
+        """Take a time in UTC, written as `form` says, in the words of `strptime`."""
+        value = self.text(key)
+        try:
+            return datetime.strptime(value, form).replace(tzinfo=UTC)
+        except ValueError:
+            self.refuse(key, f"must be a time in UTC as {_EXAMPLE.strftime(form)}, not {value!r:.80}")
 
     def integer(self, key: str, default: int = _REQUIRED, *, low: int, high: int) -> int:
         """Take an integer in [low, high]."""

@@ -71,6 +71,12 @@ def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
         return _NEVER
 
 
+def all_over(policy: Policy, begun: datetime) -> datetime:
+    """By when every device has had its turn whose wait began at `begun`, or up to an hour later."""
+    hours = 100 / policy.share_percent_per_hour + len(policy.profiles) * policy.profile_delay_h
+    return _after(policy.blackouts, begun, timedelta(hours=hours))
+
+
 def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> datetime:
     """`wait` after `start` by a clock that stands still in blackouts, so that none ends for everybody at once."""
     turn, counted = start + wait, start
@@ -142,21 +148,13 @@ def read_blackouts(top: Table) -> tuple[Blackout, ...]:
 
 
 def _blackout(table: Table) -> Blackout:
-    blackout = Blackout(_time(table, "start"), _time(table, "end"), table.text("reason", ""))
+    blackout = Blackout(table.time("start", TIME_FORMAT), table.time("end", TIME_FORMAT), table.text("reason", ""))
     if not timedelta() < blackout.end - blackout.start <= BLACKOUT_LIMIT:
         table.refuse("end", f"must come after start, by at most {BLACKOUT_LIMIT.days} days")
     if len(blackout.reason) > REASON_LIMIT_CHARS:
         table.refuse("reason", f"must have at most {REASON_LIMIT_CHARS} characters")
     table.finish()
     return blackout
-
-
-def _time(table: Table, key: str) -> datetime:
-    value = table.text(key)
-    try:
-        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
-    except ValueError:
-        table.refuse(key, f"must be a time in UTC as 2031-05-09T12:00:00Z, not {value!r:.80}")
 
 
 def _profiles(top: Table) -> tuple[str, ...]:

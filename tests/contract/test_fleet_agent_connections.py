@@ -3,7 +3,6 @@ connection in between."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from gateway.wire.connection import BoundedConnection
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, Daemon, Device
+from tests.simulators.operator import until
 
-WAIT_S = 20.0
 TELEMETRY = b"POST /v1/self/telemetry"
 Cut = Callable[[BoundedConnection], None]
 
@@ -96,7 +95,7 @@ def test_a_connection_that_was_closed_between_question_and_telling_is_made_anew(
     with watched.device.asked() as connections:
         (kept,) = watched.made
         kept.loop.call_soon_threadsafe(kept.transport.close)
-        until(kept.lost.is_set)
+        until(kept.lost.is_set, "the connection is still open")
         assert report(watched.device.folder, CONFIG, watched.device.identity, connections) == ""
     assert watched.handshakes() == 2
     watched.is_told(1)
@@ -132,10 +131,3 @@ def test_a_certificate_that_is_renewed_is_shown_at_once(watched: Watched, monkey
     assert before
     assert after
     assert watched.shown == [before.serial, after.serial]
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""`[access] approve_own = false`: what one person drafted, another one approves."""
+"""`[access] approve_own = false`: what one person drafted, another one approves, and its waves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from fleet.access import AccessSettings, Role
 from fleet.config import FleetConfig, parse_config
+from fleet.control import rollouts as words
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, document
@@ -56,3 +57,33 @@ def test_nobody_puts_his_own_words_into_anothers_draft(controller: RunningContro
         revised = author.put(f"/v1/rollouts/{made['id']}", json=document(query="tag = bonn")).json()
         assert approved(other, made).status_code == 409  # it is not what was seen
         assert approved(other, revised).json()["state"] == "approved"
+
+
+def test_nor_does_he_who_revised_it_when_everybody_might(controller: RunningController) -> None:
+    """Before the setting was changed."""
+    eve, fay, gus = (controller.token(Role.OPERATOR, name=name) for name in ("eve", "fay", "gus"))
+    with controller.client(token=eve) as author, controller.client(token=fay) as other:
+        made = author.post("/v1/rollouts", json=document(query="tag = bonn")).json()
+        with controller.control.database.read() as connection:
+            spec = words.drafted(connection, document(query="tag = berlin"))
+        now, rolling = controller.clock(), controller.control.rollouts
+        words.revise(rolling, made["id"], spec, "fay", now, permit=lambda known: None)
+        revised = other.get(f"/v1/rollouts/{made['id']}").json()
+        for one, why in ((author, "'eve' drafted"), (other, "'fay' revised")):
+            refused = approved(one, revised)
+            assert (refused.status_code, why in refused.json()["detail"]) == (403, True)
+    with controller.client(token=gus) as third:
+        assert approved(third, revised).json()["state"] == "approved"
+
+
+def test_nor_are_waves_approved_by_whom_the_rollout_is(controller: RunningController) -> None:
+    hal, ivy = (controller.token(Role.OPERATOR, name=name) for name in ("hal", "ivy"))
+    with controller.client(token=hal) as author, controller.client(token=ivy) as other:
+        waves = [{"count": 2}, {"percent": 100, "needs_approval": True}]
+        made = author.post("/v1/rollouts", json=document(waves=waves)).json()
+        assert approved(other, made).status_code == 200
+        assert author.post(f"/v1/rollouts/{made['id']}/start").status_code == 200
+        refused = author.post(f"/v1/rollouts/{made['id']}/waves/2/approve")
+        assert (refused.status_code, "somebody else has to approve" in refused.json()["detail"]) == (403, True)
+        assert other.post(f"/v1/rollouts/{made['id']}/waves/2/approve").status_code == 200
+        assert author.post(f"/v1/rollouts/{made['id']}/abort").status_code == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,21 +13,15 @@ from fleet.config import FleetConfig
 from fleet.database import audit, certificates
 from gateway.domain.assignment import Assignment
 from gateway.trust.assignment import verify_assignment
-from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane, want
+from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, running, want
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.databases import KINDS, url
 from tests.simulators.fleet_http import Device
 
+__all__ = ["running"]
 POLL = "/v1/self/assignment"
 WHY = {"because": "scrapped"}
 V1 = "models/acme/meter/1/release"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
-        started.repository.add_release("meter", "1")
-        yield started
 
 
 def polled(running: RunningController, client: httpx.Client, device: str, version: int = 0) -> Assignment:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +17,8 @@ from fleet.rollouts.facts_form import read_fact
 from fleet.rollouts.replay import replay
 from fleet.rollouts.spec_form import read_spec
 from tests.simulators.controller import RunningController, controlling
+from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, document
-
-WAIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +30,8 @@ def controller(tmp_path_factory) -> Iterator[RunningController]:
         for number in range(6):
             running.enrolled(f"d-{number}", tags=["berlin" if number < 2 else "elsewhere"])
         with running.client(Role.VIEWER) as viewer:
-            until(lambda: len(viewer.get("/v1/releases").json()["items"]) == 2)
+            until(lambda: len(viewer.get("/v1/releases").json()["items"]) == 2, "the releases were not read")
         yield running
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """The scheduler turns by itself."""
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def drafted(client: httpx.Client, **changes: Any) -> dict[str, Any]:
@@ -66,7 +56,10 @@ def ended(client: httpx.Client, made: dict[str, Any]) -> None:
     """No device is this rollout's any more."""
     say(client, made, "abort", reason="the test is over")
     say(client, made, "rollback")
-    until(lambda: not any(device["state"] == "offered" for device in of(client, made, "devices")))
+    until(
+        lambda: not any(device["state"] == "offered" for device in of(client, made, "devices")),
+        "devices are still offered it",
+    )
 
 
 def of(client: httpx.Client, made: dict[str, Any], what: str, **query: Any) -> list[dict[str, Any]]:
@@ -84,7 +77,7 @@ def of(client: httpx.Client, made: dict[str, Any], what: str, **query: Any) -> l
 def test_a_draft_that_is_approved_and_started_reaches_devices(controller: RunningController) -> None:
     with controller.client(Role.OPERATOR) as client:
         made = started(client, waves=[{"count": 2}, {"percent": 100, "needs_approval": True}])
-        until(lambda: client.get(f"/v1/rollouts/{made['id']}").json()["wave"] == 1)
+        until(lambda: client.get(f"/v1/rollouts/{made['id']}").json()["wave"] == 1, "no wave was opened")
         seen = client.get(f"/v1/rollouts/{made['id']}").json()
         assert (seen["waiting"], seen["waves"][0]["states"]) == (4, {"offered": 2})
         assert [wave["approved"] for wave in seen["waves"]] == [True, False]

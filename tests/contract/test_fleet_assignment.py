@@ -22,20 +22,13 @@ from fleet.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import Fault, RequestError
 from gateway.trust.assignment import verify_assignment
-from tests.simulators.asking import plane, want
+from tests.simulators.asking import running, want
 from tests.simulators.controller import RunningController, controlling
-from tests.simulators.databases import KINDS
 from tests.simulators.fleet_http import Device
 from tests.simulators.fleet_repository import new_key
 
+__all__ = ["running"]
 PATH = "/v1/self/assignment"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
-        started.repository.add_release("meter", "1")
-        yield started
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import io
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -18,22 +17,11 @@ from fleet.blobs.settings import S3Settings
 from fleet.blobs.store import Blobs
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from tests.simulators.bad_server import BadServer, answer, silence
-from tests.simulators.s3_server import BUCKET, KEYS, S3Server, s3_server
+from tests.simulators.s3_server import BUCKET, KEYS, S3Server, keys, s3
 
+__all__ = ["keys", "s3"]
 MIB = 1_048_576
 QUICK = {"retries": 0, "retry_timeout_s": 2.0, "connect_timeout_s": 1.0, "request_timeout_s": 1.0}
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
 
 
 def in_s3(endpoint: str, **more) -> S3Blobs:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -25,8 +24,9 @@ from gateway.agent.source import FetchError
 from gateway.agent.web import WebSource
 from gateway.domain.errors import Fault, RequestError
 from tests.simulators.fleet_http import controlling, device, echo, hang_up
-from tests.simulators.s3_server import BUCKET, KEYS, S3Server, s3_server
+from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 
+__all__ = ["keys", "s3"]
 pytestmark = pytest.mark.asyncio
 MIB = 1_048_576
 PIECE_BYTES = 131_072
@@ -265,16 +265,8 @@ async def test_a_file_that_shrinks_meanwhile_is_no_whole_answer(tmp_path, public
             await fetch()
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-async def test_from_s3_bytes_do_not_pass_here(tmp_path, public, s3: S3Server, monkeypatch) -> None:
+async def test_from_s3_bytes_do_not_pass_here(tmp_path, public, s3: S3Server) -> None:
     """The S3 is OpenStack Swift's."""
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
     blobs = S3Blobs(S3Settings(bucket=BUCKET, endpoint=s3.endpoint))
     await asyncio.to_thread(blobs.put, DIGEST, io.BytesIO(CONTENT), len(CONTENT))
     async with controlling(tmp_path, repository(public, blobs)) as controller:

@@ -13,7 +13,7 @@ import pytest
 from fleet.blobs.s3 import S3Blobs
 from fleet.blobs.settings import S3Settings
 from gateway.domain.errors import Fault, RequestError
-from tests.simulators.s3_server import BUCKET, KEYS, S3Server, s3_server
+from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 from tests.simulators.s3_trouble import (
     TroubledS3,
     cut_back,
@@ -25,6 +25,7 @@ from tests.simulators.s3_trouble import (
     troubled,
 )
 
+__all__ = ["keys", "s3"]
 GUIDE = Path(__file__).parents[2] / "fleet/README.md"
 PART_BYTES, SMALL_BYTES, LARGE_BYTES = 65_536, 1000, 3 * 65_536 - 1
 SETTINGS = {"part_bytes": PART_BYTES, "connect_timeout_s": 2.0, "request_timeout_s": 10.0, "retry_timeout_s": 20.0}
@@ -54,16 +55,8 @@ def named(trouble) -> str:
     return getattr(trouble, "__qualname__", str(trouble)).partition(".")[0]
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
 @pytest.fixture
-def between(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[TroubledS3]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+def between(s3: S3Server) -> Iterator[TroubledS3]:
     with troubled(s3.endpoint) as made:
         yield made
 

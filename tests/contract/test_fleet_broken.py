@@ -12,7 +12,7 @@ from fleet.access import Role
 from fleet.control.intake_lines import NESTING_LIMIT, NUMBER_LIMIT
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
-from tests.simulators.asking import ask, csr, gap, new_key, record, tell
+from tests.simulators.asking import ask, csr, enrolment_token, gap, new_key, record, tell
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.operator import until
 
@@ -40,7 +40,7 @@ def test_a_token_for_a_name_that_nobody_had_is_not_for_who_is_called_so_later(co
     with controller.client() as admin:
         made = admin.post("/v1/devices", json={"id": "camera-1", "serial": "SN-1", "tags": ["bank"]})
     assert made.status_code == 201
-    controller.enrolled("camera-2", tags=["bank"])
+    assert comes_with(controller, enrolment_token(controller, "camera-2", tags=["bank"])) == 200
     assert [comes_with(controller, token) for token in (waiting, enrolled, nobody)] == [401, 401, 200]
     with controller.client() as admin:
         assert admin.get("/v1/devices/camera-1").json()["tags"] == ["bank"]

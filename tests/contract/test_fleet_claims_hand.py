@@ -11,7 +11,6 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from fleet.control.claims import carry_out
 from fleet.control.director_before import ByHand
@@ -20,6 +19,7 @@ from fleet.database.engine import Connection, Database
 from fleet.rollouts.decisions import Decision, Offer, RollBack
 from fleet.rollouts.facts import Aborted, RollbackRequested
 from gateway.domain.assignment import Assignment, Target
+from tests.simulators.databases import waiting
 from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, V2, V3, RolledFleet, fleet, rolling
 
 __all__ = ["fleet"]
@@ -121,13 +121,6 @@ def both(database: Database, first: Deed, second: Deed) -> None:
                 pass
             assert not following.done()
         following.result(WAIT_S)
-
-
-def waiting(database: Database) -> bool:
-    """Whether somebody waits for a lock."""
-    there = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with database.read() as connection:
-        return bool(connection.execute(sa.text(there)).scalar())
 
 
 def test_a_device_that_asks_while_it_is_offered_something_does_not_undo_that(shared: RolledFleet) -> None:

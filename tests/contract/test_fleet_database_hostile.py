@@ -219,6 +219,7 @@ def test_no_text_becomes_a_statement(kind: str, tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
 
     @given(st.sampled_from(FUNCTIONS), HOSTILE)
+    @example(enrolment.void, "")
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
     def attack(function: Callable[..., Any], text: str) -> None:
         with guarded(database):

@@ -126,10 +126,11 @@ def test_a_batch_of_facts_is_bounded_and_needs_its_rollout(database: Database) -
 
 def test_a_spec_is_fixed_once_it_is_approved(database: Database) -> None:
     created(database)
-    other = {"name": "n", "slot": "s", "target": TARGET, "spec": {"waves": []}}
+    other = {"name": "n", "slot": "s", "target": TARGET, "spec": {"waves": []}, "by": "ben"}
     with database.write() as connection:
         rollouts.revise(connection, "r-1", **other)
-        assert rollouts.get(connection, "r-1").spec == {"waves": []}
+        revised = rollouts.get(connection, "r-1")
+        assert (revised.spec, revised.created_by, revised.revised_by) == ({"waves": []}, "anna", "ben")
         rollouts.record(connection, "r-1", [NewFact(NOW, "approved")], SETTINGS, state="approved")
     with pytest.raises(ConflictError, match="is approved; its spec is fixed"), database.write() as connection:
         rollouts.revise(connection, "r-1", **other)

@@ -6,6 +6,8 @@ import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,20 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from fleet.database import devices, migrate
+from fleet.audit import Deed
+from fleet.database import audit, devices, enrolment, migrate, rollouts
+from fleet.database.credentials import new_credential
 from fleet.database.engine import Database, open_database
 from fleet.database.errors import AwayError, ConflictError
 from fleet.database.place import read_place
+from fleet.database.rollouts import StoredRollout
 from fleet.database.settings import DatabaseSettings
 from fleet.database.tables import metadata
 from gateway.domain.errors import ConfigurationError, Fault
 from tests.simulators.databases import KINDS, NOW, content, database, enrolled, made, shape, url
 
 __all__ = ["database"]
+HOUR = timedelta(hours=1)
 REVISIONS = [script.revision for script in ScriptDirectory(str(migrate.SCRIPTS)).walk_revisions()][::-1]
 
 
@@ -65,6 +71,34 @@ def test_what_is_there_outlives_a_migration(database: Database) -> None:
     migrate.downgrade(database, REVISIONS[0])
     assert migrate.upgrade(database) == migrate.newest() == migrate.upgrade(database)
     assert content(database) == before
+
+
+def test_who_revised_a_draft_is_known_from_the_audit_log(database: Database) -> None:
+    drafts = [StoredRollout(name, "n", "meter", "t", "draft", {}, NOW, "anna") for name in ("r-1", "r-2")]
+    with database.write() as connection:
+        for draft in drafts:
+            rollouts.create(connection, draft)
+        for who in ("ben", "cara"):
+            audit.append(connection, Deed(who, "rollouts.revise", "r-1"), NOW)
+    migrate.downgrade(database, "0008")
+    migrate.upgrade(database)
+    with database.read() as connection:
+        found = {one.id: one for one in rollouts.page(connection, DatabaseSettings())}
+    assert found == {"r-1": replace(drafts[0], revised_by="cara"), "r-2": drafts[1]}
+
+
+def test_tokens_that_are_older_than_their_device_are_void(database: Database) -> None:
+    """They were refused by comparing times, before."""
+    enrolled(database, "camera-1")
+    with database.write() as connection:
+        for device, made_at in (("camera-1", NOW - HOUR), ("camera-1", NOW + HOUR), ("camera-2", NOW - HOUR)):
+            given = {"device": device, "now": made_at, "expires": NOW + 2 * HOUR, "by": "op"}
+            enrolment.create(connection, new_credential("efe_"), DatabaseSettings(), **given)
+    migrate.downgrade(database, "0009")
+    migrate.upgrade(database)
+    with database.read() as connection:
+        left = [(one.device, one.created) for one in enrolment.page(connection, DatabaseSettings())]
+    assert left == [("camera-1", NOW + HOUR), ("camera-2", NOW - HOUR)]
 
 
 def test_tables_of_a_newer_program_are_left_alone(database: Database) -> None:

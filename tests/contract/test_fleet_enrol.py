@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from fleet.access import Role
 from fleet.audit import Deed
 from fleet.database import audit, certificates, devices
 from fleet.database.devices import State
 from gateway.trust.chain import trusted_root
-from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane
+from tests.simulators.asking import ask, csr, enrolment_token, made_of, new_key, plane, running
 from tests.simulators.controller import RunningController
-from tests.simulators.databases import KINDS
+from tests.simulators.databases import waiting
 from tests.simulators.operator import until
 
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
-    with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
-        yield started
+__all__ = ["running"]
 
 
 def known(running: RunningController, device: str) -> devices.Device:
@@ -216,16 +210,35 @@ def test_an_expired_certificate_renews_nothing(running) -> None:
         running.clock.ahead = timedelta()
 
 
+# ---- a token for a name that nobody has yet --------------------------------------------------------------------------
+@pytest.mark.parametrize("how", ["registered", "enrolled"])
+def test_it_is_void_once_a_device_is_called_so(running, how) -> None:
+    """Also where it was made by a replica whose clock is ahead."""
+    name = f"later-{how}"
+    running.clock.ahead = timedelta(minutes=5)
+    early = enrolment_token(running, name)
+    running.clock.ahead = timedelta()
+    with running.client(Role.OPERATOR) as operator:
+        if how == "registered":
+            assert operator.post("/v1/devices", json={"serial": f"SN-{how}", "id": name}).status_code == 201
+        else:
+            assert ask(running, token=enrolment_token(running), csr=csr(new_key(), name)).json()["device"] == name
+    assert ask(running, token=early, csr=csr(new_key())).status_code == 401
+    with running.control.database.read() as connection:
+        (deed,) = (found.deed for found in audit.page(connection, running.control.database.settings, subject=name))
+    assert deed.details["enrolments_void"] == 1
+
+
+def test_one_for_a_device_holds_though_that_was_registered_by_a_clock_ahead(running) -> None:
+    running.clock.ahead = timedelta(minutes=5)
+    with running.client(Role.OPERATOR) as operator:
+        assert operator.post("/v1/devices", json={"serial": "SN-ahead", "id": "ahead-1"}).status_code == 201
+    running.clock.ahead = timedelta()
+    answer = ask(running, token=enrolment_token(running, "ahead-1"), csr=csr(new_key()))
+    assert (answer.status_code, answer.json().get("device")) == (200, "ahead-1")
+
+
 # ---- a token and the tags it goes by, at one moment ------------------------------------------------------------------
-def waiting(running: RunningController) -> int:
-    """Transactions of its PostgreSQL that wait for another."""
-    held = sa.text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    with running.control.database.glance() as connection:
-        return int(connection.execute(held).scalar_one())
-
-
 @pytest.mark.parametrize("first", ["token", "tags"])
 def test_no_token_is_made_for_a_device_that_leaves_the_scope_meanwhile(tmp_path, first) -> None:
     """Each of the two is held where it writes the audit log, all but done."""
@@ -245,7 +258,7 @@ def test_no_token_is_made_for_a_device_that_leaves_the_scope_meanwhile(tmp_path,
             answers = {}
             for count, name in enumerate(sorted(asks, key=lambda one: one != first), 1):
                 answers[name] = pool.submit(asks[name])
-                until(lambda count=count: waiting(running) == count, f"{name} does not wait")
+                until(lambda count=count: waiting(running.control.database) == count, f"{name} does not wait")
         assert answers["tags"].result().status_code == 200
         assert answers["token"].result().status_code == {"token": 201, "tags": 403}[first]
         assert admin.get("/v1/enrolments").json()["items"] == []

@@ -28,7 +28,7 @@ from fleet.database.settings import TelemetrySettings
 from fleet.database.tables import metadata
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
-from tests.simulators.databases import KINDS
+from tests.simulators.databases import KINDS, waiting
 from tests.simulators.operator import until
 from tests.simulators.rolled_fleet import SLOT, V1, V2, RolledFleet, fleet, rolling
 
@@ -111,13 +111,6 @@ def test_who_is_removed_while_a_turn_goes_on_does_not_join(fleet: RolledFleet, m
     assert fleet.targets(["a", "b"]).keys() == {"b"}
 
 
-def waiting(fleet: RolledFleet) -> int:
-    """Transactions of its PostgreSQL that wait for another."""
-    held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with fleet.database.glance() as connection:
-        return int(connection.execute(sa.text(held)).scalar_one())
-
-
 def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
     """The turn is held where it writes the audit log, all but done."""
     with rolling("postgresql", tmp_path) as fleet, ThreadPoolExecutor() as pool:
@@ -130,9 +123,9 @@ def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
         with fleet.database.write() as holding:
             audit.append(holding, Deed("the test", "holds", "the log"), fleet.now)
             turn = pool.submit(fleet.turn)
-            until(lambda: waiting(fleet) == 1, "the turn does not wait")
+            until(lambda: waiting(fleet.database) == 1, "the turn does not wait")
             taken = pool.submit(withdraw, fleet, "a")
-            until(lambda: waiting(fleet) == 2, "the withdrawal does not wait")
+            until(lambda: waiting(fleet.database) == 2, "the withdrawal does not wait")
         turn.result()
         with pytest.raises(ConflictError, match=rollout):
             taken.result()

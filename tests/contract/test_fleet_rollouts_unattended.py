@@ -51,6 +51,13 @@ def finish(fleet: RolledFleet, rollout: str) -> None:
     assert fleet.replayed(rollout)
 
 
+def fall_silent(fleet: RolledFleet, rollout: str, seconds: float) -> None:
+    """Whoever is under way says nothing for so much longer, while the scheduler looks: that is enough."""
+    fleet.attend(seconds)
+    assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
+    assert fleet.replayed(rollout)
+
+
 @pytest.mark.parametrize("successor", [False, True], ids=["a leap of the clock", "an outage"])
 def test_a_gap_beyond_all_patience_halts_nothing(fleet: RolledFleet, caplog, successor: bool) -> None:
     rollout, first = begun(fleet)
@@ -96,9 +103,7 @@ def test_who_is_silent_afterwards_failed_after_as_long_as_ever(fleet: RolledFlee
     fleet.report(rollout, first[3:5], "downloading")
     fleet.attend(HOUR - 120)
     assert len(fleet.members(rollout, "offered")) == 5
-    fleet.attend(120)
-    assert fleet.status(rollout) is Status.ABORTED
-    assert fleet.replayed(rollout)
+    fall_silent(fleet, rollout, 120)
 
 
 def test_a_short_absence_is_nothing_to_record(fleet: RolledFleet) -> None:
@@ -116,9 +121,7 @@ def test_half_of_a_short_patience_is_a_gap_already(fleet: RolledFleet) -> None:
         fleet.turn(80)
     assert len(gaps(fleet, rollout)) == 3
     assert len(fleet.members(rollout, "offered")) == 7
-    fleet.attend(150)
-    assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
-    assert fleet.replayed(rollout)
+    fall_silent(fleet, rollout, 150)
 
 
 def test_a_leap_that_is_taken_back_leaves_everything_as_it_was(fleet: RolledFleet) -> None:
@@ -128,9 +131,7 @@ def test_a_leap_that_is_taken_back_leaves_everything_as_it_was(fleet: RolledFlee
     assert len(gaps(fleet, rollout)) == 1
     fleet.attend(HOUR - 120)
     assert len(fleet.members(rollout, "offered")) == 7
-    fleet.attend(120)
-    assert fleet.status(rollout) is Status.ABORTED, "they are silent indeed"
-    assert fleet.replayed(rollout)
+    fall_silent(fleet, rollout, 120)
 
 
 def test_a_gap_while_it_is_paused_counts_for_nothing_too(fleet: RolledFleet) -> None:

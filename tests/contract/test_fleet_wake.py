@@ -22,6 +22,8 @@ from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, free_port
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.rolled_fleet import document
+from tests.simulators.served_fleet import roll_out, wait_until
 
 SUBSCRIBER = which("mosquitto_sub") or "mosquitto_sub"
 DEVICES = ("camera-1", "camera-2")
@@ -40,18 +42,11 @@ def steering(folder: Path, url: str) -> Iterator[RunningController]:
         yield controller
 
 
-def roll_out(controller: RunningController) -> None:
-    """To all of them at once."""
-    spec = {"name": "all", "slot": "meter-reader", "target": "acme/meter-reader/1", "query": "all", "soak_s": 0}
-    spec |= {"waves": [{"percent": 100}], "success": {"min_sample": 1, "min_percent": 90}}
-    spec |= {"abort": {"min_sample": 2, "max_failed_percent": 50}}
+def roll_out_at_once(controller: RunningController) -> None:
+    """To all of them, when the leader has read the releases."""
     with controller.client() as operator:
-        while (made := operator.post("/v1/rollouts", json=spec)).status_code == 400:
-            time.sleep(0.1)  # the leader has not read the releases yet
-        rollout = made.raise_for_status().json()
-        path = f"/v1/rollouts/{rollout['id']}"
-        operator.post(f"{path}/approve", json={"spec": rollout["spec_digest"]}).raise_for_status()
-        operator.post(f"{path}/start").raise_for_status()
+        wait_until(lambda: operator.get("/v1/releases").json()["items"], 30)
+        roll_out(operator, document(target="acme/meter-reader/1", waves=[{"percent": 100}]))
 
 
 @contextmanager
@@ -91,7 +86,7 @@ async def test_who_is_offered_something_or_asked_is_woken(tmp_path) -> None:
     try:
         with steering(tmp_path, f"mqtt://127.0.0.1:{mosquitto.port}") as controller:
             with heard(mosquitto.port, 2) as topics:
-                roll_out(controller)
+                roll_out_at_once(controller)
             assert sorted(topics) == [f"edge-fleet/{name}/wake 0" for name in DEVICES]
             with heard(mosquitto.port, 1) as topics, controller.client() as operator:
                 operator.post("/v1/devices/camera-2/diagnostics", json={}).raise_for_status()
@@ -116,7 +111,7 @@ async def test_a_broker_that_comes_late_is_found(tmp_path) -> None:
 
 def test_a_broker_that_never_comes_delays_nobody(tmp_path) -> None:
     with steering(tmp_path, f"mqtt://127.0.0.1:{free_port()}") as controller, controller.client() as operator:
-        roll_out(controller)
+        roll_out_at_once(controller)
         while not operator.get("/v1/devices/camera-1").json()["desired"]:
             time.sleep(0.05)
 

@@ -28,20 +28,11 @@ from fleet.simulation.settings import Settings
 from fleet.simulation.tally import Tally
 from tests.performance.fleet_steps import STEPS, Crowd, Sample, Step, cpu_s
 from tests.performance.servers import LOAD_CORE, SERVER_CORE
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import own_cluster
+from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
 
-SLOT = "meter-reader"
-SPEC: dict[str, Any] = {
-    "name": "meter-reader-2",
-    "slot": SLOT,
-    "target": f"acme/{SLOT}/2",
-    "query": "all",
-    "waves": [{"percent": 10}, {"percent": 100}],
-    "soak_s": 0,
-    "success": {"min_sample": 1, "min_percent": 90},
-    "abort": {"min_sample": 20, "max_failed_percent": 10},
-}
+SPEC = document(abort={"min_sample": 20, "max_failed_percent": 10}, silence_s=86_400)
 FREE = {"serve": {"rates": {"device_per_s": 0, "address_per_s": 0, "handshake_per_s": 0}}, "intake": {"rows_per_s": 0}}
 """Few devices play many: what bounds one of them would bound the measurement."""
 REST_S = 45.0
@@ -201,12 +192,8 @@ def _database(postgresql: bool) -> Any:
     if not postgresql:
         yield ""
         return
-    cluster = Cluster(options=())
-    try:
-        cluster.start()
+    with own_cluster() as cluster:
         yield cluster.url("postgres")
-    finally:
-        cluster.stop()
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -24,7 +24,7 @@ from fleet.database.engine import Database, open_database
 from fleet.database.intake import Batch, Row
 from fleet.database.place import Place, read_place
 from fleet.database.settings import DatabaseSettings
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import own_cluster
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -139,12 +139,8 @@ def main(count: int = 10_000) -> None:
     """Both."""
     with tempfile.TemporaryDirectory() as folder:
         run(read_place("", Path(folder)), count)
-    cluster = Cluster(options=())
-    try:
-        cluster.start()
+    with own_cluster() as cluster:
         run(read_place(cluster.url("postgres"), Path()), count)
-    finally:
-        cluster.stop()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from fleet.database.place import Place, read_place
 from fleet.rollouts.facts import Aborted
 from fleet.rollouts.state import Status
 from tests.simulators.fleet_repository import FleetRepository
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import own_cluster
 from tests.simulators.rolled_fleet import RolledFleet
 
 CHUNK = 1_000
@@ -122,13 +122,8 @@ def main(count: int = 10_000) -> None:
     """Both."""
     with tempfile.TemporaryDirectory() as folder:
         run(read_place("", Path(folder)), Path(folder), count)
-    cluster = Cluster(options=())
-    try:
-        cluster.start()
-        with tempfile.TemporaryDirectory() as folder:
-            run(read_place(cluster.url("postgres"), Path()), Path(folder), count)
-    finally:
-        cluster.stop()
+    with own_cluster() as cluster, tempfile.TemporaryDirectory() as folder:
+        run(read_place(cluster.url("postgres"), Path()), Path(folder), count)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -38,6 +39,14 @@ def plane(kind: str, folder: Path, config: FleetConfig | None = None) -> Iterato
         database = replace(config.database, url=url)
         with controlling(folder / "controller", replace(config, database=database)) as running:
             yield running
+
+
+@pytest.fixture(scope="module", params=databases.KINDS)
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningController]:
+    """On each kind of database in turn, with the release `meter` 1."""
+    with plane(request.param, tmp_path_factory.mktemp("fleet")) as started:
+        started.repository.add_release("meter", "1")
+        yield started
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

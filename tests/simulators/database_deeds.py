@@ -7,15 +7,14 @@ later than the one before, and prints one JSON line: at how many points it was k
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 from fleet.audit import Deed
 from fleet.database import (
@@ -41,6 +40,7 @@ from fleet.database.place import read_place
 from fleet.database.rollouts import NewFact, StoredRollout
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
 from tests.simulators.databases import NOW, content, shape
+from tests.simulators.dying import die_at, died
 
 SETTINGS = DatabaseSettings()
 HOUR = timedelta(hours=1)
@@ -129,17 +129,8 @@ def state(place: str, deed: str) -> str:
 
 def do(place: str, deed: str, until: int) -> None:
     """In a child: do it, but die at point `until`."""
-    passed = 0
-
-    def point(*_: object) -> None:
-        nonlocal passed
-        passed += 1
-        if passed == until:
-            os.kill(os.getpid(), signal.SIGKILL)
-
     database = open_database(read_place(place, Path()))
-    for name in ("before_cursor_execute", "commit"):
-        event.listen(database.writes, name, point)
+    die_at(database, until)
     if deed == MIGRATE:
         migrate.upgrade(database)
     else:
@@ -147,29 +138,11 @@ def do(place: str, deed: str, until: int) -> None:
             DEEDS[deed](connection)
 
 
-def killed(place: str, deed: str, until: int) -> bool:
-    """Whether the child died on its way."""
-    child = os.fork()
-    if child == 0:
-        try:
-            do(place, deed, until)
-        except BaseException as error:  # noqa: BLE001 a child says what happened and never returns to its parent's code
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.waitstatus_to_exitcode(status):
-        raise RuntimeError(f"{deed} failed")
-    return False
-
-
 def main(place: str, deed: str) -> None:
     """Kill at every point, then let it happen."""
     before, left = state(place, deed), []
     step = 5 if deed == MIGRATE else 1  # a hundred statements, all of one kind
-    while killed(place, deed, 1 + step * len(left)):
+    while died(partial(do, place, deed, 1 + step * len(left))):
         left.append(state(place, deed) == before)
         if len(left) > POINTS_LIMIT:
             raise RuntimeError("it never ends")

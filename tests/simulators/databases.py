@@ -55,6 +55,13 @@ def url(kind: str, folder: Path, *, empty: bool = False) -> Iterator[str]:
         shared_cluster().do(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def waiting(opened: Database) -> int:
+    """Transactions of this PostgreSQL that wait for another."""
+    held = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with opened.glance() as connection:
+        return int(connection.execute(sa.text(held)).scalar_one())
+
+
 @pytest.fixture(params=KINDS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """Of each kind in turn."""

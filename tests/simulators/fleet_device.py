@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.agent.control import Control
 from gateway.agent.settings import ControlSettings
 from gateway.store.library import file_digest
@@ -162,6 +164,18 @@ class FleetDevice:
         return self.sync()
 
     # ---- the daemon --------------------------------------------------------------------------------------------------
+    @contextmanager
+    def powered(self) -> Iterator[None]:
+        """The daemon runs; at the end it must stop with exit code 0 and no traceback in its log."""
+        self.daemon.start()
+        try:
+            yield
+            assert self.daemon.stop() == 0
+            assert "Traceback" not in self.daemon.log, self.daemon.log
+        finally:
+            if self.daemon in LIVE:
+                self.daemon.kill()
+
     @property
     def serving(self) -> dict[str, int]:
         """Percent of the slot's requests by version, as the daemon says."""
@@ -215,14 +229,15 @@ def fleet_device(folder: Path, state: Path, *, installed: bool = True) -> Iterat
     device = FleetDevice(folder, state)
     with device.server.running():
         assert device.bootstrap().code == 0
-        device.daemon.start()
-        try:
+        with device.powered():
             if installed:
                 done = device.update()
                 assert done.code == 0, done.err
             yield device
-            assert device.daemon.stop() == 0
-            assert "Traceback" not in device.daemon.log, device.daemon.log
-        finally:
-            if device.daemon in LIVE:
-                device.daemon.kill()
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
+    """Version 1 serves."""
+    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
+        yield made

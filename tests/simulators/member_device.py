@@ -16,8 +16,8 @@ from fleet.control.catalogue import synchronise
 from fleet.control.settings import SchedulerSettings
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
-from tests.simulators.daemon import LIVE
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice
+from tests.simulators.served_fleet import roll_out
 
 TURN_S = 0.1
 PATIENT = {"minimum_rate_window_s": 10.0, "document_deadline_s": 20.0, "read_timeout_s": 10.0}
@@ -53,15 +53,7 @@ class MemberDevice(FleetDevice):
         }
         control = self.fleet.control
         synchronise(control.database, control.workspace, self.fleet.clock())  # the scheduler would, at its next turn
-        made = _answered(operator.post("/v1/rollouts", json=spec))
-        _answered(operator.post(f"/v1/rollouts/{made['id']}/approve", json={"spec": made["spec_digest"]}))
-        _answered(operator.post(f"/v1/rollouts/{made['id']}/start"))
-        return str(made["id"])
-
-
-def _answered(answer: httpx.Response) -> Any:
-    assert answer.is_success, answer.text
-    return answer.json()
+        return roll_out(operator, spec)
 
 
 @contextmanager
@@ -72,14 +64,8 @@ def member_device(folder: Path, state: Path, config: FleetConfig | None = None) 
     with controlling(folder / "controller", config, device.repository) as running:
         device.fleet = running
         device.configure(fetch=PATIENT)
-        device.daemon.start()
-        try:
+        with device.powered():
             yield device
-            assert device.daemon.stop() == 0
-            assert "Traceback" not in device.daemon.log, device.daemon.log
-        finally:
-            if device.daemon in LIVE:
-                device.daemon.kill()
 
 
 def short_lived(config: FleetConfig | None = None) -> FleetConfig:

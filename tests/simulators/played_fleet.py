@@ -23,6 +23,13 @@ from fleet.rollouts.replay import replay
 from fleet.rollouts.spec_form import read_spec
 from tests.simulators.served_fleet import ROOT, ServedFleet, answered, wait_until
 
+POLL_S, TURN_S = 3.0, 0.2
+QUICK = {
+    "director": {"poll_s": POLL_S, "published_every_s": 0.2},
+    "scheduler": {"turn_s": TURN_S},
+    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
+}
+"""Of `fleet.toml`, where nobody is to wait for long."""
 PAGE_ROWS = 1000
 STORED = """
     SELECT sources.device, sources.stream, sources.boot_epoch, sources.contiguous, sources.lost, sources.rows,

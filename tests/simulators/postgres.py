@@ -115,6 +115,17 @@ def tool(name: str) -> str:
     return str(found[-1])
 
 
+@contextmanager
+def own_cluster(options: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """For who stops it, or measures; without options it keeps what it promised."""
+    cluster = Cluster(options)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
 @cache
 def shared_cluster() -> Cluster:
     """One for all tests of a run that do not stop it."""

@@ -17,6 +17,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PASSPHRASE = "correct horse battery staple"
 MODELS = ROOT / "models"
@@ -92,6 +94,15 @@ class Publisher:
         """The address of a plain file server of `public`."""
         with serving(self.public) as url:
             yield url
+
+
+@pytest.fixture(scope="module")
+def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
+    """Of one release."""
+    made = Publisher(tmp_path_factory.mktemp("publisher"))
+    made.begin()
+    made.release(MODELS / "meter-reader" / "1")
+    return made
 
 
 @cache

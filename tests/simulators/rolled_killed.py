@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -22,17 +20,16 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from sqlalchemy import event
-
 from fleet.audit import Break
 from fleet.control.scheduler import Scheduler
 from fleet.control.settings import SchedulerSettings
 from fleet.database import audit
-from fleet.database.engine import Database, open_database
+from fleet.database.engine import open_database
 from fleet.database.place import read_place
 from fleet.rollouts.decisions import PART_LOW, Offer, RollBack
 from fleet.rollouts.facts import Aborted, Decided, Fact, Unattended
 from tests.simulators.databases import url
+from tests.simulators.dying import die_at, died
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import RolledFleet
@@ -105,22 +102,13 @@ class Scene:
 
     def killed(self, text: str, until: int) -> bool:
         """Whether the child died in its turn."""
-        child = os.fork()
-        if child == 0:
-            try:
-                with self.opened(text, self.now) as fleet:
-                    _kill_at(fleet.database, until)
-                    _turn(fleet, fleet.scheduler)
-            except BaseException as error:  # noqa: BLE001 a child says what happened, and never goes on as its parent
-                print(repr(error), file=sys.stderr, flush=True)
-                os._exit(1)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status):
-            return True
-        if os.waitstatus_to_exitcode(status):
-            raise RuntimeError("the turn failed")
-        return False
+
+        def turn() -> None:
+            with self.opened(text, self.now) as fleet:
+                die_at(fleet.database, until)
+                _turn(fleet, fleet.scheduler)
+
+        return died(turn)
 
     def left(self, text: str) -> str:
         """What the child left, once it is whole: every fact has had its consequence, and none another."""
@@ -166,19 +154,6 @@ def _turn(fleet: RolledFleet, scheduler: Scheduler) -> None:
         fleet.turn(scheduler=scheduler)
         if not due.is_set():
             return
-
-
-def _kill_at(database: Database, until: int) -> None:
-    passed = 0
-
-    def point(*_: object) -> None:
-        nonlocal passed
-        passed += 1
-        if passed == until:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    for name in ("before_cursor_execute", "commit"):
-        event.listen(database.writes, name, point)
 
 
 def main(kind: str, cast: str, step: str) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 KEYS = {"AWS_ACCESS_KEY_ID": "test:fleet", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 """What obstore finds in the environment."""
 BUCKET = "fleet"
@@ -66,3 +68,17 @@ def s3_server() -> Iterator[S3Server]:
                 yield server
             finally:
                 process.kill()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    """One for all tests of a module."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where obstore looks for them."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from fleet.database import desired
 from fleet.database.desired import Desired
+from tests.simulators.asking import csr, new_key
 from tests.simulators.controller import RunningController
 from tests.simulators.fleet_http import Device
 from tests.simulators.operator import until
@@ -111,7 +108,7 @@ class Ground:
             "post_v1_tokens": lambda: {"name": self._name("token"), "role": "viewer"},
             "put_v1_self_inventory": dict,
             "post_v1_self_telemetry": str,
-            "post_v1_self_certificate": lambda: {"csr": _request()},
+            "post_v1_self_certificate": lambda: {"csr": csr(new_key())},
             "post_v1_self_diagnostics": lambda: {"id": self.asked_for(device) if device else 1, "answer": {}},
         }
         return bodies[operation.id]() if operation.id in bodies or operation.body["required"] else {}
@@ -133,9 +130,3 @@ class Ground:
 
     def _name(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"
-
-
-def _request() -> str:
-    key = ec.generate_private_key(ec.SECP256R1())
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-    return request.public_bytes(Encoding.PEM).decode()

@@ -6,22 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.simulators.daemon import ROOT, WAIT_S
-from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, fleet_device
+from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
 
+__all__ = ["device"]
 SLOWLY = {**SETTINGS["probation"], "duration_s": 60.0}
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 1 serves."""
-    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,10 @@ import tritonclient.grpc as triton
 
 from tests.simulators import models_ill
 from tests.simulators.daemon import golden
-from tests.simulators.fleet_device import SLOT, Change, FleetDevice, fleet_device
+from tests.simulators.fleet_device import SLOT, Change, FleetDevice, device
 from tests.simulators.hammer import Hammer
 
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 1 serves."""
-    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
-        yield made
+__all__ = ["device"]
 
 
 @pytest.fixture(autouse=True)

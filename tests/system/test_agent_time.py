@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, fleet_device
+from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice, device
 
+__all__ = ["device"]
 PAST, FUTURE = "1970-01-02 00:00:00", "2099-01-01 00:00:00"
 KERNEL = 'extern "C" int adjtimex(void*) {{ return {}; }}'
 STATES = {"synchronised": 0, "adrift": 5}
@@ -27,13 +28,6 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         command = ["/usr/bin/env", "g++", "-shared", "-fPIC", "-o", f"{name}.so", f"{name}.cc"]
         subprocess.run(command, cwd=folder, check=True)
     return {name: str(folder / f"{name}.so") for name in STATES}
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory, state: Path) -> Iterator[FleetDevice]:
-    """Version 1 serves."""
-    with fleet_device(tmp_path_factory.mktemp("device"), state) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

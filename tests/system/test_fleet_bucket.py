@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -13,26 +12,15 @@ from fleet.config import load_config
 from tests.simulators.controller import controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.publisher import MODELS, Publisher
-from tests.simulators.s3_server import BUCKET, KEYS, S3Server, s3_server
+from tests.simulators.s3_server import BUCKET, S3Server, keys, s3
 from tests.simulators.s3_trouble import cut_back, cut_there, refuse, troubled
 
+__all__ = ["keys", "s3"]
 pytestmark = pytest.mark.timeout(180)
 MODEL = MODELS / "activity/1"
 PART_BYTES = 65_536  # one of its files is larger
 NOBODY = "http://127.0.0.1:9"
 TROUBLES = (("part 2", refuse(503)), ("part 2", cut_there), ("complete", refuse(500)))
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
-    with s3_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
 
 
 def _name_bucket(folder: Path, endpoint: str, retries: int = 0) -> None:

@@ -18,17 +18,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fleet.database import devices, migrate
 from fleet.database.engine import Database, open_database
 from fleet.database.errors import AwayError
 from fleet.database.place import read_place
+from tests.simulators.asking import csr, made_of, new_key
 from tests.simulators.rolled_fleet import SLOT, document
-from tests.simulators.served_fleet import ServedFleet, answered, served_fleet, wait_until
+from tests.simulators.served_fleet import ServedFleet, answered, roll_out, served_fleet, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 ROOM_BYTES = 12 << 20
@@ -83,12 +80,11 @@ class Newcomer:
 
     def __init__(self, fleet: ServedFleet, name: str) -> None:
         self._fleet, self._token, self._name = fleet, fleet.tokens(1)[0], name
-        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.key = new_key()
 
     def enrol(self) -> httpx.Response:
-        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(self.key, hashes.SHA256())
-        asked = {"token": self._token, "serial": self._name, "csr": request.public_bytes(Encoding.PEM).decode()}
-        return self._fleet.operator().post("/v1/enrol", json={**asked, "agent": "1"})
+        asked = {"token": self._token, "serial": self._name, "csr": csr(self.key), "agent": "1"}
+        return self._fleet.operator().post("/v1/enrol", json=asked)
 
 
 class Telling:
@@ -96,11 +92,9 @@ class Telling:
 
     def __init__(self, fleet: ServedFleet, folder: Path) -> None:
         newcomer = Newcomer(fleet, "camera-7")
-        made = answered(newcomer.enrol())
-        pem = newcomer.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-        (folder / "camera.pem").write_text(made["certificate"] + pem)
+        made = made_of(answered(newcomer.enrol()), newcomer.key)
         context = ssl.create_default_context(cafile=str(fleet.ca_file))
-        context.load_cert_chain(folder / "camera.pem")
+        context.load_cert_chain(made.write(folder))
         self.client = httpx.Client(base_url=fleet.replicas[0].url, verify=context, trust_env=False, timeout=30)
         fleet.clients.append(self.client)
         self._random = random.Random(7)
@@ -154,15 +148,6 @@ def _leads(operator: httpx.Client) -> bool:
     return "\nedge_fleet_leader 1" in operator.get("/metrics").text
 
 
-def _roll_out(operator: httpx.Client) -> str:
-    """To all devices, and to those that come; the rollout's path."""
-    made = answered(operator.post("/v1/rollouts", json=document(waves=[{"percent": 100}], dynamic=True)))
-    path = f"/v1/rollouts/{made['id']}"
-    answered(operator.post(f"{path}/approve", json={"spec": made["spec_digest"]}))
-    answered(operator.post(f"{path}/start"))
-    return path
-
-
 def _offered(operator: httpx.Client, rollout: str) -> list[str]:
     """Devices, by the recorded facts."""
     facts = answered(operator.get(f"{rollout}/facts", params={"limit": 1000}))["items"]
@@ -206,7 +191,8 @@ def test_devices_and_rollouts_wait_for_room_and_go_on_exactly_there(tmp_path: Pa
         fleet.replicas[0].start()
         operator, telling, newcomer = fleet.operator(), Telling(fleet, tmp_path), Newcomer(fleet, "camera-9")
         wait_until(lambda: operator.get("/v1/releases").json()["items"], WAIT_S)
-        rollout = _roll_out(operator)
+        started = roll_out(operator, document(waves=[{"percent": 100}], dynamic=True))
+        rollout = f"/v1/rollouts/{started}"
         wait_until(lambda: _offered(operator, rollout) == ["camera-7"], WAIT_S)
         before = telling.assigned("one").json()["signed"]["version"]
         fill, clear = ways(fleet.replicas[0].pid)

@@ -21,36 +21,25 @@ from fleet.database.settings import DatabaseSettings
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.memory import memory_path
-from tests.simulators.played_fleet import Asked, Played, playing, simulating
-from tests.simulators.postgres import Cluster
+from tests.simulators.played_fleet import POLL_S, QUICK, TURN_S, Asked, Played, playing, simulating
+from tests.simulators.postgres import Cluster, own_cluster
+from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import roll_out, served_fleet, wait_until
 
 __all__ = ["memory_path"]
-SLOT = "meter-reader"
 SHARES = {"lying": 2.5, "replaying": 5.0, "flooding": 2.5, "failing": 5.0, "silent": 2.5}
 FEW = {"committed": 36, "failed": 1, "rolled_back": 2, "offered": 1}
 MANY = {"committed": 180, "failed": 5, "rolled_back": 10, "offered": 5}
 """Of 40 and 200 devices. Of the silent nobody knows before `silence_s`."""
-POLL_S, TURN_S, LEASE_S, RETRY_AFTER_S = 3.0, 0.2, 3.0, 2.0
-QUICK = {
-    "director": {"poll_s": POLL_S, "published_every_s": 0.2},
-    "scheduler": {"turn_s": TURN_S},
-    "database": {"lease_s": LEASE_S, "retry_after_s": RETRY_AFTER_S},
-    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
-}
+SPEC = document(
+    waves=[{"percent": 25}, {"percent": 100}],
+    success={"min_sample": 5, "min_percent": 50},
+    abort={"min_sample": 20, "max_failed_percent": 90},
+)
+LEASE_S = 3.0
+TABLES = QUICK | {"database": {"lease_s": LEASE_S, "retry_after_s": 2.0}}
 SILENCE_S = 60.0
 LIMIT_S = 90.0
-SPEC: dict[str, Any] = {
-    "name": "meter-reader-2",
-    "slot": SLOT,
-    "target": f"acme/{SLOT}/2",
-    "query": "all",
-    "waves": [{"percent": 25}, {"percent": 100}],
-    "soak_s": 0,
-    "success": {"min_sample": 5, "min_percent": 50},
-    "abort": {"min_sample": 20, "max_failed_percent": 90},
-    "silence_s": 3600,
-}
 
 
 def check_end(played: Played, rollout: str, found: dict[str, Any], ends: Mapping[str, int]) -> int:
@@ -72,17 +61,6 @@ def fallen_silent(ends: Mapping[str, int]) -> dict[str, int]:
 
 # ---- the database is gone -------------------------------------------------------------------------------------------
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL that may be stopped, and keeps what it promised."""
-    made = Cluster(options=())
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-@contextmanager
 def halted(server: Cluster) -> Iterator[None]:
     """As a machine that dies, and comes back."""
     server.halt()
@@ -95,7 +73,10 @@ Away = Callable[[Cluster], AbstractContextManager[None]]
 
 def away_in_a_wave(folder: Path, ends: Mapping[str, int], away: Away, seconds: float, **spec: Any) -> None:
     """Devices and scheduler go on asking."""
-    with cluster() as server, served_fleet(folder / "fleet", database=server.url("postgres"), tables=QUICK) as fleet:
+    with (
+        own_cluster() as server,
+        served_fleet(folder / "fleet", database=server.url("postgres"), tables=TABLES) as fleet,
+    ):
         fleet.repository.add_release(SLOT, "2")
         fleet.replicas[0].start()
         with playing(fleet, folder, sum(ends.values()), SHARES, "--seconds", str(90 + seconds)) as played:
@@ -136,7 +117,7 @@ def killed_in_waves(folder: Path, ends: Mapping[str, int], kills: int, seed: int
     """While the devices commit, at moments drawn from the seed."""
     chance = random.Random(seed)
     moments = sorted(chance.sample(range(1, ends["committed"]), kills))
-    with served_fleet(folder / "fleet", tables=QUICK) as fleet:
+    with served_fleet(folder / "fleet", tables=TABLES) as fleet:
         fleet.repository.add_release(SLOT, "2")
         replica = fleet.replicas[0]
         replica.start()

@@ -14,21 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from tuf.api.metadata import Metadata
 
-from tests.simulators.publisher import MODELS, PASSPHRASE, ROOT, Publisher, serving
+from tests.simulators.publisher import PASSPHRASE, ROOT, Publisher, publisher, serving
 from tests.simulators.stock_client import StockClient
 
+__all__ = ["publisher"]
 pytestmark = pytest.mark.timeout(180)
 TARGET = "models/acme/meter-reader/1/release"
 TUF_JS = ROOT / ".venv" / "tuf-js" / "node_modules"
 SOFT_HSM = Path("/usr/lib/softhsm/libsofthsm2.so")
-
-
-@pytest.fixture(scope="module")
-def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    made = Publisher(tmp_path_factory.mktemp("publisher"))
-    made.begin()
-    made.release(MODELS / "meter-reader" / "1")
-    return made
 
 
 def tuf_js(folder: Path, root: Path, url: str, target: str) -> subprocess.CompletedProcess[str]:

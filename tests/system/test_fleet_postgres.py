@@ -25,7 +25,7 @@ from tests.simulators import database_deeds
 from tests.simulators.database_racer import SETTINGS as RACERS
 from tests.simulators.database_racer import Racer, borrowed
 from tests.simulators.databases import KINDS, NOW, enrolled, url
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import Cluster, own_cluster
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 25
@@ -180,12 +180,8 @@ def test_a_leader_that_hung_and_wakes_up_changes_nothing(kind: str, tmp_path: Pa
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A server of this test's own, that may be halted."""
-    own = Cluster(options=())
-    try:
-        own.start()
+    with own_cluster() as own:
         yield own
-    finally:
-        own.stop()
 
 
 @pytest.mark.timeout(120)

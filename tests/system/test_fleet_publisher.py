@@ -15,19 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.publisher import MODELS, PASSPHRASE, Publisher
+from tests.simulators.publisher import MODELS, PASSPHRASE, Publisher, publisher
 from tests.simulators.stock_client import StockClient
 
+__all__ = ["publisher"]
 pytestmark = pytest.mark.timeout(180)
 TARGET = "models/acme/meter-reader/1/release"
-
-
-@pytest.fixture(scope="module")
-def publisher(tmp_path_factory: pytest.TempPathFactory) -> Publisher:
-    made = Publisher(tmp_path_factory.mktemp("publisher"))
-    made.begin()
-    made.release(MODELS / "meter-reader" / "1")
-    return made
 
 
 def test_what_is_published_is_whole(publisher: Publisher, tmp_path: Path) -> None:

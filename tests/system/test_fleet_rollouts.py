@@ -24,7 +24,7 @@ from fleet.rollouts.decisions import Offer
 from fleet.rollouts.facts import Decided
 from fleet.rollouts.state import Status
 from tests.simulators.databases import KINDS
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import FAST, own_cluster
 from tests.simulators.rolled_fleet import SLOT, V2, RolledFleet, document
 from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, wait_until
 
@@ -65,18 +65,6 @@ def test_a_scheduler_that_is_killed_anywhere_leaves_all_or_nothing(kind: str, ca
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scheduler_that_is_killed_at_each_statement_leaves_all_or_nothing(kind: str, cast: str) -> None:
     assert sweep(kind, cast, 1) > 50
-
-
-@contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A PostgreSQL that may be stopped."""
-    made = Cluster()
-    try:
-        made.start()
-        made.do("CREATE DATABASE fleet")
-        yield made
-    finally:
-        made.stop()
 
 
 class Watched(RolledFleet):
@@ -125,8 +113,8 @@ def place(kind: str, folder: Path) -> Iterator[str]:
     if kind == "sqlite":
         yield f"sqlite:///{folder}/shared.sqlite"
         return
-    with cluster() as server:
-        yield server.url("fleet")
+    with own_cluster(FAST) as server:
+        yield server.url("postgres")
 
 
 @pytest.mark.timeout(180)
@@ -156,7 +144,10 @@ def test_two_replicas_of_which_the_one_that_leads_is_killed(kind: str, tmp_path:
 
 @pytest.mark.timeout(180)
 def test_a_database_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    with cluster() as server, served_fleet(tmp_path / "fleet", database=server.url("fleet"), tables=QUICK) as served:
+    with (
+        own_cluster(FAST) as server,
+        served_fleet(tmp_path / "fleet", database=server.url("postgres"), tables=QUICK) as served,
+    ):
         served.repository.add_release(SLOT, "2")
         watched = Watched(served)
         watched.enrol_all()

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.simulators.memory import memory_path
-from tests.simulators.played_fleet import playing
+from tests.simulators.played_fleet import QUICK, playing
+from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import roll_out, served_fleet, wait_until
 
 __all__ = ["memory_path"]
-SLOT = "meter-reader"
 SHARES = {"lying": 1.0, "replaying": 1.0, "flooding": 0.5, "failing": 2.0, "silent": 1.0}
-QUICK = {
-    "director": {"poll_s": 3.0, "published_every_s": 0.2},
-    "scheduler": {"turn_s": 0.2},
-    "intake": {"rows_per_s": 500.0, "rows_burst": 5_000.0},
-}
-SPEC: dict[str, Any] = {
-    "name": "meter-reader-2",
-    "slot": SLOT,
-    "target": f"acme/{SLOT}/2",
-    "query": "all",
-    "waves": [{"percent": 25}, {"percent": 100}],
-    "soak_s": 0,
-    "success": {"min_sample": 10, "min_percent": 80},
-    "abort": {"min_sample": 20, "max_failed_percent": 90},
-    "silence_s": 600,
-}
+SPEC = document(
+    waves=[{"percent": 25}, {"percent": 100}],
+    success={"min_sample": 10, "min_percent": 80},
+    abort={"min_sample": 20, "max_failed_percent": 90},
+    silence_s=600,
+)
 
 
 @pytest.mark.timeout(150)

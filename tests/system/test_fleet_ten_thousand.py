@@ -16,28 +16,22 @@ import pytest
 
 from fleet.database import leader
 from tests.simulators.played_fleet import Played, playing
-from tests.simulators.postgres import Cluster
+from tests.simulators.postgres import own_cluster
+from tests.simulators.rolled_fleet import SLOT, document
 from tests.simulators.served_fleet import ServedFleet, roll_out, served_fleet, wait_until
 
 DEVICES = 10_000
-SLOT = "meter-reader"
 SHARES = {"lying": 1.0, "replaying": 0.5, "flooding": 0.05, "failing": 1.0, "silent": 0.5}
 ENDS = {"committed": 9_750, "failed": 100, "rolled_back": 100, "offered": 50}
 """Of the silent nobody knows yet: how long a wave takes is the machine's affair, and nobody else may seem silent."""
 WAVES = [1_000, 9_000]
 TABLES = {"director": {"poll_s": 240.0, "published_every_s": 1.0}}
 LIMIT_S = 3_000.0
-SPEC: dict[str, Any] = {
-    "name": "meter-reader-2",
-    "slot": SLOT,
-    "target": f"acme/{SLOT}/2",
-    "query": "all",
-    "waves": [{"percent": 10}, {"percent": 100}],
-    "soak_s": 0,
-    "success": {"min_sample": 100, "min_percent": 90},
-    "abort": {"min_sample": 100, "max_failed_percent": 20},
-    "silence_s": 86_400,
-}
+SPEC = document(
+    success={"min_sample": 100, "min_percent": 90},
+    abort={"min_sample": 100, "max_failed_percent": 20},
+    silence_s=86_400,
+)
 
 
 @pytest.mark.long
@@ -58,30 +52,28 @@ def test_ten_thousand_devices_on_sqlite(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(2 * LIMIT_S)
 def test_ten_thousand_devices_on_postgresql_while_the_leader_dies(tmp_path: Path) -> None:
-    cluster = Cluster(options=())
-    try:
-        cluster.start()
-        with served_fleet(tmp_path / "fleet", database=cluster.url("postgres"), replicas=2, tables=TABLES) as fleet:
-            fleet.repository.add_release(SLOT, "2")
-            first, second = fleet.replicas
+    with (
+        own_cluster() as server,
+        served_fleet(tmp_path / "fleet", database=server.url("postgres"), replicas=2, tables=TABLES) as fleet,
+    ):
+        fleet.repository.add_release(SLOT, "2")
+        first, second = fleet.replicas
+        first.start()
+        wait_until(lambda: holder(fleet), 30)
+        second.start()
+        began = time.monotonic()
+        with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
+            print(f"\nenrolled in {time.monotonic() - began:.0f} s")
+            rollout, leading = roll_out(played.operator, SPEC), holder(fleet)
+            wait_until(lambda: played.states(rollout)["committed"] > DEVICES // 20, LIMIT_S)
+            first.end(signal.SIGKILL)
+            played.operator = fleet.operator(1)
+            wait_until(lambda: holder(fleet) != leading, 60)
+            wait_until(lambda: played.states(rollout)["committed"] > 3 * DEVICES // 10, LIMIT_S)
             first.start()
-            wait_until(lambda: holder(fleet), 30)
-            second.start()
-            began = time.monotonic()
-            with playing(fleet, tmp_path, DEVICES, SHARES, "--seconds", str(LIMIT_S), limit_s=LIMIT_S) as played:
-                print(f"\nenrolled in {time.monotonic() - began:.0f} s")
-                rollout, leading = roll_out(played.operator, SPEC), holder(fleet)
-                wait_until(lambda: played.states(rollout)["committed"] > DEVICES // 20, LIMIT_S)
-                first.end(signal.SIGKILL)
-                played.operator = fleet.operator(1)
-                wait_until(lambda: holder(fleet) != leading, 60)
-                wait_until(lambda: played.states(rollout)["committed"] > 3 * DEVICES // 10, LIMIT_S)
-                first.start()
-                found = played.ended(LIMIT_S)
-                assert found["problems"]
-                print(f"{check_end(played, rollout, found)} rows are stored whose acknowledgement no device heard")
-    finally:
-        cluster.stop()
+            found = played.ended(LIMIT_S)
+            assert found["problems"]
+            print(f"{check_end(played, rollout, found)} rows are stored whose acknowledgement no device heard")
 
 
 def check_end(played: Played, rollout: str, found: Mapping[str, Any]) -> int:

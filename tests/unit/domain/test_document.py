@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,6 +49,7 @@ def test_defaults_stand_for_what_is_absent() -> None:
 
 TAKES = {
     "text": lambda table: table.text("k"),
+    "time": lambda table: table.time("k", "%Y-%m-%d"),
     "integer": lambda table: table.integer("k", low=0, high=10),
     "number": lambda table: table.number("k", low=0, high=10),
     "flag": lambda table: table.flag("k"),
@@ -57,10 +60,10 @@ TAKES = {
     "tables": lambda table: table.tables("k"),
 }
 VALUES = {
-    "text": '"x"', "integer": "3", "number": "3.5", "flag": "true", "texts": '["x"]', "integers": "[3]",
-    "numbers": "[3.5]", "table": "{}", "tables": "[{}]", "date": "2026-01-01",
+    "text": '"x"', "time": '"2026-01-01"', "integer": "3", "number": "3.5", "flag": "true", "texts": '["x"]',
+    "integers": "[3]", "numbers": "[3.5]", "table": "{}", "tables": "[{}]", "date": "2026-01-01",
 }  # fmt: skip
-FITS = {("number", "integer"), ("numbers", "integers")}
+FITS = {("text", "time"), ("number", "integer"), ("numbers", "integers")}
 
 
 @pytest.mark.parametrize("wanted", TAKES)
@@ -100,6 +103,19 @@ def test_choices_are_listed() -> None:
     assert "must be one of a, b, not 'c'" in str(refusal('k = "c"', take))
     assert "must hold only a, b, not 'c'" in str(refusal('k = ["a", "c"]', lambda t: t.texts("k", among=("a", "b"))))
     assert len(str(refusal(f'k = "{"x" * 10_000}"', take))) < 300
+
+
+@pytest.mark.parametrize(
+    ("form", "example", "microseconds"),
+    [("%Y-%m-%dT%H:%M:%SZ", "2031-05-09T12:00:00Z", 0), ("%Y-%m-%dT%H:%M:%S.%fZ", "2031-05-09T12:00:00.000000Z", 250)],
+)
+def test_times_are_of_utc_and_of_one_form(form: str, example: str, microseconds: int) -> None:
+    moment = datetime(2027, 3, 1, 12, 0, 1, microseconds, UTC)
+    assert doc(f'k = "{moment.strftime(form)}"').time("k", form) == moment
+    for wrong in ("today", "2027-03-01", moment.isoformat(), f"{moment.strftime(form)} ", "x" * 10_000):
+        error = refusal(f'k = "{wrong}"', lambda table: table.time("k", form))
+        assert error.problem == f"must be a time in UTC as {example}, not {wrong!r:.80}"
+        assert error.line == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,26 @@ def test_a_policy_that_no_device_could_read_is_not_drafted(run: Run, repository:
     code, _, err = run("policy", "add", "odd.json")
     assert (code, "odd.json: share_percent: unknown key" in err) == (2, True)
     assert not repository.workspace.drafts()
+
+
+def test_a_policy_that_frees_what_waits_warns_of_it(
+    run: Run, told: Callable[..., Any], repository: FleetRepository
+) -> None:
+    begun, ends = (f"{datetime.now(UTC) + hours * timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}" for hours in (-5, 5))
+    hours = {"schema": 1, "share_percent_per_hour": 10, "blackouts": [{"start": begun, "end": ends}]}
+    Path("hours.json").write_text(json.dumps(hours))
+    assert told("policy", "add", "hours.json")["warnings"] == []
+    sign(run, repository, "policy")
+    told("publish")
+    assert run("policy", "add", "hours.json")[2] == ""
+    Path("hours.json").write_text(json.dumps(hours | {"blackouts": []}))
+    (warning,) = told("policy", "add", "hours.json")["warnings"]
+    assert f"the blackout {begun} to {ends} has begun, and this policy lists it no more" in warning
+    assert run("policy", "add", "hours.json")[2] == f"edge-fleet: warning: {warning}\n"
+    (published,) = Path("public/targets/policy").iterdir()
+    published.unlink()
+    (warning,) = told("policy", "add", "hours.json")["warnings"]
+    assert f"it is not known which blackouts this one leaves out: {published}" in warning
 
 
 @pytest.mark.parametrize(("text", "said"), [("timestamp_expiry_d = 30", "at most 14 days"), ("x = 1", "unknown key")])

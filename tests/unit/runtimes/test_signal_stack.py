@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import os, signal, sys
@@ -35,8 +33,37 @@ print(len(set(heard)))
 """
 
 
-@pytest.mark.filterwarnings("ignore")
+OPENING = """
+import ctypes, sys
+from pathlib import Path
+from gateway.domain.verdict import Budget
+from gateway.runtimes.openvino import OpenVinoRuntime
+from gateway.runtimes.signal_stack import SignalStack
+from tests.simulators import models
+
+def stack():
+    now = SignalStack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(now))
+    return now.ss_sp, now.ss_flags, now.ss_size
+
+folder, before = Path(sys.argv[1]), stack()
+manifest = models.write_variant(folder, models.dense(), "openvino")
+runtime = OpenVinoRuntime()
+runtime.devices()
+session = runtime.open(manifest, manifest.variants[0], folder, Budget())
+print(stack() == before)
+"""
+
+
+def run(program: str, *arguments: object) -> tuple[int, str]:
+    command = [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=50)
+    return done.returncode, done.stdout.strip()
+
+
 def test_signals_that_come_at_once_are_all_heard() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=50)
-    assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr
+    assert run(PROGRAM) == (0, "5")
+
+
+def test_opening_a_model_leaves_the_stack_for_signals_as_it_was(tmp_path: Path) -> None:
+    assert run(OPENING, tmp_path) == (0, "True")

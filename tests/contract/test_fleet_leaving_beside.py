@@ -1,0 +1,73 @@
+"""A device that is removed while what it told a moment ago is still being taken in, on PostgreSQL, where both have
+locks of single rows. The two are brought beside each other by what they wait for, not by chance."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.control import intake, leaving
+from fleet.control.intake import Intake
+from fleet.control.leaving import Motive
+from fleet.control.settings import IntakeSettings
+from fleet.database import certificates, devices, removal, sweep, telemetry
+from fleet.database.certificates import Certificate
+from tests.simulators.asking import record
+from tests.simulators.databases import waiting
+from tests.simulators.operator import until
+from tests.simulators.rolled_fleet import RolledFleet, rolling
+
+SERIAL = "ab"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[RolledFleet]:
+    """With a device that told something, which was swept since."""
+    with rolling("postgresql", tmp_path) as made:
+        made.enrol(["a"])
+        with made.database.write() as connection:
+            expires = made.now + timedelta(days=30)
+            certificates.add(connection, Certificate(SERIAL, "a", made.now, expires, key_digest="k"))
+        assert told(made, 1) == 1
+        with made.database.write() as connection:
+            assert sweep.clear(connection, "a", made.database.settings.telemetry) == 1
+        yield made
+
+
+def told(fleet: RolledFleet, seq: int) -> int:
+    """How it is; up to which number it may forget that."""
+    taking = Intake(fleet.database, IntakeSettings(), fleet.rolling.states, Counter())
+    line = record("state", seq, {"state": "in-step"}, kind="device")
+    (said,) = taking.take(SERIAL, json.dumps(line).encode(), "", lambda: fleet.now)
+    return said.seq
+
+
+def remove(fleet: RolledFleet) -> None:
+    motive = Motive("olga", "", fleet.now)
+    leaving.remove(fleet.rolling, "a", motive, permit=lambda opened: devices.get(opened, "a"))
+
+
+def test_neither_waits_for_the_other_in_a_ring(fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held once its rows are stored, and before what they say of the device is, until the removal waits."""
+    describe, removing = devices.report_health, list[Future[None]]()
+    with ThreadPoolExecutor() as pool:
+
+        def late(*said: object) -> None:
+            with fleet.database.write() as connection:
+                devices.revoke(connection, "a", "", fleet.now)
+            removing.append(pool.submit(remove, fleet))
+            until(lambda: waiting(fleet.database) == 1, "the removal does not wait")
+            describe(*said)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(intake.devices, "report_health", late)
+        assert told(fleet, 2) == 2
+        removing[0].result()
+    with fleet.database.read() as connection:
+        assert removal.gone(connection, ["a"]) == {"a"}
+        assert telemetry.sources(connection, "a") == ()
