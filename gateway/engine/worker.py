@@ -121,9 +121,9 @@ class Worker:
             self._post(self._calls.priority_refused, refused)
         limiter, share = self._footing.limiter, self._share
         more = False
-        while more or self._due():
-            if self._beside is not None and (beside := self._take_beside()) is not None:
-                self._run_beside(beside)
+        while due := more or self._due():
+            if isinstance(due, Ticket):
+                self._run_beside(due)
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
@@ -137,14 +137,6 @@ class Worker:
         except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
             self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
-
-    def _take_beside(self) -> Ticket | None:
-        """What runs beside the queue, if the queue is empty."""
-        with self._changed:
-            if self._beside is None or self._queue.length:
-                return None
-            taken, self._beside = self._beside, None
-            return taken
 
     def _run_beside(self, ticket: Ticket) -> None:
         ran = None
@@ -170,8 +162,9 @@ class Worker:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
             self._loop.call_soon_threadsafe(callback, *values)
 
-    def _due(self) -> bool:
-        """Wait until there is something to run; False when closing and nothing is left."""
+    def _due(self) -> Ticket | bool:
+        """Wait until there is something to run: the queue, or a ticket beside it where the queue is empty. False when
+        closing and nothing is left."""
         with self._changed:
             while not self._ready():
                 if self._closing and not self._queue.length:
@@ -179,12 +172,15 @@ class Worker:
                 if self.owns and self._is_the_loops():
                     self.owns = False
                     self._post(self._calls.returned)
-                    if self._beside is not None:  # others came first
-                        dropped, self._beside = self._beside, None
+                    if dropped := self._take_beside():  # others came first
                         self._post(self._calls.beside_ended, dropped, None)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
-            return True
+            return self._queue.length > 0 or self._take_beside() or False
+
+    def _take_beside(self) -> Ticket | None:
+        taken, self._beside = self._beside, None
+        return taken
 
     def _ready(self) -> bool:
         """Whether the next run is the worker's, now."""

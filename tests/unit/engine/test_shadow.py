@@ -234,8 +234,23 @@ async def test_a_caller_who_comes_before_the_shadow_has_begun_goes_first(p50_us:
     assert (shares.free, shares.waiting) == (shares.threads, [])
 
 
+class HeldWorker(threading.Condition):
+    """A worker's lock that its thread, having let go of it, does not leave before `goes_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go, self.goes_on = threading.Event(), threading.Event()
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)  # type: ignore[arg-type]
+        if threading.current_thread() is not threading.main_thread():
+            self.let_go.set()
+            self.goes_on.wait()
+
+
 @pytest.mark.asyncio
-async def test_a_shadow_that_waits_for_threads_gives_way_to_callers() -> None:
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_shadow_that_waits_for_threads_gives_way_to_callers(held: bool) -> None:
     limits = EngineSettings(thread_wait_s=600.0)
     rig, _, new = await shadowed_rig(settings=limits, budget=Budget(threads=1), trials={"b": measured(10.0)})
     await rig.stage(manifest("n", variants=("n",)))
@@ -244,9 +259,16 @@ async def test_a_shadow_that_waits_for_threads_gives_way_to_callers() -> None:
     other.gate.clear()
     busy = asyncio.ensure_future(rig.engine.infer(request(model="n")))
     await rig.begun(other)
+    lock = rig.registry.entry("m").staged["2"]._worker._changed = HeldWorker()
+    if not held:
+        lock.goes_on.set()
     assert beside(rig, ended)
+    await asyncio.to_thread(lock.let_go.wait)
     rig.repository.route("m", {"2": 100}, lease_s=60.0)
-    assert values(await rig.engine.infer(request(2.0))) == [2.0]
+    asked = asyncio.ensure_future(rig.engine.infer(request(2.0)))
+    await asyncio.sleep(0)
+    lock.goes_on.set()
+    assert values(await asked) == [2.0]
     assert (ended, new.runs) == ([None], [[2.0]])
     other.gate.set()
     await busy
