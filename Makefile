@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
-# Processes that share the tests of `make test`, file by file
-PROCESSES ?= 2
+# Processes that share the tests of `make test`, file by file: more than processors here, for many tests wait
+PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
