@@ -76,8 +76,8 @@ class ModelRepository:
         told again; another release takes the place of what was staged as the same version. While a version of the same
         name serves from another release, what is staged answers nothing until it is committed.
 
-        Raises VariantError or ConfigurationError with every reason where it cannot serve, RequestError OVERLOADED
-        where too many are staged.
+        Raises VariantError or ConfigurationError with every reason where it cannot serve, a transient VariantError
+        where it was unstaged or staged anew meanwhile, RequestError OVERLOADED where too many are staged.
         """
         kept = self._releases.get((release.name, release.version))
         serving = self._registry.serving(release.name, release.version)

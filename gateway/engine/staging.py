@@ -15,6 +15,9 @@ from gateway.engine.registry import Registry
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
 
+Key = tuple[str, str]
+"""Model, version."""
+
 
 class Staging:
     """What is staged, by model and version. Trials run side by side with everything else."""
@@ -24,7 +27,9 @@ class Staging:
     ) -> None:
         self._registry, self._fitting, self._leases = registry, fitting, leases
         self._settings, self._publish = settings, publish
-        self._releases: dict[tuple[str, str], Release] = {}
+        self._releases: dict[Key, Release] = {}
+        self._loads: dict[Key, object] = {}
+        """The last load under way of each version: an earlier one is not kept, nor one that was unloaded meanwhile."""
         self._closed = False
 
     async def stage(self, release: Release) -> Loaded:
@@ -32,24 +37,26 @@ class Staging:
         key = (release.name, release.version)
         kept = self._releases.get(key)
         if kept is not None and kept.digest == release.digest:
+            self._loads.pop(key, None)
             return self.told(self._registry.entry(release.name).staged[release.version])
         self._check_room(key)
+        load = self._loads[key] = object()
         try:
-            opened = await self._fitting.loader.first(release)
-        except (VariantError, ConfigurationError) as error:
-            self._publish(ModelRefused(release.name, release.version, str(error)))
-            raise
-        servable, old = self._keep(opened)
+            opened = await self._opened(release)
+            servable, old = self._keep(opened, load)
+        finally:
+            if self._loads.get(key) is load:
+                del self._loads[key]
         if old is not None:
             await old.close(self._settings.drain_s)
         return self._loaded(servable, opened.candidate)
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
         """As `ModelRepository.unstage`."""
-        servable = self._let_go(model, version)
+        load, servable = self._loads.pop((model, version), None), self._let_go(model, version)
         if servable is not None:
             await servable.close(drain_s)
-        elif self._registry.serving(model, version) is not None:
+        elif load is None and self._registry.serving(model, version) is not None:
             what = f"model '{model}' version {version} is what is committed or given by hand; commit another one first"
             raise RequestError(Fault.DENIED, what)
 
@@ -74,17 +81,26 @@ class Staging:
         """Keep nothing any more that is still being tried or opened."""
         self._closed = True
 
-    def _check_room(self, key: tuple[str, str]) -> None:
-        if key not in self._releases and len(self._releases) >= self._settings.staged_versions:
-            what = f"{len(self._releases)} versions are loaded for updates, the most there may be; unload one of them"
+    def _check_room(self, key: Key) -> None:
+        taken = self._releases.keys() | self._loads.keys()
+        if key not in taken and len(taken) >= self._settings.staged_versions:
+            many = f"{len(taken)} versions are loaded for updates or about to be"
+            what = f"{many}, the most there may be; unload one of them"
             raise RequestError(Fault.OVERLOADED, what, retry_after_s=self._settings.retry_after_s)
 
-    def _keep(self, opened: Opened) -> tuple[Servable, Servable | None]:
+    async def _opened(self, release: Release) -> Opened:
+        try:
+            return await self._fitting.loader.first(release)
+        except (VariantError, ConfigurationError) as error:
+            self._publish(ModelRefused(release.name, release.version, str(error)))
+            raise
+
+    def _keep(self, opened: Opened, load: object) -> tuple[Servable, Servable | None]:
         """Returns what is staged now, and what it takes the place of. Never waits, so that nothing is left behind."""
         release = opened.release
-        if self._closed:
+        if (unwanted := self._unwanted(release, load)) is not None:
             opened.session.close()
-            raise VariantError("the gateway stops", transient=True)
+            raise unwanted
         servable = self._fitting.servable(opened)
         servable.move(State.AVAILABLE)
         entry = self._registry.entry(release.name)
@@ -92,6 +108,14 @@ class Staging:
         self._releases[release.name, release.version] = release
         self._publish(chosen(servable))
         return servable, old
+
+    def _unwanted(self, release: Release, load: object) -> VariantError | None:
+        if self._closed:
+            return VariantError("the gateway stops", transient=True)
+        if self._loads.get((release.name, release.version)) is not load:
+            what = f"model '{release.name}' version {release.version} was unloaded or loaded anew meanwhile"
+            return VariantError(what, remedy="load it again if it is wanted", transient=True)
+        return None
 
     def _let_go(self, model: str, version: str) -> Servable | None:
         if self._releases.pop((model, version), None) is None:

@@ -8,6 +8,8 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, VariantChosen
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.ports import Loaded
 from gateway.domain.verdict import Verdict
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, refused, release, request, values
@@ -29,6 +31,15 @@ async def fault_of(rig: Rig, **changes: object) -> Fault:
     with pytest.raises(RequestError) as error:
         await rig.engine.infer(request(**changes))  # type: ignore[arg-type]
     return error.value.fault
+
+
+async def trying(rig: Rig, of: ModelManifest, digest: str = "d1") -> asyncio.Task[Loaded]:
+    """A load whose trial has begun."""
+    before = len(rig.tried)
+    staging = asyncio.ensure_future(rig.stage(of, digest))
+    while len(rig.tried) == before and not staging.done():
+        await asyncio.sleep(0)
+    return staging
 
 
 @pytest.mark.asyncio
@@ -143,9 +154,7 @@ async def test_synchronising_does_not_wait_for_a_trial_of_what_is_staged() -> No
     rig = Rig()
     await rig.commit(V1)
     rig.trial_gate.clear()
-    staging = asyncio.ensure_future(rig.stage(V2))
-    while "b" not in rig.tried:
-        await asyncio.sleep(0)
+    staging = await trying(rig, V2)
     await rig.commit(V1)
     assert (await rig.engine.infer(request())).version == "1"
     rig.trial_gate.set()
@@ -169,6 +178,102 @@ async def test_a_stager_who_leaves_and_a_gateway_that_stops_keep_no_session(endi
     while not (rig.runtime.sessions and rig.session.closed):
         await asyncio.sleep(0)
     assert rig.repository.standings() == []
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_unstaged_while_it_is_tried_is_not_kept() -> None:
+    rig = Rig(EngineSettings(staged_versions=1))
+    await rig.commit(V1)
+    rig.trial_gate.clear()
+    staging = await trying(rig, V2)
+    await rig.repository.unstage("m", "2", 0.0)
+    rig.trial_gate.set()
+    with pytest.raises(VariantError, match="version 2 was unloaded or loaded anew meanwhile") as error:
+        await staging
+    assert error.value.transient
+    assert [session.closed for session in rig.runtime.sessions] == [0, 1]
+    assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
+    await rig.stage(manifest("other"))
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_load_after_an_unload_is_kept_and_not_the_one_before() -> None:
+    rig = Rig()
+    rig.trial_gate.clear()
+    first = await trying(rig, V2)
+    await rig.repository.unstage("m", "2", 0.0)
+    second = await trying(rig, V2)
+    rig.trial_gate.set()
+    with pytest.raises(VariantError, match="meanwhile"):
+        await first
+    assert (await second).variant == "b"
+    assert [session.closed for session in rig.runtime.sessions] == [1, 0]
+    await rig.repository.unstage("m", "2", 5.0)
+    assert rig.runtime.memory_bytes == 0
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("staged_before", [False, True])
+async def test_of_two_loads_of_a_version_the_later_one_is_kept_though_it_ends_first(*, staged_before: bool) -> None:
+    rig = Rig()
+    await rig.stage(V2, "later")
+    if not staged_before:
+        await rig.repository.unstage("m", "2", 5.0)
+    rig.trial_gate.clear()
+    earlier = await trying(rig, manifest(version="2", variants=("slow",)), "earlier")
+    assert (await rig.stage(V2, "later")).variant == "b"
+    rig.trial_gate.set()
+    with pytest.raises(VariantError, match="meanwhile"):
+        await earlier
+    assert [line.placement.variant for line in rig.repository.standings() if line.placement] == ["b"]
+    assert rig.runtime.memory_bytes == 1_000_000
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_loaded_beside_what_serves_as_the_same_version_can_be_unloaded_meanwhile() -> None:
+    rig = Rig()
+    await rig.commit(V1)
+    rig.trial_gate.clear()
+    staging = await trying(rig, manifest(version="1", variants=("b",)), "d2")
+    await rig.repository.unstage("m", "1", 0.0)
+    rig.trial_gate.set()
+    with pytest.raises(VariantError, match="meanwhile"):
+        await staging
+    assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_still_tried_takes_a_place_of_those_that_may_be_staged() -> None:
+    rig = Rig(EngineSettings(staged_versions=1))
+    rig.trial_gate.clear()
+    staging = await trying(rig, V2)
+    other = await trying(rig, manifest("other"))
+    again = await trying(rig, V2)
+    rig.trial_gate.set()
+    with pytest.raises(RequestError, match="1 versions are loaded for updates or about to be") as error:
+        await other
+    assert error.value.fault is Fault.OVERLOADED
+    await asyncio.wait({staging, again})
+    assert [(line.model, line.version) for line in rig.repository.standings()] == [("m", "2")]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ending", ["cancelled", "refused"])
+async def test_a_load_that_comes_to_nothing_gives_its_place_back(ending: str) -> None:
+    rig = Rig(EngineSettings(staged_versions=1), trials={"b": Verdict(False, "corrupt")})
+    rig.trial_gate.clear()
+    staging = await trying(rig, V2)
+    if ending == "cancelled":
+        staging.cancel()
+    rig.trial_gate.set()
+    await asyncio.wait({staging})
+    await rig.stage(manifest("other"))
     await rig.repository.close()
 
 
