@@ -246,6 +246,7 @@ def readmit_device(request: Call, device: NameInPath) -> DeviceEntry:
     """By its serial or a new token; the old certificates stay revoked. 409 where it is not revoked."""
     identity, control, now = caller_of(request), control_of(request), control_of(request).clock()
     with control.database.write() as connection:
+        enrolment.hold(connection)
         known_device(request, connection, identity, device)
         devices.readmit(connection, device)
         audit.append(connection, Deed(actor(identity), "devices.readmit", device), now)

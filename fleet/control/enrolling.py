@@ -147,6 +147,8 @@ class Enrolling:
 
     def _renewing(self, connection: Connection, serial: str, digest: str, now: datetime) -> str:
         shown = certificates.find(connection, serial)
+        if shown:
+            devices.lock(connection, shown.device)
         device = admitted(connection, serial, now).device
         if shown and shown.key_digest == digest:
             raise RequestError(Fault.INVALID, "a certificate is renewed for another key; make a new one and ask again")

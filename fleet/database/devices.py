@@ -132,6 +132,13 @@ def readmit(connection: Connection, device: str) -> None:
         raise ConflictError(f"the device {device!r:.140} is not revoked")
 
 
+def lock(connection: Connection, device: str) -> None:
+    """Until the transaction ends nobody enrols, revokes or removes this device. Before what holds of it is read, where
+    it is given a certificate by that."""
+    mine = sa.select(devices.c.id).where(devices.c.id == device)
+    connection.execute(mine.with_for_update(key_share=True))  # what only hangs on the device does not wait
+
+
 def label(connection: Connection, device: str, tags: Iterable[str], site: str) -> None:
     """Replace tags and site. Raises AbsentError, RefusedError for too many tags or an empty one."""
     wanted = sorted(set(bounded(tags, TAGS_LIMIT, "tags")))

@@ -47,8 +47,9 @@ class TokenRefusedError(RefusedError):
 
 
 def hold(connection: Connection) -> None:
-    """Until the transaction ends nobody else makes, uses up or voids tokens. Whoever goes by the tags of a device, or
-    changes them, calls it first: who may make a token for it is said by its tags."""
+    """Until the transaction ends nobody else makes, uses up or voids tokens, nor enrols. Whoever goes by the tags of a
+    device, or changes them, calls it first: who may make a token for it is said by its tags. Whoever readmits one, too:
+    what it was revoked for must not be overlooked by an enrolment under way."""
     alone(connection, "enrolment")
 
 
