@@ -121,7 +121,7 @@ def serving(
     config: Config,
     loader: Loader,
     *,
-    scan_model: ScanModel = lambda _model: (),
+    scan_model: ScanModel | None = None,
     control: Callable[[], bool] = lambda: False,
 ) -> tuple[Engine, ModelRepository]:
     """The one door and what fills it. By default nobody may load or unload by name."""
@@ -131,13 +131,17 @@ def serving(
         registry,
         engine,
         loader,
-        scan_model,
+        scan_model or _holds_nothing,
         settings=config.limits,
         selection=config.selection,
         control=control,
         publish=loader.publish,
     )
     return engine, repository
+
+
+async def _holds_nothing(_model: str) -> tuple[Release, ...]:
+    return ()
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +126,7 @@ class Daemon:
         self._engine, self._repository = assembly.serving(
             config,
             loader,
-            scan_model=lambda model: self._fleet.of_model(model, assembly.releases_of(self._config, model)),
+            scan_model=lambda model: self._fleet.of_model(model, partial(assembly.releases_of, self._config, model)),
             control=lambda: self._config.models.control,
         )
         self._fleet = Fleet(store, self._repository, loader, config.fleet)

@@ -74,8 +74,10 @@ class Fleet:
             self._retry.cancel()
             await asyncio.wait({self._retry})
 
-    def of_model(self, model: str, hand: Sequence[Release]) -> tuple[Release, ...]:
-        """What one model is made of: for a caller that loads it again by name."""
+    async def of_model(self, model: str, read: Callable[[], Sequence[Release]]) -> tuple[Release, ...]:
+        """What one model is made of: for a caller that loads it again by name. `read` looks through its folder, on a
+        thread."""
+        hand = await asyncio.to_thread(read)
         return tuple(release for release in self._together(hand).every if release.name == model)
 
     def waits_for_restart(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -26,7 +26,7 @@ from gateway.engine.servable import House, Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 
-ScanModel = Callable[[str], Sequence[Release]]
+ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
 """Release digest, variant, accelerator."""
 
@@ -97,37 +97,31 @@ class ModelRepository:
         """Repository.load: UNAVAILABLE with the reason where a version found on disk does not pass."""
         self._check_control("load")
         named = NAME_PATTERN.fullmatch(model)
-        releases = await asyncio.to_thread(self._scan_model, model) if named else ()
-        if not releases:
-            raise RequestError(Fault.NOT_FOUND, f"failed to load '{model:.200}': the model directory does not hold it")
-        await self.synchronise(releases, only=model)
-        refused = self._registry.entry(model).refused
-        if refused:
-            raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused.values())}")
+        async with self._changing:
+            releases = await self._scan_model(model) if named else ()
+            if not releases:
+                what = f"failed to load '{model:.200}': the model directory does not hold it"
+                raise RequestError(Fault.NOT_FOUND, what)
+            await self._follow(releases, only=model)
+            refused = self._registry.entry(model).refused
+            if refused:
+                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused.values())}")
 
     async def unload(self, model: str) -> None:
         """Repository.unload: requests under way finish; the version stays in the index as UNAVAILABLE."""
         self._check_control("unload")
-        entry = self._registry.known(model)
         async with self._changing:
+            entry = self._registry.known(model)
             self._leases.end(model, "unloaded")
             for version in list(entry.serving):
                 self._releases.pop((model, version), None)
                 entry.refused[version] = "unloaded"
                 await self._retire(self._withdraw(model, version))
 
-    async def synchronise(self, releases: Sequence[Release], only: str = "") -> None:
-        """Serve what `releases` say (of model `only`, where given): load the new and changed, retire what is gone."""
+    async def synchronise(self, releases: Sequence[Release]) -> None:
+        """Serve what `releases` say: load the new and changed, retire what is gone."""
         async with self._changing:
-            gate = asyncio.Semaphore(self._selection.loads_at_once)
-            async with asyncio.TaskGroup() as loads:
-                for release in releases:
-                    loads.create_task(self._bring_up_through(gate, release))
-            wanted = {(release.name, release.version) for release in releases}
-            kept = {release.name for release in releases if self._keeps_others(release)}
-            for name, version in self._known() - wanted:
-                if name not in kept and only in {"", name}:
-                    await self._remove(name, version)
+            await self._follow(releases)
 
     async def refine(self) -> None:
         """Measure what was never tried while the device is idle; swap where the objective then says so.
@@ -157,6 +151,18 @@ class ModelRepository:
     def _check_control(self, verb: str) -> None:
         if not self._control():
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
+
+    async def _follow(self, releases: Sequence[Release], only: str = "") -> None:
+        """As `synchronise`, of model `only` where given."""
+        gate = asyncio.Semaphore(self._selection.loads_at_once)
+        async with asyncio.TaskGroup() as loads:
+            for release in releases:
+                loads.create_task(self._bring_up_through(gate, release))
+        wanted = {(release.name, release.version) for release in releases}
+        kept = {release.name for release in releases if self._keeps_others(release)}
+        for name, version in self._known() - wanted:
+            if name not in kept and only in {"", name}:
+                await self._remove(name, version)
 
     def _known(self) -> set[tuple[str, str]]:
         return set(self._releases) | self._registry.settled()

@@ -113,14 +113,16 @@ class Rig:
     inspected: list[str] = field(default_factory=list)
     signature: Signature = field(default_factory=lambda: Signature((X,), (Y,)))
     disk: dict[str, tuple[Release, ...]] = field(default_factory=dict)
+    scanned: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     idle_before_trial_s: float = 0.0
     budget: ProfileBudget = field(default_factory=ProfileBudget)
 
     def __post_init__(self) -> None:
         self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
-        self.trial_gate = asyncio.Event()
+        self.trial_gate, self.scan_gate = asyncio.Event(), asyncio.Event()
         self.trial_gate.set()
+        self.scan_gate.set()
         self.registry = Registry(self.settings.retry_after_s)
         self.engine = Engine(self.registry, Turn(self.settings.turn_us), quotas(self.settings))
         self.engine.serving = True
@@ -136,7 +138,7 @@ class Rig:
             self.registry,
             self.engine,
             loader,
-            lambda model: self.disk.get(model, ()),
+            self._scan,
             settings=self.settings,
             selection=SelectionSettings(self.objective, idle_before_trial_s=self.idle_before_trial_s),
             control=lambda: self.control,
@@ -167,6 +169,12 @@ class Rig:
     def told(self, kind: type) -> list[Event]:
         """Events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    async def _scan(self, model: str) -> tuple[Release, ...]:
+        found = self.disk.get(model, ())
+        self.scanned.append(model)
+        await self.scan_gate.wait()
+        return found
 
     async def _trial(self, of: ModelManifest, which: Variant, files: Path, budget: Budget) -> Verdict:
         del of, files, budget

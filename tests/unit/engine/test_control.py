@@ -53,6 +53,28 @@ async def test_unload_drains_and_load_brings_it_back() -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_unload_beside_a_removal_leaves_nothing_of_the_model() -> None:
+    rig = Rig()
+    await rig.serve(manifest())
+    removing = asyncio.ensure_future(rig.serve())
+    await asyncio.sleep(0)
+    assert (await fault_of(rig.repository.unload("m"))).fault is Fault.NOT_FOUND
+    await removing
+    assert (await fault_of(rig.engine.infer(request()))).fault is Fault.NOT_FOUND
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_an_unload_behind_a_removal_and_a_return_unloads_what_came_back() -> None:
+    rig = Rig()
+    await rig.serve(manifest())
+    changes = [rig.serve(), rig.serve(manifest()), rig.repository.unload("m")]
+    await asyncio.gather(*changes)
+    assert [(line.version, line.state) for line in rig.repository.index()] == [("1", "UNAVAILABLE")]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["nobody", "../m", "a/b", "", "x" * 5000, "nul\0", ".hidden"])
 async def test_load_of_what_the_disk_does_not_hold(name: str) -> None:
     rig = Rig()
@@ -70,6 +92,25 @@ async def test_load_of_a_refused_release_says_why() -> None:
     error = await fault_of(rig.repository.load("m"))
     assert error.fault is Fault.UNAVAILABLE
     assert "manifest.toml:3: broken" in error.message
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("signed", [False, True])
+async def test_a_load_that_looked_before_a_synchronisation_takes_back_nothing_of_it(*, signed: bool) -> None:
+    rig = Rig()
+    old, new = (release(manifest(version=version), signed=signed) for version in "12")
+    await rig.repository.synchronise([old])
+    rig.disk["m"] = (old,)
+    rig.scan_gate.clear()
+    loading = asyncio.ensure_future(rig.repository.load("m"))
+    while not rig.scanned:
+        await asyncio.sleep(0)
+    changing = asyncio.ensure_future(rig.repository.synchronise([new]))
+    await asyncio.sleep(0)
+    rig.scan_gate.set()
+    await asyncio.gather(loading, changing)
+    assert rig.repository.versions("m") == ["2"]
     await rig.repository.close()
 
 
