@@ -11,9 +11,10 @@ from gateway.frontends.mqtt.messages import Message
 
 @dataclass(slots=True)
 class Seen:
-    """A message under way or answered. `waiting` are its repetitions that came meanwhile; `answer` is what was
-    published, None while it is under way."""
+    """A message under way or answered. `waiting` are its repetitions at QoS 1 that came meanwhile; `answer` is what was
+    published, None while it is under way. Who deals with the message holds this until then, remembered or not."""
 
+    key: Hashable | None
     epoch: int
     expires_ns: int
     answer: bytes | None = None
@@ -43,35 +44,37 @@ class Dedup:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def begin(self, key: Hashable | None, message: Message) -> Seen | None:
-        """The record of an earlier copy of `message`, or None where it is new (and from now on recorded)."""
-        if key is None:
-            return None
+    def earlier(self, key: Hashable | None, message: Message) -> Seen | None:
+        """The record of an earlier copy of `message`; None where it is new."""
         self._expire(message.arrived_ns)
         seen = self._seen.get(key)
-        if seen is not None and _repeats(message, seen):
-            return seen
-        if seen is not None:
-            self._remove(key)
-        self._seen[key] = Seen(message.epoch, message.arrived_ns + self._ttl_ns)
-        self._shrink()
-        return None
+        return seen if seen is not None and _repeats(message, seen) else None
 
-    def answered(self, key: Hashable | None, answer: bytes) -> list[Message]:
-        """Record what `key` was answered; the repetitions that waited for it."""
-        seen = self._seen.get(key) if key is not None else None
-        if seen is None:
-            return []
+    def begin(self, key: Hashable | None, message: Message) -> Seen:
+        """The record of a new message, remembered in the place of one that had its key, unless that is None."""
+        seen = Seen(key, message.epoch, message.arrived_ns + self._ttl_ns)
+        if key is not None:
+            self._remove(key)
+            self._seen[key] = seen
+            self._shrink()
+        return seen
+
+    def answered(self, seen: Seen, answer: bytes) -> list[Message]:
+        """Record what a message was answered; the repetitions that waited for it."""
+        if self._remembers(seen):
+            self._bytes += len(answer) - len(seen.answer or b"")
         seen.answer = answer
-        self._bytes += len(answer)
         waiting, seen.waiting = seen.waiting, []
         self._shrink()
         return waiting
 
-    def forget(self, key: Hashable | None) -> None:
+    def forget(self, seen: Seen) -> None:
         """Nothing came of it: the next copy is new."""
-        if key is not None and key in self._seen:
-            self._remove(key)
+        if self._remembers(seen):
+            self._remove(seen.key)
+
+    def _remembers(self, seen: Seen) -> bool:
+        return self._seen.get(seen.key) is seen
 
     def _expire(self, now_ns: int) -> None:
         while self._seen:
@@ -85,8 +88,9 @@ class Dedup:
             self._remove(next(iter(self._seen)))
 
     def _remove(self, key: Hashable) -> None:
-        seen = self._seen.pop(key)
-        self._bytes -= len(seen.answer or b"")
+        seen = self._seen.pop(key, None)
+        if seen is not None and seen.answer:
+            self._bytes -= len(seen.answer)
 
 
 def _repeats(message: Message, seen: Seen) -> bool:

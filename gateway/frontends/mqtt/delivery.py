@@ -18,7 +18,7 @@ from typing import Protocol
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.mqtt import answers
 from gateway.frontends.mqtt.backoff import delay_s
-from gateway.frontends.mqtt.dedup import Dedup
+from gateway.frontends.mqtt.dedup import Dedup, Seen
 from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, Publication
 from gateway.frontends.mqtt.requests import Reply
 from gateway.frontends.mqtt.settings import MqttSettings
@@ -37,17 +37,24 @@ class Outlet(Protocol):
 
 @dataclass(slots=True)
 class Debt:
-    """An answer that is due: whither, as what, and which message it settles (`owed`; a window's samples are settled
-    before). Small, since it lives until the broker took the answer."""
+    """An answer that is due: whither, as what, and which message it settles (`seen`; None: a window's samples are
+    settled before). Small, since it lives until the broker took the answer."""
 
     message: Message
     qos: int
     topic: str
-    key: Hashable | None = None
+    seen: Seen | None = None
     reply: Reply | None = None
     identity: str = ""
-    owed: bool = True
     refusals: int = 0
+
+    def make_sure(self) -> bool:
+        """Whether the answer may not be dropped. Who asked at QoS 1 what came at QoS 0 before is owed it from now on,
+        and that copy is not: it promised nothing."""
+        if not self.qos and self.seen is not None and self.seen.waiting:
+            self.message = self.seen.waiting.pop(0)
+            self.qos = self.message.qos
+        return bool(self.qos)
 
 
 class Delivery:
@@ -58,12 +65,13 @@ class Delivery:
         self._errors = f"{home}/errors"
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
 
-    def repeated(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> bool:
-        """Whether `message` came before. A request is answered again, since who repeats it lacks the answer; a
-        sample's result was taken by the broker, so that it is only acknowledged."""
-        seen = self._dedup.begin(key, message)
+    def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> Seen | None:
+        """The record of a message that is new; None where it came before and is dealt with. A request is answered
+        again, since who repeats it lacks the answer; a sample's result was taken by the broker, so that it is only
+        acknowledged."""
+        seen = self._dedup.earlier(key, message)
         if seen is None:
-            return False
+            return self._dedup.begin(key, message)
         self._counters["duplicates"] += 1
         if seen.answer is None:
             message.payload = b""
@@ -72,34 +80,37 @@ class Delivery:
             self._outlet.acknowledge(message)
         else:
             self._outlet.publish(reply.publication(seen.answer, message.qos, partial(self._repetition_taken, message)))
-        return True
+        return None
 
-    def forget(self, key: Hashable | None) -> None:
+    def forget(self, seen: Seen | None) -> None:
         """Nothing came of a message: its next copy is new."""
-        self._dedup.forget(key)
+        if seen is not None:
+            self._dedup.forget(seen)
 
-    def finish(self, message: Message, key: Hashable | None, answer: bytes = b"") -> None:
+    def finish(self, message: Message, seen: Seen | None, answer: bytes = b"") -> None:
         """All that was to be done for `message` is done: acknowledge it, and the repetitions that waited for it."""
         self._outlet.acknowledge(message)
-        for repetition in self._dedup.answered(key, answer):
+        for repetition in self._dedup.answered(seen, answer) if seen is not None else ():
             self._outlet.acknowledge(repetition)
 
     def answer(self, debt: Debt, payload: bytes) -> None:
         """Publish an answer."""
+        debt.make_sure()
         taken = partial(self._answer_taken, debt, payload)
         if debt.reply is not None:
-            self._send(debt.reply.publication(payload, debt.qos, taken), debt.key)
+            self._send(debt.reply.publication(payload, debt.qos, taken), debt.seen)
         else:
-            self._send(Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken), debt.key)
+            self._send(Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken), debt.seen)
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
         """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only: an asker is told, a
         sensor's message just dropped, for telling would add to the load."""
+        debt.make_sure()
         if refused.fault is Fault.OVERLOADED and debt.reply is None:
             self._counters["dropped_overloaded"] += 1
-            self._dedup.forget(debt.key)
-        elif debt.owed:
-            self.refuse(debt.message, refused, debt.key, debt.reply, debt.identity)
+            self.forget(debt.seen)
+        elif debt.seen is not None:
+            self.refuse(debt.message, refused, debt.seen, debt.reply, debt.identity)
         else:
             self._counters["refused"] += 1
             self.complain(debt.message, refused, debt.identity, debt.qos)
@@ -108,7 +119,7 @@ class Delivery:
         self,
         message: Message,
         refused: RequestError,
-        key: Hashable | None,
+        seen: Seen | None,
         reply: Reply | None = None,
         identity: str = "",
     ) -> None:
@@ -119,12 +130,12 @@ class Delivery:
         self._counters["refused"] += 1
         identity = identity or message.user_property("id")
         payload = answers.error(identity, message.topic, refused)
-        finish = partial(self._refusal_taken, message, key, payload)
+        finish = partial(self._refusal_taken, message, seen, payload)
         if reply is None:
-            self._send(Publication(self._errors, payload, message.qos, content_type=JSON, taken=finish), key)
+            self._send(Publication(self._errors, payload, message.qos, content_type=JSON, taken=finish), seen)
         else:
             self.complain(message, refused, identity, message.qos)
-            self._send(reply.publication(payload, message.qos, finish), key)
+            self._send(reply.publication(payload, message.qos, finish), seen)
 
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
         """Tell the error topic, and settle nothing by it."""
@@ -139,8 +150,8 @@ class Delivery:
     def _answer_taken(self, debt: Debt, payload: bytes, code: int) -> None:
         if code < REFUSED:
             self._counters["answered"] += 1
-            if debt.owed:
-                self.finish(debt.message, debt.key, payload)
+            if debt.seen is not None:
+                self.finish(debt.message, debt.seen, payload)
             return
         debt.refusals += 1
         if code in TRY_AGAIN_CODES and debt.refusals < self._settings.max_attempts:
@@ -155,10 +166,10 @@ class Delivery:
     def _repetition_taken(self, message: Message, _code: int) -> None:
         self._outlet.acknowledge(message)
 
-    def _refusal_taken(self, message: Message, key: Hashable | None, payload: bytes, _code: int) -> None:
-        self.finish(message, key, payload)
+    def _refusal_taken(self, message: Message, seen: Seen | None, payload: bytes, _code: int) -> None:
+        self.finish(message, seen, payload)
 
-    def _send(self, publication: Publication, key: Hashable | None) -> None:
+    def _send(self, publication: Publication, seen: Seen | None) -> None:
         """Publish; where there is no room, nothing came of the message: it is not acknowledged and may come again."""
         if not self._outlet.publish(publication):
-            self._dedup.forget(key)
+            self.forget(seen)

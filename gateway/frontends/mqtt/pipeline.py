@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ from gateway.domain.ports import Inference
 from gateway.frontends.mqtt import answers
 from gateway.frontends.mqtt.backlog import Backlog
 from gateway.frontends.mqtt.backoff import delay_s
-from gateway.frontends.mqtt.dedup import key_of
+from gateway.frontends.mqtt.dedup import Seen, key_of
 from gateway.frontends.mqtt.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.feed import Feed, Ready
 from gateway.frontends.mqtt.messages import Message
@@ -101,41 +101,42 @@ class Pipeline:
         return not abandoned
 
     def _receive_request(self, message: Message) -> None:
-        key, reply = None, None
+        seen, reply = None, None
         try:
             reply = self._requests.reply(message)
             self._check_size(message)
-            key = key_of(message)
-            if self._delivery.repeated(key, message, reply):
+            seen = self._delivery.begin(key_of(message), message, reply)
+            if seen is None:
                 return
             request, encode = self._requests.read(message)
         except RequestError as refused:
-            self._delivery.refuse(message, refused, key, reply)
+            self._delivery.refuse(message, refused, seen, reply)
         except Exception:  # noqa: BLE001  the message's boundary: one that meets a defect of ours must not stop the others
-            self._delivery.refuse(message, _defect(message), key, reply)
+            self._delivery.refuse(message, _defect(message), seen, reply)
         else:
             self._counters["requests"] += 1
-            self._submit(Job(request, encode, Debt(message, message.qos, reply.topic, key, reply, request.id)))
+            self._submit(Job(request, encode, Debt(message, message.qos, reply.topic, seen, reply, request.id)))
 
     def _receive_sample(self, feed: Feed, message: Message) -> None:
-        key = key_of(message) if message.qos else None
+        seen = None
         try:
             self._check_size(message)
-            if self._delivery.repeated(key, message):
+            seen = self._delivery.begin(key_of(message) if message.qos else None, message)
+            if seen is None:
                 return
             ready = feed.take(message)
         except RequestError as refused:
-            self._refuse_sample(feed, message, refused, key)
+            self._refuse_sample(feed, message, refused, seen)
         except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse(message, _defect(message), key)
+            self._delivery.refuse(message, _defect(message), seen)
         else:
             if feed.windowed:
-                self._delivery.finish(message, key)
+                self._delivery.finish(message, seen)
                 self._counters["windows"] += len(ready)
             for one in ready:
-                self._submit(self._sample_job(feed, message, one, key))
+                self._submit(self._sample_job(feed, message, one, None if feed.windowed else seen))
 
-    def _sample_job(self, feed: Feed, message: Message, ready: Ready, key: Hashable | None) -> Job:
+    def _sample_job(self, feed: Feed, message: Message, ready: Ready, seen: Seen | None) -> Job:
         route, tensor = feed.route, ready.manifest.inputs[0].name
         identity = message.user_property("id") or uuid.uuid4().hex
         request = InferRequest(
@@ -148,20 +149,20 @@ class Pipeline:
         )
         topic = f"{self._home}/results/{route.name}/{topic_level(ready.sensor)}"
         qos = route.qos if feed.windowed else message.qos
-        debt = Debt(message, qos, topic, key, identity=identity, owed=not feed.windowed)
+        debt = Debt(message, qos, topic, seen, identity=identity)
         return Job(request, partial(answers.result, identity, ready), debt)
 
-    def _refuse_sample(self, feed: Feed, message: Message, refused: RequestError, key: Hashable | None) -> None:
+    def _refuse_sample(self, feed: Feed, message: Message, refused: RequestError, seen: Seen | None) -> None:
         """A sample whose model is away says nothing about that sample: such errors are told now and then."""
         if refused.fault not in {Fault.NOT_FOUND, Fault.UNAVAILABLE} or not feed.windowed:
-            self._delivery.refuse(message, refused, key)
+            self._delivery.refuse(message, refused, seen)
             return
         self._counters["dropped_model_away"] += 1
         last_ns = self._complained_ns.get(feed.route.name)
         if last_ns is None or message.arrived_ns - last_ns >= self._settings.error_repeat_s * 1e9:
             self._complained_ns[feed.route.name] = message.arrived_ns
             self._delivery.complain(message, refused, message.user_property("id"), message.qos)
-        self._delivery.finish(message, key)
+        self._delivery.finish(message, seen)
 
     def _check_size(self, message: Message) -> None:
         limit, size = self._settings.max_payload_bytes, len(message.payload)
@@ -174,9 +175,11 @@ class Pipeline:
     def _submit(self, job: Job) -> None:
         job.debt.message.payload = b""  # the tensors hold what they need of it
         dropped = self._backlog.put(job, job.debt.qos)
-        if dropped is not None:
+        if dropped is not None and dropped.debt.make_sure():
+            self._backlog.put(dropped, dropped.debt.qos)
+        elif dropped is not None:
             self._counters["dropped_queue_full"] += 1
-            self._delivery.forget(dropped.debt.key)
+            self._delivery.forget(dropped.debt.seen)
         self._start_next()
 
     def _start_next(self) -> None:
@@ -192,7 +195,7 @@ class Pipeline:
         except RequestError as refused:
             self._delivery.refuse_debt(job.debt, refused)
         except asyncio.CancelledError:
-            self._delivery.forget(job.debt.key)
+            self._delivery.forget(job.debt.seen)
             raise
         except Exception:  # noqa: BLE001  the task's boundary: nobody awaits it
             self._delivery.refuse_debt(job.debt, _defect(job.debt.message))
@@ -220,7 +223,7 @@ class Pipeline:
 
     def _tries_again(self, job: Job, refused: RequestError, failures: int) -> bool:
         if refused.fault is Fault.OVERLOADED:
-            return bool(job.debt.qos)
+            return job.debt.make_sure()
         return refused.fault is Fault.INTERNAL and failures < self._settings.max_attempts and not _late(job)
 
 

@@ -1,4 +1,4 @@
-"""What is bounded and remembered: the backlog, the outbox, what was seen before, and waits."""
+"""What is bounded: the backlog, the outbox, and waits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.backlog import Backlog
 from gateway.frontends.mqtt.backoff import ceiling_s, delay_s
-from gateway.frontends.mqtt.dedup import Dedup, key_of
-from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.messages import Publication
 from gateway.frontends.mqtt.outbox import Outbox
 
 
@@ -97,64 +96,6 @@ def test_urgent_goes_first_and_always() -> None:
     first = outbox.first()
     assert first is not None
     assert first.topic == "status"
-
-
-def message(payload: bytes = b"p", *, at_ns: int = 0, **more: object) -> Message:
-    return Message("t", payload, qos=1, mid=5, arrived_ns=at_ns, **more)  # type: ignore[arg-type]
-
-
-def test_equal_samples_are_not_repetitions_unless_the_broker_says_so() -> None:
-    dedup = Dedup(100, 10, 1000)
-    first = message(epoch=1)
-    assert dedup.begin(key_of(first), first) is None
-    for other in (message(epoch=1), message(epoch=1, dup=True), message(epoch=2)):
-        assert dedup.begin(key_of(other), other) is None
-    again = message(epoch=3, dup=True)
-    assert dedup.begin(key_of(again), again) is not None
-
-
-def test_named_messages_repeat_whenever_they_come_with_the_same_payload() -> None:
-    dedup = Dedup(100, 10, 1000)
-    for more in ({"correlation": b"c"}, {"user": (("id", "u"),)}):
-        first = message(**more)
-        assert dedup.begin(key_of(first), first) is None
-        seen = dedup.begin(key_of(first), message(**more))
-        assert seen is not None
-        other = message(b"q", **more)
-        assert dedup.begin(key_of(other), other) is None
-
-
-def test_what_waited_for_the_answer_is_given_back_once() -> None:
-    dedup = Dedup(100, 10, 1000)
-    first = message(correlation=b"c")
-    key = key_of(first)
-    dedup.begin(key, first)
-    seen = dedup.begin(key, first)
-    assert seen is not None
-    seen.waiting.append(first)
-    assert dedup.answered(key, b"answer") == [first]
-    assert dedup.answered(key, b"answer") == []
-    again = dedup.begin(key, first)
-    assert again is not None
-    assert again.answer == b"answer"
-
-
-def test_memory_is_bounded_by_time_number_and_bytes() -> None:
-    dedup = Dedup(100, 3, 10)
-    for index in range(5):
-        each = message(b"%d" % index)
-        dedup.begin(key_of(each), each)
-        dedup.answered(key_of(each), b"1234")
-    assert len(dedup) == 2
-    late = message(b"late", at_ns=1000)
-    dedup.begin(key_of(late), late)
-    assert len(dedup) == 1
-    dedup.forget(key_of(late))
-    assert len(dedup) == 0
-
-
-def test_qos_0_without_an_id_cannot_repeat() -> None:
-    assert key_of(Message("t", b"p")) is None
 
 
 @given(st.integers(0, 2000), st.floats(0.01, 10), st.floats(10, 100))

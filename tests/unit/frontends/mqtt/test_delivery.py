@@ -35,9 +35,9 @@ def test_repetitions_that_need_no_acknowledgement_are_not_kept() -> None:
     delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
     first, again = (Message("t", b"p", qos=0, correlation=b"c") for _ in range(2))
     key = key_of(first)
-    assert not delivery.repeated(key, first)
+    assert delivery.begin(key, first)
     held = sys.getrefcount(again)
-    assert delivery.repeated(key, again)
+    assert not delivery.begin(key, again)
     assert sys.getrefcount(again) == held
 
 
@@ -45,8 +45,8 @@ def test_repetitions_that_wait_do_not_keep_their_payload() -> None:
     delivery = Delivery(SETTINGS, "edge/gw", Outlet(), Counter())
     first, again = (Message("t", b"p", qos=1, correlation=b"c") for _ in range(2))
     key = key_of(first)
-    assert not delivery.repeated(key, first)
-    assert delivery.repeated(key, again)
+    assert delivery.begin(key, first)
+    assert not delivery.begin(key, again)
     assert again.payload == b""
 
 

@@ -1,0 +1,173 @@
+"""Messages that come again while their first copy is under way, waits, or is no longer remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Datatype
+from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.pipeline import Pipeline
+from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
+from tests.simulators.inference import SimulatedInference, identity
+from tests.simulators.mqtt_gateway import FAST, motion
+
+pytestmark = pytest.mark.asyncio
+QUESTION = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
+SURE = 7
+"""Packet id of the copy at QoS 1."""
+
+
+class Outlet:
+    """A broker that takes at once what is published, or nothing while there is no `room`, or, as one whose SUBACK is
+    awaited, nothing at QoS 0 while it is `away`."""
+
+    def __init__(self) -> None:
+        self.sent: list[Publication] = []
+        self.acknowledged: list[int] = []
+        self.room, self.away = True, False
+
+    def publish(self, publication: Publication) -> bool:
+        if not self.room or (self.away and not publication.qos):
+            return False
+        self.sent.append(publication)
+        if publication.taken:
+            publication.taken(0)
+        return True
+
+    def acknowledge(self, message: Message) -> None:
+        if message.qos:
+            self.acknowledged.append(message.mid)
+
+    def answers(self, name: bytes) -> list[tuple[int, bool]]:
+        """QoS of each answer to the request so named, and whether it is one and no refusal."""
+        return [(one.qos, b"outputs" in one.payload) for one in self.sent if one.correlation == name]
+
+    def pause(self, *, on: bool) -> None: ...
+
+
+class Bench:
+    """A pipeline between simulated inference and such a broker; one inference runs, one QoS 0 job waits."""
+
+    def __init__(self, *routes: MqttRoute, **more: Any) -> None:
+        self.inference = SimulatedInference([identity(Datatype.FP32), motion()])
+        self.inference.gate.clear()
+        self.outlet, self.counters = Outlet(), Counter[str]()
+        settings = MqttSettings(url="mqtt://x", route=routes, **(FAST | {"max_running": 1, "max_queued": 1} | more))
+        router = Router(routes, "gw")
+        self.pipeline = Pipeline(
+            self.inference, settings, "gw", router=router, outlet=self.outlet, counters=self.counters
+        )
+
+    def ask(self, name: bytes, qos: int = 0, *, at_s: float = 0.0, mid: int = SURE) -> None:
+        body = json.dumps(QUESTION).encode()
+        topic, at_ns = "edge/gw/infer/identity_fp32", int(at_s * 1e9)
+        self.pipeline.receive(
+            Message(topic, body, qos=qos, mid=mid, correlation=name, response_topic="r", arrived_ns=at_ns)
+        )
+
+    async def finish(self) -> None:
+        self.inference.gate.set()
+        assert await self.pipeline.drain(15.0)
+
+
+async def test_who_asks_again_at_qos_1_is_answered_though_the_qos_0_copy_is_displaced() -> None:
+    bench = Bench()
+    bench.ask(b"runs")
+    await bench.inference.until(lambda: len(bench.inference.requests) == 1)
+    bench.ask(b"mine")
+    bench.ask(b"mine", qos=1)
+    bench.ask(b"other")
+    assert bench.outlet.acknowledged == []
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(1, True)]
+    assert bench.outlet.acknowledged == [SURE]
+    assert (len(bench.inference.requests), bench.counters["dropped_queue_full"]) == (3, 0)
+
+
+async def test_a_qos_0_copy_that_nobody_asked_for_again_is_displaced() -> None:
+    bench = Bench()
+    for name in (b"runs", b"mine", b"other"):
+        bench.ask(name)
+    await bench.inference.until(lambda: len(bench.inference.requests) == 1)
+    for name in (b"mine", b"other"):
+        bench.ask(name)
+    await bench.finish()
+    assert (bench.outlet.answers(b"mine"), bench.counters["dropped_queue_full"]) == ([], 3)
+    assert bench.outlet.answers(b"other") == [(0, True)]
+
+
+async def test_who_asks_again_at_qos_1_is_not_refused_for_an_overload_that_passes() -> None:
+    bench = Bench()
+    bench.ask(b"mine")
+    await bench.inference.until(lambda: len(bench.inference.requests) == 1)
+    bench.ask(b"mine", qos=1)
+    bench.inference.fault = RequestError(Fault.OVERLOADED, "full")
+    bench.inference.gate.set()
+    await bench.inference.until(lambda: len(bench.inference.requests) == 3)
+    bench.inference.fault = None
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(1, True)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+@pytest.mark.parametrize("fault", [None, RequestError(Fault.NOT_FOUND, "no such model")])
+async def test_who_asks_again_at_qos_1_is_answered_where_qos_0_is_dropped(fault: RequestError | None) -> None:
+    bench = Bench()
+    bench.ask(b"mine")
+    await bench.inference.until(lambda: len(bench.inference.requests) == 1)
+    bench.ask(b"mine", qos=1)
+    bench.outlet.away, bench.inference.fault = True, fault
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(1, fault is None)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+async def test_a_message_that_is_no_longer_remembered_acknowledges_all_that_waited_for_it() -> None:
+    bench = Bench(dedup_ttl_s=120.0)
+    bench.ask(b"mine", 1, mid=1)
+    bench.ask(b"mine", 1, mid=2)
+    bench.ask(b"mine", 1, at_s=121.0, mid=3)
+    bench.ask(b"mine", 1, at_s=122.0, mid=4)
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(1, True), (1, True)]
+    assert sorted(bench.outlet.acknowledged) == [1, 2, 3, 4]
+
+
+async def test_answers_to_messages_that_were_no_longer_remembered_displace_no_others() -> None:
+    bench = Bench(dedup_ttl_s=120.0, dedup_bytes=1000)
+    for turn in range(10):
+        bench.inference.gate.clear()
+        bench.ask(b"mine", 1, at_s=turn * 1000.0)
+        bench.ask(b"mine", 1, at_s=turn * 1000.0 + 121)
+        bench.inference.gate.set()
+        count = 2 * (turn + 1)
+        while len(bench.outlet.answers(b"mine")) < count:
+            await asyncio.sleep(0)
+    bench.ask(b"mine", 1, at_s=9122.0)
+    await bench.finish()
+    assert len(bench.inference.requests) == 20
+    assert bench.counters["duplicates"] == 1
+
+
+async def test_a_sample_in_its_window_stays_known_though_the_result_finds_no_room() -> None:
+    route = MqttRoute("motion", ("sensors/+",), "motion", size_rows=1, hop_rows=1)
+    bench = Bench(route)
+    bench.inference.manifests["motion"] = motion(size_rows=1, hop_rows=1)
+    bench.outlet.room = False
+    for _ in range(2):
+        bench.pipeline.receive(
+            Message("sensors/1", b"[[1, 2, 3]]", qos=1, mid=SURE, user=(("id", "a"),), arrived_ns=1, wall_ns=1)
+        )
+        bench.inference.gate.set()
+        await bench.inference.until(lambda: bool(bench.inference.requests))
+        while bench.pipeline.gauges["running"]:
+            await asyncio.sleep(0)
+    assert (bench.counters["samples"], bench.counters["duplicates"]) == (1, 1)
+    assert bench.outlet.acknowledged == [SURE, SURE]
