@@ -11,7 +11,7 @@ from functools import partial
 
 from tuf.api.metadata import TargetFile, Targets
 
-from fleet.database import releases
+from fleet.database import leader, releases
 from fleet.database.engine import Connection, Database
 from fleet.database.errors import ConflictError, RefusedError
 from fleet.database.releases import Known, Release
@@ -33,23 +33,24 @@ _log = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """Used by one thread. Replicas share the publisher's folder, or copies of it."""
+    """Of one replica, used by its scheduler's thread. Replicas share the publisher's folder, or copies of it. What it
+    remembers ends with its office."""
 
     def __init__(self, database: Database, workspace: Workspace) -> None:
         self._database, self._workspace = database, workspace
         self._seen: tuple[int, ...] = ()
         self._again: datetime | None = None
 
-    def refresh(self, now: datetime) -> tuple[str, ...]:
+    def refresh(self, now: datetime, fence: int) -> tuple[str, ...]:
         """Read what is published, where something was published since; the targets that are new. What cannot be read
-        is logged, and what was known stays. Raises AwayError."""
+        is logged, and what was known stays. Raises AwayError, FencedError."""
         seen = publication_mark(self._workspace.public)
         due = self._again is not None and not self._again - RETRY <= now < self._again
         if not seen or (seen == self._seen and not due):
             return ()  # a folder that is not there now withdraws nothing
         fresh: tuple[str, ...] = ()
         try:
-            fresh = synchronise(self._database, self._workspace, now)
+            fresh = synchronise(self._database, self._workspace, now, fence)
             self._again = None
         except (ConfigurationError, ConflictError, RefusedError) as error:
             _log.warning("the published releases are not read: %s", error)
@@ -57,15 +58,20 @@ class Catalogue:
         self._seen = seen
         return fresh
 
+    def forget(self) -> None:
+        """Another leader may have read another copy since."""
+        self._seen, self._again = (), None
 
-def synchronise(database: Database, workspace: Workspace, now: datetime) -> tuple[str, ...]:
-    """Bring the database in step with what is published; the targets that are new. Raises ConfigurationError,
-    ConflictError, RefusedError, AwayError."""
+
+def synchronise(database: Database, workspace: Workspace, now: datetime, fence: int) -> tuple[str, ...]:
+    """Bring the database in step with what is published; the targets that are new. `fence`: of the leader that reads.
+    Raises ConfigurationError, ConflictError, RefusedError, AwayError, FencedError."""
     published = workspace.published()
     with database.read() as connection:
         known = {entry.release.target: entry.release for entry in _all(connection, database)}
     found = [*verified_releases(published, workspace, known)]
     with database.write() as connection:
+        leader.guard(connection, fence)
         return releases.synchronise(connection, found, now, database.settings)
 
 

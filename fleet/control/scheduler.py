@@ -60,7 +60,7 @@ class Scheduler:
         try:
             self._stand(now)
             if self._fence is not None:
-                self._catalogue.refresh(now)
+                self._catalogue.refresh(now, self._fence)
                 self._look(now)
                 self._attendance.note(now, self._fence)
         except (AwayError, FencedError):
@@ -88,6 +88,7 @@ class Scheduler:
         self._fence, self._after = fence, ""
         self._stood_s = self._stood_s if fence is not None else float("-inf")
         self._swept.clear()
+        self._catalogue.forget()
         self._attendance.forget()
         self._rolling.states.forget()
 

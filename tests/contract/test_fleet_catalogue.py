@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.control.catalogue import Catalogue, resolve, usable
-from fleet.database import releases
+from fleet.database import leader, releases
 from fleet.database.errors import ConflictError, RefusedError
 from fleet.releases import target_of
 from fleet.repository import target_file
@@ -18,10 +18,14 @@ from fleet.roles import owner_role
 from tests.simulators.fleet_repository import new_key
 from tests.simulators.rolled_fleet import SLOT, V1, V2, V3, RolledFleet, rolling
 
+FENCE = 1
+"""Of the leader that reads."""
+
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[RolledFleet]:
     with rolling("sqlite", tmp_path) as made:
+        assert leader.candidate(made.database, "the test").stand(made.now) == FENCE
         yield made
 
 
@@ -38,13 +42,13 @@ def known(fleet: RolledFleet) -> dict[str, bool]:
 
 def test_only_what_is_new_is_read_and_only_after_a_publication(fleet: RolledFleet) -> None:
     looking = catalogue(fleet)
-    assert looking.refresh(fleet.now) == ()
+    assert looking.refresh(fleet.now, FENCE) == ()
     fleet.repository.add_release(SLOT, "3")
     file = next((fleet.repository.public / "targets" / "models" / "acme" / SLOT / "1").iterdir())
     file.unlink()  # nobody needs it again
-    assert looking.refresh(fleet.now) == (V3,)
+    assert looking.refresh(fleet.now, FENCE) == (V3,)
     assert known(fleet) == {V1: True, V2: True, V3: True}
-    assert looking.refresh(fleet.now) == ()
+    assert looking.refresh(fleet.now, FENCE) == ()
     with fleet.database.read() as connection:
         found = releases.find(connection, V3)
     assert found
@@ -53,13 +57,13 @@ def test_only_what_is_new_is_read_and_only_after_a_publication(fleet: RolledFlee
 
 def test_a_folder_that_is_not_there_for_a_while_withdraws_nothing(fleet: RolledFleet, tmp_path: Path) -> None:
     looking = catalogue(fleet)
-    looking.refresh(fleet.now)
+    looking.refresh(fleet.now, FENCE)
     fleet.repository.public.rename(tmp_path / "away")
-    assert looking.refresh(fleet.now) == ()
+    assert looking.refresh(fleet.now, FENCE) == ()
     assert known(fleet) == {V1: True, V2: True}
     (tmp_path / "away").rename(fleet.repository.public)
     fleet.repository.add_release(SLOT, "3")
-    assert looking.refresh(fleet.now) == (V3,)
+    assert looking.refresh(fleet.now, FENCE) == (V3,)
 
 
 def test_what_an_owner_did_not_sign_is_left_out_and_withdrawn(fleet: RolledFleet, caplog) -> None:
@@ -71,7 +75,7 @@ def test_what_an_owner_did_not_sign_is_left_out_and_withdrawn(fleet: RolledFleet
     fleet.repository.forge(owner_role("acme"), targets, [new_key("thief")])
     looking = catalogue(fleet)
     with caplog.at_level(logging.WARNING):
-        looking.refresh(fleet.now)
+        looking.refresh(fleet.now, FENCE)
     assert "models-acme are left out: not signed by its keys" in caplog.text
     assert known(fleet) == {V1: False, V2: False}
     with fleet.database.read() as connection:
@@ -80,7 +84,7 @@ def test_what_an_owner_did_not_sign_is_left_out_and_withdrawn(fleet: RolledFleet
             resolve(connection, "acme/meter-reader/2")
     honest.signed.version = targets.signed.version + 1
     fleet.repository.forge(owner_role("acme"), honest, fleet.repository.keys[owner_role("acme")])
-    looking.refresh(fleet.now)
+    looking.refresh(fleet.now, FENCE)
     assert known(fleet) == {V1: True, V2: True}
 
 
@@ -90,7 +94,7 @@ def test_an_owner_signs_for_its_own_models_only(fleet: RolledFleet) -> None:
     targets.signed.targets[release.path] = target_of(release.path, document, {"floor": "2"})
     targets.signed.version += 1
     fleet.repository.forge(owner_role("acme"), targets, fleet.repository.keys[owner_role("acme")])
-    catalogue(fleet).refresh(fleet.now)
+    catalogue(fleet).refresh(fleet.now, FENCE)
     assert known(fleet) == {V1: True, V2: True}
 
 
@@ -111,7 +115,7 @@ def test_a_release_whose_document_is_not_what_was_signed_is_left_out(fleet: Roll
         fleet.repository.put_target(targets.signed.targets[V3], content)
         fleet.repository.forge(owner_role("acme"), targets, fleet.repository.keys[owner_role("acme")])
     with caplog.at_level(logging.WARNING):
-        catalogue(fleet).refresh(fleet.now)
+        catalogue(fleet).refresh(fleet.now, FENCE)
     assert f"{V3} is left out" in caplog.text
     assert known(fleet) == {V1: True, V2: True}
 
@@ -124,7 +128,7 @@ def test_a_target_that_changed_is_refused_and_nothing_else_is_touched(fleet: Rol
     targets.signed.version += 1
     fleet.repository.forge(owner_role("acme"), targets, fleet.repository.keys[owner_role("acme")])
     with caplog.at_level(logging.WARNING):
-        catalogue(fleet).refresh(fleet.now)
+        catalogue(fleet).refresh(fleet.now, FENCE)
     assert "was published with another digest before" in caplog.text
     with fleet.database.read() as connection:
         found = releases.find(connection, V2)

@@ -84,9 +84,9 @@ def test_a_turn_that_stood_still_was_no_look(fleet: RolledFleet, monkeypatch: py
     rollout, _ = begun(fleet)
     refresh = Catalogue.refresh
 
-    def stands_still(catalogue: Catalogue, now: datetime) -> None:
+    def stands_still(catalogue: Catalogue, now: datetime, fence: int) -> None:
         fleet.now += timedelta(hours=30)
-        refresh(catalogue, now)
+        refresh(catalogue, now, fence)
 
     with monkeypatch.context() as patched:
         patched.setattr(Catalogue, "refresh", stands_still)

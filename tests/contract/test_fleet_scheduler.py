@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from fleet.control import catalogue
+from fleet.control.catalogue import usable
 from fleet.control.rollouts import drafted
 from fleet.control.rollouts_preview import preview
 from fleet.control.rollouts_record import add
 from fleet.control.scheduler import zones_of
 from fleet.control.settings import SchedulerSettings
-from fleet.database import leader
+from fleet.database import leader, releases
 from fleet.database.errors import FencedError
+from fleet.database.releases import Release
 from fleet.repository import METADATA, TIMESTAMP_FILE
 from fleet.rollouts.facts import Paused
 from fleet.rollouts.state import Status
 from gateway.domain.errors import ConfigurationError
-from tests.simulators.rolled_fleet import RolledFleet, document, fleet, rolling
+from tests.simulators.rolled_fleet import SLOT, V3, RolledFleet, document, fleet, rolling
 
 __all__ = ["fleet"]
 
@@ -115,6 +121,51 @@ def test_what_is_published_meanwhile_is_known_in_the_next_turn(fleet: RolledFlee
     with caplog.at_level(logging.WARNING):
         fleet.turn(61)
     assert caplog.text.count("the published releases are not read") == 2
+
+
+def test_a_leader_that_stood_still_withdraws_nothing_that_was_published_since(
+    fleet: RolledFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the folder, and goes on when another one leads and has read it, too."""
+    read, followed, verified = threading.Event(), threading.Event(), catalogue.verified_releases
+
+    def stalled(*said: object) -> Iterator[Release]:
+        found = [*verified(*said)]  # type: ignore[arg-type]
+        if not read.is_set():
+            read.set()
+            followed.wait()
+        yield from found
+
+    fleet.enrol(["a"])
+    monkeypatch.setattr(catalogue, "verified_releases", stalled)
+    second = fleet.replica("two")
+    with ThreadPoolExecutor() as pool:
+        turn = pool.submit(fleet.turn)
+        try:
+            assert read.wait(60)
+            fleet.repository.add_release(SLOT, "3")
+            silently_dead(fleet)
+            fleet.turn(scheduler=second)
+            rollout = fleet.start(target="acme/meter-reader/3")
+        finally:
+            followed.set()
+        with pytest.raises(FencedError):
+            turn.result()
+    with fleet.database.read() as connection:
+        assert usable(connection, V3) == ""
+    fleet.turn(1, scheduler=second)
+    assert fleet.members(rollout, "offered") == ["a"]
+    second.resign()
+
+
+def test_who_leads_anew_reads_anew_what_is_published(fleet: RolledFleet) -> None:
+    """In between another replica led, and its copy of the folder was an older one."""
+    fleet.turn()
+    fleet.scheduler.resign()
+    with fleet.database.write() as connection:
+        releases.synchronise(connection, [], fleet.now, fleet.database.settings)
+    fleet.turn(1)
+    assert fleet.draft()
 
 
 @pytest.mark.parametrize("entry", ["berlin", "=Europe/Berlin", "berlin=", "berlin=Europe/Nowhere"])

@@ -12,11 +12,11 @@ import httpx
 
 from fleet.authority.settings import AuthoritySettings
 from fleet.config import FleetConfig
-from fleet.control.catalogue import synchronise
 from fleet.control.settings import SchedulerSettings
 from tests.simulators.asking import enrolment_token
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.fleet_device import DEVICE, SLOT, Done, FleetDevice
+from tests.simulators.operator import until
 from tests.simulators.served_fleet import roll_out
 
 TURN_S = 0.1
@@ -51,8 +51,7 @@ class MemberDevice(FleetDevice):
             "deadline_s": 86_400,
             **changes,
         }
-        control = self.fleet.control
-        synchronise(control.database, control.workspace, self.fleet.clock())  # the scheduler would, at its next turn
+        until(lambda: operator.get(f"/v1/releases/{path}").is_success, "the leader does not read the release")
         return roll_out(operator, spec)
 
 

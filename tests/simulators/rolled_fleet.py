@@ -14,12 +14,12 @@ import pytest
 
 from fleet.access import Role
 from fleet.control import rollouts as words
-from fleet.control.catalogue import synchronise
+from fleet.control.catalogue import verified_releases
 from fleet.control.rollouts import Rollouts, Word
 from fleet.control.rollouts_record import Known, States, add, fact_of
 from fleet.control.scheduler import Scheduler
 from fleet.control.settings import SchedulerSettings
-from fleet.database import audit, desired, devices, rollouts
+from fleet.database import audit, desired, devices, releases, rollouts
 from fleet.database.desired import Desired
 from fleet.database.devices import Running
 from fleet.database.engine import Database
@@ -83,10 +83,12 @@ class RolledFleet:
         return enrolled
 
     def publish(self, *versions: str, floor: str | None = None) -> None:
-        """Releases of the model, known to the controller."""
+        """Releases of the model, known to the controller as if a leader had read them."""
         for version in versions:
             self.repository.add_release(SLOT, version, floor=floor)
-        synchronise(self.database, self.repository.workspace, self.now)
+        found = [*verified_releases(self.repository.published, self.repository.workspace, {})]
+        with self.database.write() as connection:
+            releases.synchronise(connection, found, self.now, self.database.settings)
 
     def draft(self, **changes: Any) -> str:
         """A rollout; its id."""
