@@ -22,12 +22,12 @@ LIMIT_BYTES = 268_435_456
 def write_revocations(
     database: Database, authority: Authority, folder: Path, now: datetime, validity: timedelta
 ) -> bool:
-    """Where it is needed; True: the file is as it should be. Raises AwayError, ConfigurationError, OSError."""
-    revoked = _revoked(database, now)
+    """Where it is needed. True: the file is as it should be; False: another replica is at it, perhaps by what it read
+    some time ago. Raises AwayError, ConfigurationError, OSError."""
     with _locked(folder) as alone:
         if not alone:
-            return True  # another replica writes it at this moment
-        file = folder / FILE
+            return False
+        revoked, file = _revoked(database, now), folder / FILE
         known = read_list(authority, read_bounded(file, LIMIT_BYTES)) if file.exists() else None
         if known is None or not _holds(known, revoked, now, validity):
             number = max(known.number + 1 if known else 1, int(now.timestamp()))
