@@ -11,14 +11,13 @@ import json
 import os
 import random
 import signal
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned
-from gateway.agent.signals import NUMBERS, ending_at_once, held_back
+from gateway.agent.signals import NUMBERS, Alarm, ending_at_once, held_back
 
 if TYPE_CHECKING:
     from gateway.agent.wake import Wake
@@ -35,7 +34,7 @@ class Loop:
 
     def __init__(self, folder: Path, config: AgentConfig) -> None:
         self._folder, self._config = folder, config
-        self._interrupt = threading.Event()
+        self._interrupt = Alarm()
         self._child = 0
         self._failures = 0
         self._stopping, self._asleep = False, False
@@ -59,13 +58,13 @@ class Loop:
     def _listener(self) -> Wake:
         from gateway.agent.wake import Wake  # TLS takes 7 MB of what sleeps
 
-        return Wake(self._config, self._folder, self._chance, connecting=ending_at_once)
+        return Wake(self._config, self._folder, self._chance, self._interrupt, connecting=ending_at_once)
 
     def _sleep(self, turned: Turned) -> None:
         """Until the next question is due, a signal came, or, where the last one was answered, the fleet hints at it."""
         if self._wake is None:
             self._interrupt.wait(turned.pause_s)
-        elif not self._interrupt.is_set():
+        else:
             self._asleep = True
             self._wake.sleep(turned.pause_s, heeds_hints=not turned.failed)
             self._asleep = False
@@ -103,8 +102,6 @@ class Loop:
     def _signalled(self, number: int, _frame: object) -> None:
         self._stopping = self._stopping or number != signal.SIGHUP
         self._interrupt.set()
-        if self._wake:
-            self._wake.interrupt()
         if self._child:
             os.kill(self._child, number)
         if self._child and self._stopping:

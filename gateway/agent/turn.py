@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from pathlib import Path
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.pauses import Turned, pause_s
 from gateway.agent.reporting import Reporter
-from gateway.agent.signals import NUMBERS
+from gateway.agent.signals import NUMBERS, Alarm
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError, UnreachableError
@@ -49,7 +48,7 @@ def turn(folder: Path, config: AgentConfig, failures: int, chance: float) -> Tur
 
 
 def _asked(
-    agent: Agent, config: AgentConfig, reporter: Reporter, interrupt: threading.Event, *, failures: int, chance: float
+    agent: Agent, config: AgentConfig, reporter: Reporter, interrupt: Alarm, *, failures: int, chance: float
 ) -> tuple[Turned, bool]:
     """One question, and work until the next one is due; whether there is more to do then."""
     polled = agent.poll()
@@ -70,7 +69,7 @@ class _Signals:
     """Any of them sets `event`: the step under way is finished first. SIGHUP does not end the turn."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.event = Alarm()
         self.stopping = False
         for number in NUMBERS:
             signal.signal(number, self._came)

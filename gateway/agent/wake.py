@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from gateway.agent.certificate import with_certificate
 from gateway.agent.config import DEVICE_FILE, AgentConfig
+from gateway.agent.signals import Alarm
 from gateway.agent.tls import tls_context
 from gateway.agent.wake_packets import PINGREQ, Kind, Reader, WireError, connect, subscribe
 from gateway.domain.errors import ConfigurationError
@@ -31,18 +32,19 @@ _READ_BYTES = 4_096
 
 
 class Wake:
-    """`sleep` between two turns; `interrupt` from a signal handler ends it."""
+    """`sleep` between two turns; `alarm`, set by a signal handler, ends it."""
 
     def __init__(
         self,
         config: AgentConfig,
         folder: Path,
         chance: Callable[[], float],
+        alarm: Alarm,
         *,
         connecting: Callable[[], AbstractContextManager[None]] = nullcontext,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connecting`: what lasts while a broker's name is resolved and its address tried, which no `interrupt` ends.
+        """`connecting`: what lasts while a broker's name is resolved and its address tried, which no `alarm` ends.
         Raises ConfigurationError for a URL that is none."""
         self._config, self._settings, self._folder = config, config.wake, folder
         self._host, self._port, self._secure = _broker(self._settings.url or "")
@@ -50,37 +52,26 @@ class Wake:
             problem = f"has more than {TOPIC_LIMIT_CHARS} characters"
             raise ConfigurationError(problem, table="wake", key="topic")
         self._chance, self._connecting, self._monotonic = chance, connecting, monotonic
-        self._heard, self._alarm = socket.socketpair()
-        self._heard.setblocking(False)
-        self._alarm.setblocking(False)
+        self._alarm = alarm
         self._line: _Line | None = None
         self._failures, self._next_try_s = 0, 0.0
         self._logs = False
 
-    def interrupt(self) -> None:
-        """End the sleep under way, or the next one."""
-        try:
-            self._alarm.send(b"\0")
-        except BlockingIOError:  # full of alarms: that is one
-            return
-
     def close(self) -> None:
-        """Close the sockets."""
+        """Leave the broker."""
         self._hang_up()
-        self._heard.close()
-        self._alarm.close()
 
     def sleep(self, pause_s: float, *, heeds_hints: bool = True) -> bool:
         """For `pause_s`, or until something ends it; whether that was a hint."""
         began_s = self._monotonic()
         until_s, hinted = began_s + pause_s, False
         while (now_s := self._monotonic()) < until_s:
+            if self._alarm.is_set():
+                return False
             if self._listen(now_s, until_s) and heeds_hints and not hinted:
                 hinted = True
                 soonest_s = max(self._monotonic(), began_s + self._settings.least_pause_s)
                 until_s = min(until_s, soonest_s + self._chance() * self._settings.spread_s)
-            if self._alarmed():
-                return False
         return hinted
 
     def _listen(self, now_s: float, until_s: float) -> bool:
@@ -92,10 +83,10 @@ class Wake:
                 if waited:
                     return True
             line, due_s = self._line, min(until_s, self._line.due_s if self._line else self._next_try_s)
-            sockets = [self._heard, *([line.socket] if line else [])]
+            heard: list[Alarm | socket.socket] = [self._alarm, *([line.socket] if line else [])]
             if line and line.pending:
                 return line.read()
-            ready = select.select(sockets, [], [], max(0.0, due_s - self._monotonic()))[0]
+            ready = select.select(heard, [], [], max(0.0, due_s - self._monotonic()))[0]
             if line and line.socket in ready:
                 return line.read()
             if line:
@@ -137,12 +128,6 @@ class Wake:
         if self._line is not None:
             self._line.socket.close()
             self._line = None
-
-    def _alarmed(self) -> bool:
-        try:
-            return bool(self._heard.recv(_READ_BYTES))
-        except BlockingIOError:
-            return False
 
 
 class _Line:

@@ -23,6 +23,7 @@ from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
+from gateway.agent.signals import Alarm
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation
@@ -98,7 +99,7 @@ class Agent:
         self._storage.journal.keep_facts({POLLED: json.dumps(fact)})
         return polled
 
-    def work(self, stop: threading.Event, until_s: float = float("inf")) -> Mapping[str, str]:
+    def work(self, stop: threading.Event | Alarm, until_s: float = float("inf")) -> Mapping[str, str]:
         """Carry updates out until none is left, `until_s` (monotonic) is reached, or `stop` is set.
 
         Returns why those that are left cannot go on now, by slot.

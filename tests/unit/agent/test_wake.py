@@ -17,6 +17,7 @@ import pytest
 
 from gateway.agent.config import AgentConfig
 from gateway.agent.settings import FetchSettings, WakeSettings
+from gateway.agent.signals import Alarm
 from gateway.agent.wake import Wake
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.broker import Mosquitto, mosquitto
@@ -30,11 +31,13 @@ LONG_S = 30.0
 
 
 @contextlib.contextmanager
-def waking(folder: Path, url: str, *, fetch: FetchSettings | None = None, **settings: float) -> Iterator[Wake]:
+def waking(
+    folder: Path, url: str, alarm: Alarm | None = None, *, fetch: FetchSettings | None = None, **settings: float
+) -> Iterator[Wake]:
     (folder / "device.json").write_text(json.dumps({"device": "door-1"}))
     quick = {"retry_s": 0.02, "least_pause_s": 0.0, "spread_s": 0.0, "connect_timeout_s": 2.0, **settings}
     config = AgentConfig(wake=WakeSettings(url=url, **quick), fetch=fetch or FetchSettings())  # type: ignore[arg-type]
-    wake = Wake(config, folder, lambda: 0.5)
+    wake = Wake(config, folder, lambda: 0.5, alarm or Alarm())
     with contextlib.closing(wake):
         yield wake
 
@@ -128,13 +131,14 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with waking(tmp_path, "mqtt://127.0.0.1:1") as wake:
-        wake.interrupt()
-        assert not wake.sleep(LONG_S)
-        threading.Timer(0.1, wake.interrupt).start()
-        assert not wake.sleep(LONG_S)
+    alarm = Alarm()
+    with waking(tmp_path, "mqtt://127.0.0.1:1", alarm) as wake:
         for _ in range(100_000):
-            wake.interrupt()
+            alarm.set()
+        assert not wake.sleep(LONG_S)
+        alarm.clear()
+        threading.Timer(0.1, alarm.set).start()
+        assert not wake.sleep(LONG_S)
 
 
 @contextlib.contextmanager
