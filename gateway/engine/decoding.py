@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.tensor import Tensor
 from gateway.engine.images import decode_inputs
@@ -34,15 +35,16 @@ class Decoding:
 
     def begin(self, ticket: Ticket) -> Ticket | None:
         """Decode a ticket's images; `done` hears of it on the loop. Returns, as `Queue.offer` does, whom that costs the
-        place: older frames of its stream that are not decoded yet, too."""
+        place: older frames of its stream that are not decoded yet, too. Raises RequestError OVERLOADED where no thread
+        can be had."""
         displaced = self._older(ticket) if self._queue.policy == "latest" else None
         if displaced is None and self._queue.full:
             displaced = next(iter(self._under_way), None) if self._queue.policy == "oldest" else ticket
         if displaced is ticket or (displaced is None and self._queue.full):
             return ticket
+        self._submit(ticket)
         if displaced is not None:
             self.forget(displaced)
-        self._submit(ticket)
         return displaced
 
     def forget(self, ticket: Ticket) -> bool:
@@ -66,7 +68,11 @@ class Decoding:
         return next((t for t in self._under_way if _stream(t.request) == _stream(request)), None)
 
     def _submit(self, ticket: Ticket) -> None:
-        future = self._decoders.submit(decode_inputs, ticket.inputs, ticket.form.encoded, self._settings)
+        try:
+            future = self._decoders.submit(decode_inputs, ticket.inputs, ticket.form.encoded, self._settings)
+        except RuntimeError as error:
+            words = f"no thread decodes images now ({error}); come back later"
+            raise RequestError(Fault.OVERLOADED, words, retry_after_s=self._settings.retry_after_s) from error
         self._under_way[ticket] = future
         self._queue.reserved += 1
         self.none.clear()

@@ -97,7 +97,7 @@ class Engine:
             raise
         try:
             return servable.submit(request, sink, token, account)
-        except RequestError:
+        except Exception:
             if account is not None:
                 account.in_flight -= 1
             raise

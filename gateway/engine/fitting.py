@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.selection import Candidate, argument
@@ -25,17 +26,25 @@ class Fitting:
     house: House
 
     def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
-        """A servable of an opened release; it goes on counting where `old`, of the same manifest, stopped."""
+        """A servable of an opened release; it goes on counting where `old`, of the same manifest, stopped.
+
+        Raises VariantError, the session closed, where there is no thread for it.
+        """
         manifest = opened.manifest
-        return Servable(
-            manifest,
-            self._placement(opened),
-            opened.session,
-            cost=self._cost(opened.candidate, manifest),
-            threads=_threads(opened.candidate),
-            house=self.house,
-            statistics=old.statistics if old and old.manifest == manifest else None,
-        )
+        try:
+            return Servable(
+                manifest,
+                self._placement(opened),
+                opened.session,
+                cost=self._cost(opened.candidate, manifest),
+                threads=_threads(opened.candidate),
+                house=self.house,
+                statistics=old.statistics if old and old.manifest == manifest else None,
+            )
+        except RuntimeError as error:
+            opened.session.close()
+            what, remedy = f"no thread for its runs: {error}", "allow the gateway more (TasksMax, ulimit -u)"
+            raise VariantError(what, remedy=remedy, transient=True) from error
 
     def _placement(self, opened: Opened) -> Placement:
         manifest, candidate = opened.manifest, opened.candidate

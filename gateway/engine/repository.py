@@ -56,7 +56,7 @@ class ModelRepository:
         self._house = House(settings, engine.turn, footing(loader, settings), self._decoders, self._comparing, publish)
         self._fitting = Fitting(loader, self._house)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
-        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
+        self._staging = Staging(registry, self._fitting, self._leases, settings, publish, served=self._served)
 
     def index(self) -> Sequence[IndexEntry]:
         """Repository.index."""
@@ -79,10 +79,6 @@ class ModelRepository:
         Raises VariantError or ConfigurationError with every reason where it cannot serve, a transient VariantError
         where it was unstaged or staged anew meanwhile, RequestError OVERLOADED where too many are staged.
         """
-        kept = self._releases.get((release.name, release.version))
-        serving = self._registry.serving(release.name, release.version)
-        if serving is not None and kept is not None and kept.digest == release.digest:
-            return self._staging.told(serving)
         return await self._staging.stage(release)
 
     def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
@@ -167,6 +163,12 @@ class ModelRepository:
     def _known(self) -> set[tuple[str, str]]:
         return set(self._releases) | self._registry.settled()
 
+    def _served(self, release: Release) -> Servable | None:
+        """What serves this very release."""
+        kept = self._releases.get((release.name, release.version))
+        same = kept is not None and kept.digest == release.digest
+        return self._registry.serving(release.name, release.version) if same else None
+
     def _keeps_others(self, release: Release) -> bool:
         """Whether what a model served so far stays: where what its folder holds is not known, or what the fleet
         committed could not be brought up."""
@@ -182,10 +184,9 @@ class ModelRepository:
     async def _bring_up(self, release: Release) -> None:
         key = (release.name, release.version)
         entry = self._registry.entry(release.name)
-        kept = self._releases.get(key)
-        if kept is not None and kept.digest == release.digest and release.version in entry.serving:
+        if (serving := self._served(release)) is not None:
             entry.refused.pop(release.version, None)
-            self._serve(release, entry.serving[release.version])
+            self._serve(release, serving)
             return
         entry.loading.add(release.version)
         try:
@@ -202,7 +203,11 @@ class ModelRepository:
             self._registry.tidy(release.name)
 
     async def _opened(self, release: Release) -> Servable:
-        return self._made(await self._loader.first(release))
+        opened = await self._loader.first(release)
+        if (staged := self._staging.take(release)) is not None:  # meanwhile
+            opened.session.close()
+            return staged
+        return self._made(opened)
 
     def _made(self, opened: Opened) -> Servable:
         manifest = opened.manifest

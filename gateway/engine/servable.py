@@ -258,7 +258,12 @@ class Servable:
 
     def _hand_over(self) -> None:
         self._arm(self._queue)
-        self._worker.take_over()
+        try:
+            self._worker.take_over()
+        except RuntimeError as error:
+            self._tell(f"no thread for a run: {error}")
+            words = f"model '{self.manifest.name}' gets no thread for its runs ({error}); come back later"
+            self._answers.refuse(self._queue.clear(), self._overloaded(words))
 
     def _queue_returned(self) -> None:
         if self._queue.length and not (self._on_turn or self._worker.owns):

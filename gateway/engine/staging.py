@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
 from gateway.domain.lifecycle import State
@@ -23,10 +25,17 @@ class Staging:
     """What is staged, by model and version. Trials run side by side with everything else."""
 
     def __init__(
-        self, registry: Registry, fitting: Fitting, leases: Leases, settings: EngineSettings, publish: Publish
+        self,
+        registry: Registry,
+        fitting: Fitting,
+        leases: Leases,
+        settings: EngineSettings,
+        publish: Publish,
+        *,
+        served: Callable[[Release], Servable | None],
     ) -> None:
         self._registry, self._fitting, self._leases = registry, fitting, leases
-        self._settings, self._publish = settings, publish
+        self._settings, self._publish, self._served = settings, publish, served
         self._releases: dict[Key, Release] = {}
         self._loads: dict[Key, object] = {}
         """The last load under way of each version: an earlier one is not kept, nor one that was unloaded meanwhile."""
@@ -35,14 +44,16 @@ class Staging:
     async def stage(self, release: Release) -> Loaded:
         """As `ModelRepository.stage`. Cancelled, it leaves no session behind."""
         key = (release.name, release.version)
-        kept = self._releases.get(key)
-        if kept is not None and kept.digest == release.digest:
+        if (there := self._served(release) or self._staged(release)) is not None:
             self._loads.pop(key, None)
-            return self.told(self._registry.entry(release.name).staged[release.version])
+            return self._told(there)
         self._check_room(key)
         load = self._loads[key] = object()
         try:
             opened = await self._opened(release)
+            if (there := self._served(release)) is not None:
+                opened.session.close()
+                return self._told(there)
             servable, old = self._keep(opened, load)
         finally:
             if self._loads.get(key) is load:
@@ -62,24 +73,21 @@ class Staging:
 
     def take(self, release: Release) -> Servable | None:
         """What was staged of this very release, to be served from now on; None where there is nothing."""
-        kept = self._releases.get((release.name, release.version))
-        if kept is None or kept.digest != release.digest:
-            return None
-        del self._releases[release.name, release.version]
-        return self._registry.entry(release.name).staged.pop(release.version)
-
-    def told(self, servable: Servable) -> Loaded:
-        """What became of a release before."""
-        placement = servable.placement
-        candidates = self._fitting.loader.candidates(servable.manifest)
-        own = (
-            c for c in candidates if (c.variant.name, c.accelerator or "") == (placement.variant, placement.accelerator)
-        )
-        return self._loaded(servable, next(own, None))
+        staged = self._staged(release)
+        if staged is not None:
+            del self._releases[release.name, release.version]
+            del self._registry.entry(release.name).staged[release.version]
+        return staged
 
     def close(self) -> None:
         """Keep nothing any more that is still being tried or opened."""
         self._closed = True
+
+    def _staged(self, release: Release) -> Servable | None:
+        kept = self._releases.get((release.name, release.version))
+        if kept is None or kept.digest != release.digest:
+            return None
+        return self._registry.entry(release.name).staged[release.version]
 
     def _check_room(self, key: Key) -> None:
         taken = self._releases.keys() | self._loads.keys()
@@ -125,6 +133,15 @@ class Staging:
         self._leases.settle(model, before, f"version {version} is unloaded")
         self._registry.tidy(model)
         return servable
+
+    def _told(self, servable: Servable) -> Loaded:
+        """What became of a release before."""
+        placement = servable.placement
+        candidates = self._fitting.loader.candidates(servable.manifest)
+        own = (
+            c for c in candidates if (c.variant.name, c.accelerator or "") == (placement.variant, placement.accelerator)
+        )
+        return self._loaded(servable, next(own, None))
 
     @staticmethod
     def _loaded(servable: Servable, candidate: Candidate | None) -> Loaded:

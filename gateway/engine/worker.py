@@ -65,7 +65,7 @@ class Worker:
         """Runs begun or to be made beside the queue; `Calls.ran` or `Calls.beside_ended` is called once for each."""
 
     def take_over(self) -> None:
-        """The queue, and with it the session, is the worker's from now on."""
+        """The queue, and with it the session, is the worker's from now on. Raises as `_wake` does."""
         with self._changed:
             self._wake()
 
@@ -77,14 +77,16 @@ class Worker:
         return displaced
 
     def offer_beside(self, ticket: Ticket) -> bool:
-        """Run a ticket that is in no queue, once nothing else waits; False where one waits for that already."""
+        """Run a ticket that is in no queue, once nothing else waits; False where one waits for that already, or no
+        thread can be had."""
         with self._changed:
             if self._beside is not None or self._closing:
                 return False
-            self._beside = ticket
-            self.begun += 1
-            self._wake()
-        return True
+            with suppress(RuntimeError):
+                self._wake()
+                self._beside = ticket
+                self.begun += 1
+            return self._beside is ticket
 
     def remove(self, ticket: Ticket) -> bool:
         """As `Queue.remove`, while the worker owns the queue."""
@@ -110,10 +112,12 @@ class Worker:
         return left
 
     def _wake(self) -> None:
-        self.owns = True
+        """Raises RuntimeError, and nothing has changed, where the process may have no further thread."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
+        self.owns = True
         self._changed.notify()
 
     def _work(self) -> None:

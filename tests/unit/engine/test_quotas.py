@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,18 @@ async def test_the_door_counts_a_refusal_and_gives_back_what_ended() -> None:
     counted = rig.engine.statistics("m")[0]
     assert (counted.drops, counted.fail.count) == ({"quota": 1, "cancelled": 1}, 2)
     await asyncio.wait_for(rig.engine.infer(request(caller="ann")), 5)
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_submission_that_fails_in_our_hands_counts_no_longer_as_under_way() -> None:
+    rig = Rig(EngineSettings(quota=(QuotaSettings("ann", in_flight=1),)))
+    await rig.serve(manifest())
+    whole = request(caller="ann")
+    torn = dataclasses.replace(whole, inputs={"x": None})
+    with pytest.raises(AttributeError):
+        rig.engine.submit(torn, Recorder(), 1)
+    await asyncio.wait_for(rig.engine.infer(whole), 5)
     await rig.repository.close()
 
 

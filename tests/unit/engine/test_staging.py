@@ -163,6 +163,27 @@ async def test_synchronising_does_not_wait_for_a_trial_of_what_is_staged() -> No
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["load", "commit"])
+async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(first: str) -> None:
+    rig = Rig()
+    rig.trial_gate = gate = asyncio.Event()
+    loading = await trying(rig, V2)
+    rig.trial_gate = other_gate = asyncio.Event()
+    committing = asyncio.ensure_future(rig.commit(V2))
+    while len(rig.tried) < 2:
+        await asyncio.sleep(0)
+    ends = [(gate, loading), (other_gate, committing)]
+    for end, task in ends if first == "load" else reversed(ends):
+        end.set()
+        await asyncio.wait({task})
+    assert (await loading).variant == "b"
+    assert [(line.version, line.state) for line in rig.repository.standings()] == [("2", "READY")]
+    assert rig.runtime.memory_bytes == 1_000_000
+    assert (await rig.engine.infer(request())).version == "2"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("ending", ["cancelled", "closed"])
 async def test_a_stager_who_leaves_and_a_gateway_that_stops_keep_no_session(ending: str) -> None:
     rig = Rig()
