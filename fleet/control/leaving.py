@@ -36,6 +36,8 @@ def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permi
     with rolling.database.write() as connection:
         permit(connection)
         _check_free(connection, rolling, device, slot, lock=True)
+        desired.lock(connection, [device])
+        _check_free(connection, rolling, device, slot)  # a rollout that began, and offered, meanwhile
         before = desired.of_devices(connection, [device], slot).get(device)
         if before is None:
             raise AbsentError(f"nothing is assigned to {device!r:.140} in the slot {slot!r:.140}")

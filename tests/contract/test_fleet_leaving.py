@@ -4,10 +4,11 @@ database. Over HTTP: `test_fleet_api_leaving`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -129,6 +130,27 @@ def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
         turn.result()
         with pytest.raises(ConflictError, match=rollout):
             taken.result()
+        assert fleet.targets(["a"]) == {"a": V2}
+
+
+def test_an_offer_that_comes_meanwhile_is_made_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rollout that was not there when it was looked for those that have the device."""
+    empty, turn = desired.remove, list[Future[None]]()
+    with rolling("postgresql", tmp_path) as fleet, ThreadPoolExecutor() as pool:
+        fleet.enrol(["a"])
+        with fleet.database.write() as connection:
+            desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
+        fleet.turn()
+
+        def late(*said: Any) -> int:
+            fleet.start(waves=[{"percent": 100}])
+            turn.append(pool.submit(fleet.turn))
+            until(lambda: turn[0].done() or waiting(fleet.database) == 1, "the turn neither ends nor waits")
+            return empty(*said)
+
+        monkeypatch.setattr(leaving.desired, "remove", late)
+        withdraw(fleet, "a")
+        turn[0].result()
         assert fleet.targets(["a"]) == {"a": V2}
 
 
