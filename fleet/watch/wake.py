@@ -78,6 +78,8 @@ class Waker:
     def _lost(self, *said: Any) -> None:
         if self._up.is_set() and not self._ended.is_set():
             self._up.clear()
+            if self._ended.is_set():  # meanwhile
+                self._up.set()
             _log.warning("the broker %s is away (%s); devices ask in their own time", self._host, said[3])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -114,6 +115,32 @@ def test_a_broker_that_never_comes_delays_nobody(tmp_path) -> None:
         roll_out_at_once(controller)
         while not operator.get("/v1/devices/camera-1").json()["desired"]:
             time.sleep(0.05)
+
+
+class StoppedMeanwhile(threading.Event):
+    """As if `stop` were called each time before it is cleared."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        super().__init__()
+        self._ended = ended
+
+    def clear(self) -> None:
+        self._ended.set()
+        self.set()
+        super().clear()
+
+
+def test_a_broker_that_is_lost_while_it_stops_keeps_no_thread(tmp_path) -> None:
+    hints = Hints(2)
+    waker = Waker(WakeSettings(f"mqtt://127.0.0.1:{free_port()}"), tmp_path, hints, Counter(), "one")
+    waker._up = StoppedMeanwhile(waker._ended)
+    waker.start()
+    waker._up.set()
+    waker._lost(None, None, None, "gone")
+    hints.note(["camera-1"])
+    waker._thread.join(5.0)
+    assert not waker._thread.is_alive()
+    waker.stop(5.0)
 
 
 def test_hints_are_bounded_and_each_device_waits_once() -> None:
