@@ -27,6 +27,7 @@ UNATTENDED = (
     "nobody looked at rollouts from %s to %s (no controller, no database, or a clock that leapt); "
     "what they wait for waits for as much longer"
 )
+PASSED_OVER = "the rollout %s is passed over in this turn"
 _log = logging.getLogger(__name__)
 
 
@@ -104,10 +105,15 @@ class Scheduler:
             try:
                 if self._look_at(rollout, there, devices, now).stored.state not in LIVE:
                     over.add(rollout.id)
-            except (AwayError, FencedError):
+            except FencedError:
                 raise
+            except AwayError as error:
+                self._rolling.states.forget()
+                self._stood_s = float("-inf")
+                self._keep_office()  # asks the database: where that is away, it is so for all of them
+                _log.warning(PASSED_OVER + ": %s", rollout.id, error)
             except Exception:  # noqa: BLE001  one rollout's boundary: a defect in it must not stop the others
-                _log.exception("the rollout %s is passed over in this turn", rollout.id)
+                _log.exception(PASSED_OVER, rollout.id)
 
     def _look_at(
         self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
@@ -121,12 +127,17 @@ class Scheduler:
 
     def _turn(self, rollout: StoredRollout, live: Sequence[StoredRollout], now: datetime) -> Turn:
         """As long as it takes, the office is kept. Raises FencedError where another replica has it now."""
+        fence = self._keep_office()
+        others = [other.id for other in live if other.slot == rollout.slot]
+        return Turn(self._rolling, fence, others, self._zones, now, self._attendance.last(now))
+
+    def _keep_office(self) -> int:
+        """The fence of this turn. Raises FencedError where another replica leads by now, AwayError."""
         before = self._fence
         self._stand(self._clock())
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")
-        others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling, self._fence, others, self._zones, now, self._attendance.last(now))
+        return self._fence
 
     def _warn(self, now: datetime) -> None:
         looked = self._attendance.last(now)

@@ -107,6 +107,23 @@ def test_a_rollout_that_cannot_be_read_does_not_stop_the_others(fleet: RolledFle
     assert f"the rollout {bad} is passed over" in caplog.text
 
 
+def test_a_rollout_that_the_database_keeps_waiting_does_not_stop_the_others(tmp_path: Path, caplog) -> None:
+    """Somebody looks into it by hand, and holds its row."""
+    with rolling("postgresql", tmp_path, busy_timeout_ms=300) as fleet:
+        fleet.enrol(["d-0", "d-1"])
+        held, free = (fleet.start(query=f"id = d-{n}", waves=[{"percent": 100}]) for n in range(2))
+        with fleet.database.write() as by_hand, caplog.at_level(logging.WARNING):
+            by_hand.execute(sa.text("SELECT 1 FROM rollouts WHERE id = :id FOR UPDATE"), {"id": held})
+            fleet.turn()
+        assert (fleet.members(held, "offered"), fleet.members(free, "offered")) == ([], ["d-1"])
+        assert f"the rollout {held} is passed over in this turn: " in caplog.text
+        fleet.turn()
+        assert fleet.members(held, "offered") == ["d-0"]
+        assert fleet.scheduler.fence == 1
+        assert fleet.replayed(held)
+        assert fleet.replayed(free)
+
+
 def test_what_is_published_meanwhile_is_known_in_the_next_turn(fleet: RolledFleet, caplog) -> None:
     fleet.turn()
     fleet.repository.add_release("meter-reader", "7")
