@@ -165,7 +165,8 @@ class Connections:
         return _patient_pool(urllib3.HTTPConnectionPool(host, port, **keywords), self.settings.keep_alive_s)
 
     def _tls_pool(self, host: str, port: int, **keywords: Any) -> urllib3.HTTPConnectionPool:
-        keywords["ssl_context"] = self._tls_context()
+        with self._preparing:
+            keywords["ssl_context"] = self._tls_context()
         return _patient_pool(urllib3.HTTPSConnectionPool(host, port, **keywords), self.settings.keep_alive_s)
 
     def _tls_context(self) -> ssl.SSLContext:

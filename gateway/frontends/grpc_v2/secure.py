@@ -28,8 +28,7 @@ class SecureWire(Wire):
     ) -> None:
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
-        self._shaken = False
-        self._timer = sockets.loop.call_later(limit_s, self.abort)
+        self._shaken, self._limit_s = False, limit_s
         super().__init__(sockets, connected, name, link)
 
     def write(self, data: Any) -> None:
@@ -65,7 +64,8 @@ class SecureWire(Wire):
         return super().get_extra_info(name, default)
 
     def _begin(self) -> None:
-        """Nothing yet: the client speaks first."""
+        """The client speaks first, and in time."""
+        self._timer = self._sockets.loop.call_later(self._limit_s, self.abort)
 
     def _took(self, size: int) -> None:
         self._received.write(self._buffer[:size])

@@ -3,11 +3,14 @@ patience of whoever asks."""
 
 from __future__ import annotations
 
+import ssl
+import threading
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
+from gateway.agent import connection
 from gateway.agent.connection import Connections
 from gateway.agent.controller import Controller
 from gateway.agent.settings import FetchSettings
@@ -83,3 +86,24 @@ def test_after_a_renewal_nothing_is_asked_on_what_was_open_before() -> None:
         connections.renew()
         tell(server, connections)
         assert server.connections == 2
+
+
+def test_who_opens_a_connection_while_the_certificate_is_renewed_keeps_no_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it go without any."""
+    contexts = [ssl.create_default_context() for _ in range(2)]
+    with closing(Connections(QUICK)) as connections:
+        renewal = threading.Thread(target=connections.renew)
+
+        def read(_settings: FetchSettings) -> ssl.SSLContext:
+            if len(contexts) == 2:
+                renewal.start()
+                renewal.join(0.5)
+            return contexts.pop(0)
+
+        monkeypatch.setattr(connection, "tls_context", read)
+        older, newer = contexts
+        assert connections._tls_pool("a.example", 443).conn_kw["ssl_context"] is older
+        renewal.join()
+        assert connections._tls_pool("a.example", 443).conn_kw["ssl_context"] is newer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -132,6 +133,23 @@ async def test_hands_that_are_not_shaken(security: Security, words: bytes) -> No
                 pass
         (link,) = served.links
         assert link.told == []
+
+
+async def test_who_cannot_be_watched_is_let_go_for_good(security: Security, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, mishaps = asyncio.get_running_loop(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _loop, context: mishaps.append(context))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "max_user_watches")
+
+    async with secured(security, LIMIT_S) as served:
+        monkeypatch.setattr(served.sockets, "watch", full)
+        client = socket.create_connection(served.listener.getsockname())
+        client.setblocking(False)
+        served.clients.append(client)
+        assert await loop.sock_recv(client, 1) == b""
+        await asyncio.sleep(2 * LIMIT_S)
+        assert not mishaps
 
 
 async def test_ends_within_a_callback(security: Security, limit_s: float) -> None:
