@@ -22,7 +22,8 @@ ZONES_LIMIT = 50
 
 @dataclass(frozen=True, slots=True)
 class RolloutEntry:
-    """Of a list. `state`: draft, approved, running, paused, finished or aborted."""
+    """Of a list. `state`: draft, approved, running, paused, finished or aborted. `revised_by`: whose the specification
+    is ("": the creator's)."""
 
     id: str
     name: str
@@ -31,6 +32,7 @@ class RolloutEntry:
     state: str
     created: str
     created_by: str
+    revised_by: str
     facts: int
 
 
@@ -59,6 +61,7 @@ class RolloutView:
     state: str
     created: str
     created_by: str
+    revised_by: str
     facts: int
     wave: int | None
     waiting: int
@@ -178,7 +181,7 @@ def opening(spec: Spec, state: State, now: datetime) -> datetime | None:
 
 
 def _summary(stored: StoredRollout) -> dict[str, Any]:
-    plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by")}
+    plain = {name: getattr(stored, name) for name in ("id", "name", "slot", "target", "created_by", "revised_by")}
     return {**plain, "state": shown(stored.state), "created": moment(stored.created), "facts": stored.sequence}
 
 

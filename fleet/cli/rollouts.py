@@ -44,7 +44,8 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
     if arguments.json:
         print_json(view)
         return 0
-    made = f"{local(view['created'])} by {view['created_by']}"
+    revised = f", revised by {view['revised_by']}" if view["revised_by"] else ""
+    made = f"{local(view['created'])} by {view['created_by']}{revised}"
     begin = [("rollout", f"{view['id']} {view['name']}"), ("state", headline(view)), ("created", made)]
     facts([*begin, *words(view["spec"]), ("spec digest", view["spec_digest"])])
     rows = [

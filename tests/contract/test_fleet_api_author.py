@@ -69,6 +69,7 @@ def test_nor_does_he_who_revised_it_when_everybody_might(controller: RunningCont
         now, rolling = controller.clock(), controller.control.rollouts
         words.revise(rolling, made["id"], spec, "fay", now, permit=lambda known: None)
         revised = other.get(f"/v1/rollouts/{made['id']}").json()
+        assert (made["revised_by"], revised["created_by"], revised["revised_by"]) == ("", "eve", "fay")
         for one, why in ((author, "'eve' drafted"), (other, "'fay' revised")):
             refused = approved(one, revised)
             assert (refused.status_code, why in refused.json()["detail"]) == (403, True)

@@ -150,6 +150,7 @@ def test_who_approves_sees_what_and_says_yes(admin) -> None:
     for words in ("acme/meter-reader/3 into the slot", "tag = none", "all go back by themselves", "approve this?"):
         assert words in said
     assert admin.told("rollouts", "show", rollout)["state"] == "approved"
+    assert re.search(r"by (\S+), revised by \1\b", admin.run("rollouts", "show", rollout)[1])
     assert admin.run("rollouts", "revise", rollout, *revised)[0] == 1
 
 
