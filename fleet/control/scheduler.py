@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from fleet.control.attendance import Attendance
@@ -62,8 +62,8 @@ class Scheduler:
             self._stand(now)
             if self._fence is not None:
                 self._catalogue.refresh(now, self._fence)
-                self._look(now)
-                self._attendance.note(now, self._fence)
+                missed = self._look(now)
+                self._attendance.note(now, self._fence, missed)
         except (AwayError, FencedError):
             self._forget(None)
             raise
@@ -93,13 +93,15 @@ class Scheduler:
         self._attendance.forget()
         self._rolling.states.forget()
 
-    def _look(self, now: datetime) -> None:
-        live = self._live()
+    def _look(self, now: datetime) -> Collection[str]:
+        """Returns the rollouts that were passed over. One that the database keeps waiting is a matter of that rollout,
+        while the office is kept; a second one is none. Raises AwayError, FencedError."""
+        live, over, missed = self._live(), set[str](), set[str]()
         self._swept &= {rollout.id for rollout in live}
         if not live:
-            return
+            return missed
         self._warn(now)
-        devices, over = self._next_devices(), set[str]()
+        devices, kept_waiting = self._next_devices(), False
         for rollout in live:
             there = [other for other in live if other.id not in over]
             try:
@@ -108,12 +110,16 @@ class Scheduler:
             except FencedError:
                 raise
             except AwayError as error:
-                self._rolling.states.forget()
-                self._stood_s = float("-inf")
-                self._keep_office()  # asks the database: where that is away, it is so for all of them
+                if kept_waiting:
+                    raise
+                self._keep_office(ask=True)
+                kept_waiting = True
+                missed.add(rollout.id)
                 _log.warning(PASSED_OVER + ": %s", rollout.id, error)
             except Exception:  # noqa: BLE001  one rollout's boundary: a defect in it must not stop the others
+                missed.add(rollout.id)
                 _log.exception(PASSED_OVER, rollout.id)
+        return missed
 
     def _look_at(
         self, rollout: StoredRollout, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime
@@ -129,11 +135,14 @@ class Scheduler:
         """As long as it takes, the office is kept. Raises FencedError where another replica has it now."""
         fence = self._keep_office()
         others = [other.id for other in live if other.slot == rollout.slot]
-        return Turn(self._rolling, fence, others, self._zones, now, self._attendance.last(now))
+        return Turn(self._rolling, fence, others, self._zones, now, self._attendance.last(now, rollout.id))
 
-    def _keep_office(self) -> int:
-        """The fence of this turn. Raises FencedError where another replica leads by now, AwayError."""
+    def _keep_office(self, *, ask: bool = False) -> int:
+        """The fence of this turn; `ask`: the database is asked for it now. Raises FencedError where another replica
+        leads by now, AwayError."""
         before = self._fence
+        if ask:
+            self._stood_s = float("-inf")
         self._stand(self._clock())
         if self._fence is None or self._fence != before:
             raise FencedError("another replica leads by now; this one begins anew")

@@ -133,14 +133,37 @@ def test_an_offer_that_is_being_made_is_not_taken_away(tmp_path: Path) -> None:
         assert fleet.targets(["a"]) == {"a": V2}
 
 
-def test_an_offer_that_comes_meanwhile_is_made_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def given_by_hand(fleet: RolledFleet) -> None:
+    """One device, that has something which no rollout gave it."""
+    fleet.enrol(["a"])
+    with fleet.database.write() as connection:
+        desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
+    fleet.turn()
+
+
+def test_an_offer_that_was_made_meanwhile_is_not_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a rollout that was not there when it was looked for those that have the device."""
+    lock, begun = desired.lock, list[str]()
+    with rolling("postgresql", tmp_path) as fleet:
+        given_by_hand(fleet)
+
+        def late(*said: Any) -> None:
+            if not begun:
+                begun.append(fleet.start(waves=[{"percent": 100}]))
+                fleet.turn()
+            lock(*said)
+
+        monkeypatch.setattr(leaving.desired, "lock", late)
+        with pytest.raises(ConflictError, match="'a' is in the rollout"):
+            withdraw(fleet, "a")
+        assert fleet.targets(["a"]) == {"a": V2}
+
+
+def test_an_offer_that_comes_meanwhile_is_made_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rollout that begins later still."""
     empty, turn = desired.remove, list[Future[None]]()
     with rolling("postgresql", tmp_path) as fleet, ThreadPoolExecutor() as pool:
-        fleet.enrol(["a"])
-        with fleet.database.write() as connection:
-            desired.put(connection, [Desired("a", SLOT, V1, "a" * 64, 9, "", fleet.now)], fleet.database.settings)
-        fleet.turn()
+        given_by_hand(fleet)
 
         def late(*said: Any) -> int:
             fleet.start(waves=[{"percent": 100}])

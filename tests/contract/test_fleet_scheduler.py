@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import Connection
 
 from fleet.control import catalogue
 from fleet.control.catalogue import usable
@@ -20,10 +22,11 @@ from fleet.control.rollouts_record import add
 from fleet.control.scheduler import zones_of
 from fleet.control.settings import SchedulerSettings
 from fleet.database import leader, releases
-from fleet.database.errors import FencedError
+from fleet.database.errors import AwayError, FencedError
 from fleet.database.releases import Release
+from fleet.database.tables import rollouts
 from fleet.repository import METADATA, TIMESTAMP_FILE
-from fleet.rollouts.facts import Paused
+from fleet.rollouts.facts import Paused, Unattended
 from fleet.rollouts.state import Status
 from gateway.domain.errors import ConfigurationError
 from tests.simulators.rolled_fleet import SLOT, V3, RolledFleet, document, fleet, rolling
@@ -107,21 +110,89 @@ def test_a_rollout_that_cannot_be_read_does_not_stop_the_others(fleet: RolledFle
     assert f"the rollout {bad} is passed over" in caplog.text
 
 
+def test_a_rollout_that_could_not_be_read_was_not_looked_at(fleet: RolledFleet) -> None:
+    fleet.enrol(["a"])
+    rollout = fleet.start(waves=[{"percent": 100}])
+    fleet.turn()
+    with fleet.database.write() as connection:
+        spec = connection.execute(sa.select(rollouts.c.spec)).scalar_one()
+        connection.execute(sa.update(rollouts).values(spec={}))
+    looked = fleet.now
+    fleet.scheduler._rolling.states.forget()
+    fleet.attend(300)
+    with fleet.database.write() as connection:
+        connection.execute(sa.update(rollouts).values(spec=spec))
+    fleet.turn(1)
+    assert [fact.event.since for fact in fleet.facts(rollout) if isinstance(fact.event, Unattended)] == [looked]
+
+
+@contextmanager
+def kept_waiting(folder: Path, count: int) -> Iterator[tuple[RolledFleet, Sequence[str], Callable[..., Connection]]]:
+    """So many rollouts, of one device each, the oldest first, and what holds the rows of some, as somebody does who
+    looks into it by hand."""
+    with rolling("postgresql", folder, busy_timeout_ms=100) as fleet, ExitStack() as stack:
+        fleet.enrol(f"d-{n}" for n in range(count))
+        found = []
+        for number in range(count):
+            fleet.now += timedelta(seconds=1)
+            found.append(fleet.start(query=f"id = d-{number}", waves=[{"percent": 100}], silence_s=600))
+
+        def hold(*held: str) -> Connection:
+            by_hand = stack.enter_context(fleet.database.write())
+            for rollout in held:
+                by_hand.execute(sa.text("SELECT 1 FROM rollouts WHERE id = :id FOR UPDATE"), {"id": rollout})
+            return by_hand
+
+        yield fleet, found, hold
+
+
 def test_a_rollout_that_the_database_keeps_waiting_does_not_stop_the_others(tmp_path: Path, caplog) -> None:
-    """Somebody looks into it by hand, and holds its row."""
-    with rolling("postgresql", tmp_path, busy_timeout_ms=300) as fleet:
-        fleet.enrol(["d-0", "d-1"])
-        held, free = (fleet.start(query=f"id = d-{n}", waves=[{"percent": 100}]) for n in range(2))
-        with fleet.database.write() as by_hand, caplog.at_level(logging.WARNING):
-            by_hand.execute(sa.text("SELECT 1 FROM rollouts WHERE id = :id FOR UPDATE"), {"id": held})
+    with kept_waiting(tmp_path, 3) as (fleet, (held, *free), hold):
+        by_hand = hold(held)
+        with caplog.at_level(logging.WARNING):
             fleet.turn()
-        assert (fleet.members(held, "offered"), fleet.members(free, "offered")) == ([], ["d-1"])
+        assert [fleet.members(rollout, "offered") for rollout in (held, *free)] == [[], ["d-1"], ["d-2"]]
         assert f"the rollout {held} is passed over in this turn: " in caplog.text
+        by_hand.rollback()
         fleet.turn()
         assert fleet.members(held, "offered") == ["d-0"]
         assert fleet.scheduler.fence == 1
+
+
+def test_what_keeps_two_rollouts_waiting_is_no_matter_of_theirs(tmp_path: Path) -> None:
+    """A turn does not wait for each of them."""
+    with kept_waiting(tmp_path, 3) as (fleet, all_of_them, hold):
+        hold(*all_of_them)
+        with pytest.raises(AwayError, match="lock timeout"):
+            fleet.turn()
+        assert not fleet.scheduler.leads
+
+
+def test_nobody_is_passed_over_by_who_lost_the_office(tmp_path: Path) -> None:
+    with kept_waiting(tmp_path, 2) as (fleet, (held, free), hold):
+        fleet.scheduler._stand(fleet.now)
+        hold(held)
+        silently_dead(fleet)
+        with pytest.raises(FencedError):
+            fleet.turn()
+        assert fleet.members(free, "offered") == []
+
+
+@pytest.mark.parametrize("follower", [False, True])
+def test_a_rollout_that_was_passed_over_was_not_looked_at(tmp_path: Path, *, follower: bool) -> None:
+    """Nor does who leads next believe so."""
+    with kept_waiting(tmp_path, 2) as (fleet, (held, free), hold):
+        fleet.turn()
+        fleet.attend(540)
+        looked, by_hand = fleet.now, hold(held)
+        fleet.attend(600)
+        by_hand.rollback()
+        if follower:
+            silently_dead(fleet)
+        fleet.turn(1, scheduler=fleet.replica("two") if follower else None)
+        assert [fact.event.since for fact in fleet.facts(held) if isinstance(fact.event, Unattended)] == [looked]
+        assert fleet.members(free, "silent") == ["d-1"]
         assert fleet.replayed(held)
-        assert fleet.replayed(free)
 
 
 def test_what_is_published_meanwhile_is_known_in_the_next_turn(fleet: RolledFleet, caplog) -> None:
