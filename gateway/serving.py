@@ -94,9 +94,9 @@ class Fleet:
 
     async def load(self, activation: Activation) -> Loaded:
         """Serving.load."""
-        release = await self._store.release(activation)
+        fetch = partial(self._store.release, activation)
         try:
-            return await self._repository.stage(release)
+            return await self._repository.stage(activation.slot, activation.version, fetch)
         except ConfigurationError as error:
             raise VariantError(str(error)) from error
 

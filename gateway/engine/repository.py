@@ -70,16 +70,18 @@ class ModelRepository:
         """Standings.standings."""
         return self._registry.standings()
 
-    async def stage(self, release: Release) -> Loaded:
-        """Load a release as `synchronise` would, trials and all, and keep it: it answers no request before `route` or
-        `synchronise` says so, and stays whatever `synchronise` serves. What is staged or served already, by digest, is
-        told again; another release takes the place of what was staged as the same version. While a version of the same
-        name serves from another release, what is staged answers nothing until it is committed.
+    async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
+        """Load the release that `fetch` brings of this version as `synchronise` would, trials and all, and keep it: it
+        answers no request before `route` or `synchronise` says so, and stays whatever `synchronise` serves. What is
+        staged or served already, by digest, is told again; another release takes the place of what was staged as the
+        same version. While a version of the same name serves from another release, what is staged answers nothing until
+        it is committed.
 
-        Raises VariantError or ConfigurationError with every reason where it cannot serve, a transient VariantError
-        where it was unstaged or staged anew meanwhile, RequestError OVERLOADED where too many are staged.
+        Raises what `fetch` raises, VariantError or ConfigurationError with every reason where it cannot serve, a
+        transient VariantError where it was unstaged or staged anew meanwhile, RequestError OVERLOADED where too many
+        are staged.
         """
-        return await self._staging.stage(release)
+        return await self._staging.stage(model, version, fetch)
 
     def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
         """Serving.route. Raises RequestError INVALID, or NOT_FOUND where a version is not loaded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
@@ -41,26 +41,17 @@ class Staging:
         """The last load under way of each version: an earlier one is not kept, nor one that was unloaded meanwhile."""
         self._closed = False
 
-    async def stage(self, release: Release) -> Loaded:
+    async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
         """As `ModelRepository.stage`. Cancelled, it leaves no session behind."""
-        key = (release.name, release.version)
-        if (there := self._served(release) or self._staged(release)) is not None:
-            self._loads.pop(key, None)
-            return self._told(there)
-        self._check_room(key)
+        key = (model, version)
+        if self._registry.serving(model, version) is None:  # else it may be what serves: told again, it takes no place
+            self._check_room(key)
         load = self._loads[key] = object()
         try:
-            opened = await self._opened(release)
-            if (there := self._served(release)) is not None:
-                opened.session.close()
-                return self._told(there)
-            servable, old = self._keep(opened, load)
+            return await self._stage(await fetch(), load)
         finally:
             if self._loads.get(key) is load:
                 del self._loads[key]
-        if old is not None:
-            await old.close(self._settings.drain_s)
-        return self._loaded(servable, opened.candidate)
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
         """As `ModelRepository.unstage`."""
@@ -89,10 +80,25 @@ class Staging:
             return None
         return self._registry.entry(release.name).staged[release.version]
 
+    async def _stage(self, release: Release, load: object) -> Loaded:
+        if (there := self._served(release) or self._staged(release)) is not None:
+            return self._told(there)
+        if (unwanted := self._unwanted(release, load)) is not None:
+            raise unwanted
+        self._check_room((release.name, release.version))
+        opened = await self._opened(release)
+        if (there := self._served(release)) is not None:
+            opened.session.close()
+            return self._told(there)
+        servable, old = self._keep(opened, load)
+        if old is not None:
+            await old.close(self._settings.drain_s)
+        return self._loaded(servable, opened.candidate)
+
     def _check_room(self, key: Key) -> None:
-        taken = self._releases.keys() | self._loads.keys()
-        if key not in taken and len(taken) >= self._settings.staged_versions:
-            many = f"{len(taken)} versions are loaded for updates or about to be"
+        others = (self._releases.keys() | self._loads.keys()) - {key}
+        if len(others) >= self._settings.staged_versions:
+            many = f"{len(others)} versions are loaded for updates or about to be"
             what = f"{many}, the most there may be; unload one of them"
             raise RequestError(Fault.OVERLOADED, what, retry_after_s=self._settings.retry_after_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -114,15 +115,16 @@ class Rig:
     signature: Signature = field(default_factory=lambda: Signature((X,), (Y,)))
     disk: dict[str, tuple[Release, ...]] = field(default_factory=dict)
     scanned: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     idle_before_trial_s: float = 0.0
     budget: ProfileBudget = field(default_factory=ProfileBudget)
 
     def __post_init__(self) -> None:
         self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
-        self.trial_gate, self.scan_gate = asyncio.Event(), asyncio.Event()
-        self.trial_gate.set()
-        self.scan_gate.set()
+        self.trial_gate, self.scan_gate, self.fetch_gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
+            gate.set()
         self.registry = Registry(self.settings.retry_after_s)
         self.engine = Engine(self.registry, Turn(self.settings.turn_us), quotas(self.settings))
         self.engine.serving = True
@@ -160,7 +162,11 @@ class Rig:
 
     async def stage(self, of: ModelManifest, digest: str = "d1") -> Loaded:
         """Stage a signed release."""
-        return await self.repository.stage(release(of, digest, signed=True))
+        return await self.stage_release(release(of, digest, signed=True))
+
+    async def stage_release(self, of: Release) -> Loaded:
+        """Stage a release once it may be fetched; `fetched` lists those asked for."""
+        return await self.repository.stage(of.name, of.version, partial(self._fetch, of))
 
     async def begun(self, session: SimulatedSession | None = None) -> None:
         """Wait until a run has begun."""
@@ -169,6 +175,11 @@ class Rig:
     def told(self, kind: type) -> list[Event]:
         """Events of one kind, in order."""
         return [event for event in self.events if isinstance(event, kind)]
+
+    async def _fetch(self, of: Release) -> Release:
+        self.fetched.append(of.version)
+        await self.fetch_gate.wait()
+        return of
 
     async def _scan(self, model: str) -> tuple[Release, ...]:
         found = self.disk.get(model, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.committed.settings import FleetSettings
+from gateway.domain.activation import Activation
+from gateway.domain.errors import VariantError
 from gateway.domain.release import Release
 from gateway.serving import Fleet
-from tests.simulators.engine_rig import manifest, release
+from tests.simulators.engine_rig import Rig, manifest, release
 
 
 @pytest.mark.asyncio
@@ -32,3 +35,33 @@ async def test_the_disk_is_read_on_a_thread_and_the_registry_asked_on_the_loop()
     fleet = Fleet(nothing, repository, nothing, FleetSettings())
     assert [one.name for one in await fleet.of_model("m", read)] == ["m"]
     assert asked["disk"] != asked["registry"] == threading.get_ident()
+
+
+class SlowStore:
+    """A store whose judge takes its time."""
+
+    def __init__(self, brings: Release) -> None:
+        self._brings, self.asked, self.gate = brings, asyncio.Event(), asyncio.Event()
+
+    async def release(self, activation: Activation) -> Release:
+        assert activation.slot == self._brings.name
+        self.asked.set()
+        await self.gate.wait()
+        return self._brings
+
+
+@pytest.mark.asyncio
+async def test_what_is_unloaded_while_its_release_is_judged_is_not_loaded() -> None:
+    rig = Rig()
+    await rig.commit(manifest())
+    store: Any = SlowStore(release(manifest(version="2"), "d2", signed=True))
+    nothing: Any = SimpleNamespace()
+    fleet = Fleet(store, rig.repository, nothing, FleetSettings())
+    loading = asyncio.ensure_future(fleet.load(Activation("m", "models/o/m/2/release", "d2", ("a",), (), 1)))
+    await store.asked.wait()
+    await fleet.unload("m", "2", 1.0)
+    store.gate.set()
+    with pytest.raises(VariantError, match="version 2 was unloaded or loaded anew meanwhile"):
+        await loading
+    assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
+    await rig.repository.close()

@@ -42,6 +42,15 @@ async def trying(rig: Rig, of: ModelManifest, digest: str = "d1") -> asyncio.Tas
     return staging
 
 
+async def fetching(rig: Rig, of: ModelManifest) -> asyncio.Task[Loaded]:
+    """A load whose release is being fetched."""
+    before = len(rig.fetched)
+    staging = asyncio.ensure_future(rig.stage(of))
+    while len(rig.fetched) == before:
+        await asyncio.sleep(0)
+    return staging
+
+
 @pytest.mark.asyncio
 async def test_what_is_staged_is_tried_open_and_answers_nothing() -> None:
     rig = Rig()
@@ -144,7 +153,7 @@ async def test_a_release_that_fails_its_trial_is_refused_with_the_reason_and_dis
     assert [line.version for line in rig.repository.standings()] == ["1"]
     assert [event.version for event in rig.told(ModelRefused)] == ["2"]  # type: ignore[union-attr]
     with pytest.raises(VariantError, match="broken"):
-        await rig.repository.stage(refused("n"))
+        await rig.stage_release(refused("n"))
     assert not rig.engine.ready("n")
     await rig.repository.close()
 
@@ -216,6 +225,38 @@ async def test_what_is_unstaged_while_it_is_tried_is_not_kept() -> None:
     assert [session.closed for session in rig.runtime.sessions] == [0, 1]
     assert [(line.version, line.state) for line in rig.repository.standings()] == [("1", "READY")]
     await rig.stage(manifest("other"))
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ending", ["unloaded", "closed"])
+async def test_what_is_not_wanted_any_more_once_it_is_fetched_is_not_even_tried(ending: str) -> None:
+    rig = Rig()
+    rig.fetch_gate.clear()
+    staging = await fetching(rig, V2)
+    await (rig.repository.unstage("m", "2", 0.0) if ending == "unloaded" else rig.repository.close())
+    rig.fetch_gate.set()
+    with pytest.raises(VariantError, match=r"meanwhile|the gateway stops") as error:
+        await staging
+    assert error.value.transient
+    assert rig.tried == []
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_what_is_still_fetched_takes_a_place_and_what_serves_takes_none() -> None:
+    rig = Rig(EngineSettings(staged_versions=1))
+    await rig.commit(V1)
+    rig.fetch_gate.clear()
+    staging = await fetching(rig, V2)
+    with pytest.raises(RequestError, match="1 versions are loaded for updates or about to be"):
+        await rig.stage(manifest("other"))
+    assert rig.fetched == ["2"], "nothing is fetched where there is no room"
+    rig.fetch_gate.set()
+    await staging
+    assert (await rig.stage(V1)).variant == "a"
+    with pytest.raises(RequestError, match="unload one of them"):
+        await rig.stage(V1, "other than what serves")
     await rig.repository.close()
 
 
