@@ -1,13 +1,15 @@
-"""From an open session to a servable: its placement in words, what its runs cost, and the threads that they take."""
+"""From an open session to a servable: which session, its placement, what its runs cost, the threads that they take."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest
+from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument
 from gateway.domain.statistics import Placement
 from gateway.engine.cost import Cost, judge
@@ -24,6 +26,21 @@ class Fitting:
 
     loader: Loader
     house: House
+
+    async def first(self, release: Release, meanwhile: Callable[[Release], Servable | None]) -> Opened | Servable:
+        """As `Loader.first`; but once that has ended, well or not, what `meanwhile` names of this release comes first.
+
+        A session of its own is closed then.
+        """
+        try:
+            opened = await self.loader.first(release)
+        except (VariantError, ConfigurationError):
+            if (there := meanwhile(release)) is None:
+                raise
+            return there
+        if (there := meanwhile(release)) is not None:
+            opened.session.close()
+        return there or opened
 
     def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
         """A servable of an opened release; it goes on counting where `old`, of the same manifest, stopped.

@@ -205,11 +205,8 @@ class ModelRepository:
             self._registry.tidy(release.name)
 
     async def _opened(self, release: Release) -> Servable:
-        opened = await self._loader.first(release)
-        if (staged := self._staging.take(release)) is not None:  # meanwhile
-            opened.session.close()
-            return staged
-        return self._made(opened)
+        opened = await self._fitting.first(release, self._staging.take)
+        return opened if isinstance(opened, Servable) else self._made(opened)
 
     def _made(self, opened: Opened) -> Servable:
         manifest = opened.manifest

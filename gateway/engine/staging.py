@@ -87,9 +87,8 @@ class Staging:
             raise unwanted
         self._check_room((release.name, release.version))
         opened = await self._opened(release)
-        if (there := self._served(release)) is not None:
-            opened.session.close()
-            return self._told(there)
+        if isinstance(opened, Servable):
+            return self._told(opened)
         servable, old = self._keep(opened, load)
         if old is not None:
             await old.close(self._settings.drain_s)
@@ -102,9 +101,9 @@ class Staging:
             what = f"{many}, the most there may be; unload one of them"
             raise RequestError(Fault.OVERLOADED, what, retry_after_s=self._settings.retry_after_s)
 
-    async def _opened(self, release: Release) -> Opened:
+    async def _opened(self, release: Release) -> Opened | Servable:
         try:
-            return await self._fitting.loader.first(release)
+            return await self._fitting.first(release, self._served)
         except (VariantError, ConfigurationError) as error:
             self._publish(ModelRefused(release.name, release.version, str(error)))
             raise

@@ -193,6 +193,28 @@ async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["load", "commit"])
+async def test_who_fails_beside_another_that_brought_the_same_release_up_takes_that(first: str) -> None:
+    rig = Rig()
+    rig.trial_gate = gate = asyncio.Event()
+    loading = await trying(rig, V2)
+    rig.trial_gate = other_gate = asyncio.Event()
+    committing = asyncio.ensure_future(rig.commit(V2))
+    while len(rig.tried) < 2:
+        await asyncio.sleep(0)
+    ends = [(gate, loading), (other_gate, committing)]
+    for end, task in ends if first == "load" else reversed(ends):
+        end.set()
+        await asyncio.wait({task})
+        rig.trials["b"] = Verdict(False, "no memory for two at once", transient=True)
+    assert (await loading).variant == "b"
+    assert [(line.version, line.state, line.reason) for line in rig.repository.standings()] == [("2", "READY", "")]
+    assert not rig.told(ModelRefused)
+    assert rig.runtime.opened == ["b"]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("ending", ["cancelled", "closed"])
 async def test_a_stager_who_leaves_and_a_gateway_that_stops_keep_no_session(ending: str) -> None:
     rig = Rig()
