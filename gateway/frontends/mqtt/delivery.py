@@ -1,9 +1,10 @@
 """Getting answers and refusals to the broker, and acknowledging what they settle. Every way a message can end is here.
 
-When it is acknowledged: a request and a single message after the broker took the answer, a sample once it is in its
-window, poison after the broker took the error. What the outbox has no room for is not: it comes again with the next
-connection. Acknowledgements go out as answers come, not in the order of MQTT 5, 4.6: brokers match them by packet id,
-and one slow model would else hold up every sensor behind it (a broker stops at about 20 unacknowledged messages).
+When it is acknowledged: a request and a single message after the broker took the answer, and at QoS 1 where one of
+its copies came so, a sample once it is in its window, poison after the broker took the error. What the outbox has no
+room for is not: it comes again with the next connection. Acknowledgements go out as answers come, not in the order of
+MQTT 5, 4.6: brokers match them by packet id, and one slow model would else hold up every sensor behind it (a broker
+stops at about 20 unacknowledged messages).
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Outlet(Protocol):
 
 @dataclass(slots=True)
 class Debt:
-    """An answer that is due: whither, as what, and which message it settles (`seen`; None: a window's samples are
-    settled before). Small, since it lives until the broker took the answer."""
+    """An answer that is due, or the refusal in its place: whither, as what, and which message it settles (`seen`; None:
+    a window's samples are settled before). `attempts` are those that the broker refused. Small, since it lives until
+    the broker took the answer."""
 
     message: Message
     qos: int
@@ -46,7 +48,8 @@ class Debt:
     seen: Seen | None = None
     reply: Reply | None = None
     identity: str = ""
-    refusals: int = 0
+    refusal: bool = False
+    attempts: int = 0
 
     def make_sure(self) -> bool:
         """Whether the answer may not be dropped. Who asked at QoS 1 what came at QoS 0 before is owed it from now on,
@@ -73,13 +76,14 @@ class Delivery:
         if seen is None:
             return self._dedup.begin(key, message)
         self._counters["duplicates"] += 1
+        message.payload = b""
         if seen.answer is None:
-            message.payload = b""
             seen.waiting += [message] if message.qos else []  # at QoS 0 nobody waits for an acknowledgement
         elif reply is None:
             self._outlet.acknowledge(message)
         else:
-            self._outlet.publish(reply.publication(seen.answer, message.qos, partial(self._repetition_taken, message)))
+            own = self._dedup.begin(None, message)  # not `seen`: what the broker says of this copy is not the answer
+            self.answer(Debt(message, message.qos, reply.topic, own, reply), seen.answer)
         return None
 
     def forget(self, seen: Seen | None) -> None:
@@ -94,13 +98,16 @@ class Delivery:
             self._outlet.acknowledge(repetition)
 
     def answer(self, debt: Debt, payload: bytes) -> None:
-        """Publish an answer."""
+        """Publish an answer or a refusal; where there is no room, nothing came of the message: it is not acknowledged
+        and may come again."""
         debt.make_sure()
-        taken = partial(self._answer_taken, debt, payload)
+        taken = partial(self._taken, debt, payload)
         if debt.reply is not None:
-            self._send(debt.reply.publication(payload, debt.qos, taken), debt.seen)
+            publication = debt.reply.publication(payload, debt.qos, taken)
         else:
-            self._send(Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken), debt.seen)
+            publication = Publication(debt.topic, payload, debt.qos, content_type=JSON, taken=taken)
+        if not self._outlet.publish(publication):
+            self.forget(debt.seen)
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
         """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only: an asker is told, a
@@ -125,17 +132,15 @@ class Delivery:
     ) -> None:
         """Tell the error topic, and the asker where there is one; acknowledge when the broker has taken it.
 
-        Also where the broker refuses the error itself: poison must not block its queue.
+        Also where the broker refuses the error itself for good: poison must not block its queue.
         """
         self._counters["refused"] += 1
         identity = identity or message.user_property("id")
-        payload = answers.error(identity, message.topic, refused)
-        finish = partial(self._refusal_taken, message, seen, payload)
-        if reply is None:
-            self._send(Publication(self._errors, payload, message.qos, content_type=JSON, taken=finish), seen)
-        else:
+        if reply is not None:
             self.complain(message, refused, identity, message.qos)
-            self._send(reply.publication(payload, message.qos, finish), seen)
+        seen = seen or self._dedup.begin(None, message)
+        debt = Debt(message, message.qos, self._errors, seen, reply, identity, refusal=True)
+        self.answer(debt, answers.error(identity, message.topic, refused))
 
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
         """Tell the error topic, and settle nothing by it."""
@@ -147,29 +152,24 @@ class Delivery:
         self._counters[reason] += 1
         self._outlet.acknowledge(message)
 
-    def _answer_taken(self, debt: Debt, payload: bytes, code: int) -> None:
-        if code < REFUSED:
-            self._counters["answered"] += 1
-            if debt.seen is not None:
-                self.finish(debt.message, debt.seen, payload)
-            return
-        debt.refusals += 1
-        if code in TRY_AGAIN_CODES and debt.refusals < self._settings.max_attempts:
-            wait_s = delay_s(debt.refusals - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+    def _taken(self, debt: Debt, payload: bytes, code: int) -> None:
+        """Who asked at QoS 1 while the answer went out at QoS 0 gets it again, now for sure."""
+        if not debt.qos and debt.make_sure():
+            self.answer(debt, payload)
+        elif code < REFUSED:
+            self._settle(debt, payload)
+        elif code in TRY_AGAIN_CODES and debt.attempts + 1 < self._settings.max_attempts:
+            wait_s = delay_s(debt.attempts, self._settings.retry_min_s, self._settings.retry_max_s)
+            debt.attempts += 1
             asyncio.get_running_loop().call_later(wait_s, self.answer, debt, payload)
-            return
-        where = debt.topic if debt.reply is None else debt.reply.topic
-        problem = f"the broker refuses the answer on '{where}' with code 0x{code:02x}; mend its ACL or limits"
-        debt.reply = None
-        self.refuse_debt(debt, RequestError(Fault.DENIED, problem))
+        elif debt.refusal:
+            self._settle(debt, payload)
+        else:
+            problem = f"the broker refuses the answer on '{debt.topic}' with code 0x{code:02x}; mend its ACL or limits"
+            self.refuse_debt(debt, RequestError(Fault.DENIED, problem))
 
-    def _repetition_taken(self, message: Message, _code: int) -> None:
-        self._outlet.acknowledge(message)
-
-    def _refusal_taken(self, message: Message, seen: Seen | None, payload: bytes, _code: int) -> None:
-        self.finish(message, seen, payload)
-
-    def _send(self, publication: Publication, seen: Seen | None) -> None:
-        """Publish; where there is no room, nothing came of the message: it is not acknowledged and may come again."""
-        if not self._outlet.publish(publication):
-            self.forget(seen)
+    def _settle(self, debt: Debt, payload: bytes) -> None:
+        if not debt.refusal:
+            self._counters["answered"] += 1
+        if debt.seen is not None:
+            self.finish(debt.message, debt.seen, payload)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from typing import Any
 
@@ -11,35 +10,50 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
-from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.messages import REFUSED, Message, Publication
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.session import PACKET_TOO_LARGE
 from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 from tests.simulators.inference import SimulatedInference, identity
 from tests.simulators.mqtt_gateway import FAST, motion
 
 pytestmark = pytest.mark.asyncio
-QUESTION = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}
+QUESTION = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}'
+NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 SURE = 7
 """Packet id of the copy at QoS 1."""
 
 
 class Outlet:
-    """A broker that takes at once what is published, or nothing while there is no `room`, or, as one whose SUBACK is
-    awaited, nothing at QoS 0 while it is `away`."""
+    """A broker that takes at once what is published, or when it is told to `take` while `held`; or nothing while there
+    is no `room`, or, as one whose SUBACK is awaited, nothing at QoS 0 while it is `away`. It refuses what goes to the
+    asker with each of `codes` once."""
 
     def __init__(self) -> None:
         self.sent: list[Publication] = []
         self.acknowledged: list[int] = []
-        self.room, self.away = True, False
+        self.codes: list[int] = []
+        self.room, self.away, self.held = True, False, False
+        self._waiting: list[Publication] = []
 
     def publish(self, publication: Publication) -> bool:
         if not self.room or (self.away and not publication.qos):
             return False
-        self.sent.append(publication)
-        if publication.taken:
-            publication.taken(0)
+        self._waiting.append(publication)
+        if not self.held:
+            self.take()
         return True
+
+    def take(self) -> None:
+        """Take what waits, in order."""
+        taken, self._waiting = self._waiting, []
+        for publication in taken:
+            code = self.codes.pop(0) if self.codes and publication.topic == "r" else 0
+            if code < REFUSED:
+                self.sent.append(publication)
+            if publication.taken:
+                publication.taken(code)
 
     def acknowledge(self, message: Message) -> None:
         if message.qos:
@@ -65,12 +79,21 @@ class Bench:
             self.inference, settings, "gw", router=router, outlet=self.outlet, counters=self.counters
         )
 
-    def ask(self, name: bytes, qos: int = 0, *, at_s: float = 0.0, mid: int = SURE) -> None:
-        body = json.dumps(QUESTION).encode()
+    def ask(self, name: bytes, qos: int = 0, *, at_s: float = 0.0, mid: int = SURE, body: bytes = QUESTION) -> None:
         topic, at_ns = "edge/gw/infer/identity_fp32", int(at_s * 1e9)
         self.pipeline.receive(
             Message(topic, body, qos=qos, mid=mid, correlation=name, response_topic="r", arrived_ns=at_ns)
         )
+
+    async def finish_running(self) -> None:
+        self.inference.gate.set()
+        while self.pipeline.gauges["running"]:
+            await asyncio.sleep(0)
+
+    async def until_acknowledged(self) -> None:
+        async with asyncio.timeout(15.0):
+            while not self.outlet.acknowledged:
+                await asyncio.sleep(0)
 
     async def finish(self) -> None:
         self.inference.gate.set()
@@ -126,6 +149,100 @@ async def test_who_asks_again_at_qos_1_is_answered_where_qos_0_is_dropped(fault:
     bench.outlet.away, bench.inference.fault = True, fault
     await bench.finish()
     assert bench.outlet.answers(b"mine") == [(1, fault is None)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+@pytest.mark.parametrize("fault", [None, RequestError(Fault.NOT_FOUND, "no such model")])
+async def test_who_asks_again_at_qos_1_is_answered_though_an_answer_at_qos_0_is_on_its_way(
+    fault: RequestError | None,
+) -> None:
+    bench = Bench()
+    bench.outlet.held, bench.inference.fault = True, fault
+    bench.ask(b"mine")
+    await bench.finish_running()
+    for mid in (1, 2):
+        bench.ask(b"mine", qos=1, mid=mid)
+    bench.outlet.take()
+    assert bench.outlet.acknowledged == []
+    bench.outlet.take()
+    assert bench.outlet.answers(b"mine") == [(0, fault is None), (1, fault is None)]
+    assert sorted(bench.outlet.acknowledged) == [1, 2]
+    assert len(bench.inference.requests) == 1
+
+
+async def test_who_asks_again_at_qos_1_is_refused_at_qos_1_though_a_refusal_at_qos_0_is_on_its_way() -> None:
+    bench = Bench()
+    bench.outlet.held = True
+    for qos in (0, 1):
+        bench.ask(b"mine", qos=qos, body=b"not JSON")
+    bench.outlet.take()
+    assert bench.outlet.acknowledged == []
+    bench.outlet.take()
+    assert bench.outlet.answers(b"mine") == [(0, False), (1, False)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+async def test_an_answer_on_its_way_at_qos_0_that_finds_no_room_at_qos_1_acknowledges_nothing() -> None:
+    bench = Bench()
+    bench.outlet.held = True
+    bench.ask(b"mine")
+    await bench.finish_running()
+    bench.ask(b"mine", qos=1)
+    bench.outlet.room = False
+    bench.outlet.take()
+    assert bench.outlet.acknowledged == []
+    bench.outlet.room, bench.outlet.held = True, False
+    bench.ask(b"mine", qos=1)
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(0, True), (1, True)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+@pytest.mark.parametrize("body", [QUESTION, b"not JSON"], ids=["an answer", "a refusal"])
+async def test_a_repetition_is_answered_again_though_the_broker_would_not_take_it_at_first(body: bytes) -> None:
+    bench = Bench()
+    bench.ask(b"mine", body=body)
+    await bench.finish_running()
+    bench.outlet.codes = [QUOTA_EXCEEDED]
+    bench.ask(b"mine", qos=1, body=body)
+    assert bench.outlet.acknowledged == []
+    await bench.until_acknowledged()
+    assert bench.outlet.answers(b"mine") == [(0, body == QUESTION), (1, body == QUESTION)]
+
+
+async def test_a_refusal_is_told_though_the_broker_would_not_take_it_at_first() -> None:
+    bench = Bench()
+    bench.outlet.codes = [QUOTA_EXCEEDED]
+    bench.ask(b"mine", qos=1, body=b"not JSON")
+    assert bench.outlet.acknowledged == []
+    await bench.until_acknowledged()
+    assert bench.outlet.answers(b"mine") == [(1, False)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_who_asks_at_qos_1_for_more_than_the_broker_carries_is_told_so(again: bool) -> None:
+    bench = Bench()
+    bench.ask(b"mine", qos=1 - again)
+    await bench.inference.until(lambda: len(bench.inference.requests) == 1)
+    bench.outlet.codes = [PACKET_TOO_LARGE]
+    if again:
+        bench.outlet.codes, bench.outlet.held = [PACKET_TOO_LARGE] * 2, True
+        await bench.finish_running()
+        bench.ask(b"mine", qos=1)
+        bench.outlet.take()
+        bench.outlet.held = False
+        bench.outlet.take()
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(1, False)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
+async def test_what_the_broker_never_takes_is_told_on_the_error_topic_and_blocks_nothing() -> None:
+    bench = Bench(max_attempts=2)
+    bench.outlet.codes = [NOT_AUTHORIZED] * 2
+    bench.ask(b"mine", qos=1)
+    await bench.finish()
+    assert [(one.topic, one.qos) for one in bench.outlet.sent] == [("edge/gw/errors", 1)]
     assert bench.outlet.acknowledged == [SURE]
 
 
