@@ -170,7 +170,7 @@ class Session:
         client = self._client
         client.on_connect = self._on_connect
         client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._listener.subscribed([code.value for code in codes])
-        client.on_publish = lambda _c, _u, mid, code, _p: self._listener.taken(mid, code.value)
+        client.on_publish = self._on_publish
         client.on_message = lambda _c, _u, message: self._on_message(message)
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = lambda _c, _u, _s: self._detach()
@@ -224,7 +224,10 @@ class Session:
     def _writable(self) -> None:
         if self._socket is None:
             return
+        # paho tells of QoS 0, too, when it writes it, under ids that count on from those still in flight at QoS 1.
+        self._client.on_publish = None
         self._guard(self._client.loop_write)
+        self._client.on_publish = self._on_publish
         self._last_out_s = self._loop.time()
         pending = self._client.want_write() and self._socket is not None
         if pending and not self._writer:
@@ -264,6 +267,9 @@ class Session:
         )
         self._arm()  # the CONNACK may shorten the keepalive
         self._listener.welcomed(self._welcome)
+
+    def _on_publish(self, _client: Client, _userdata: Any, mid: int, code: Any, _properties: Any) -> None:
+        self._listener.taken(mid, code.value)
 
     def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._detach()

@@ -16,17 +16,22 @@ NO_KEEPALIVE = b"\x20\x06\x00\x00\x03\x13\x00\x00"
 
 
 class Owner:
-    """Notes that it was welcomed."""
+    """Notes that it was welcomed, and what was taken."""
 
     def __init__(self) -> None:
-        self.was_welcomed = asyncio.Event()
+        self.was_welcomed, self.takes = asyncio.Event(), asyncio.Event()
+        self.was_taken: list[tuple[int, int]] = []
 
     def welcomed(self, _: object) -> None:
         self.was_welcomed.set()
 
+    def taken(self, mid: int, code: int) -> None:
+        self.was_taken.append((mid, code))
+        self.takes.set()
+
     def lost(self, *_: object) -> None: ...
 
-    subscribed = received = taken = lost
+    subscribed = received = lost
 
 
 @pytest.mark.asyncio
@@ -54,3 +59,36 @@ async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: py
         session.abandon()
         await asyncio.wait_for(gone.wait(), 15)
     assert ticks == []
+
+
+@pytest.mark.asyncio
+async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_the_same() -> None:
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(NO_KEEPALIVE)
+        await reader.readuntil(b"unsure")
+        written.set()
+        await acknowledging.wait()
+        writer.write(b"\x40\x02" + mids[0].to_bytes(2, "big"))
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    written, acknowledging, gone = (asyncio.Event() for _ in range(3))
+    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
+    async with broker:
+        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
+        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
+        await session.connect()
+        await asyncio.wait_for(owner.was_welcomed.wait(), 15)
+        mids = [session.publish(Publication("t", b"sure"))]
+        session._client._last_mid = mids[0] - 1  # as after 65535 publications
+        mids.append(session.publish(Publication("t", b"unsure", 0)))
+        await asyncio.wait_for(written.wait(), 15)
+        before = list(owner.was_taken)
+        acknowledging.set()
+        await asyncio.wait_for(owner.takes.wait(), 15)
+        session.abandon()
+        await asyncio.wait_for(gone.wait(), 15)
+    assert mids[0] == mids[1]
+    assert (before, owner.was_taken) == ([], [(mids[0], 0)])
