@@ -110,12 +110,13 @@ class Delivery:
             self.forget(debt.seen)
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
-        """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only: an asker is told, a
-        sensor's message just dropped, for telling would add to the load."""
+        """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only, and a next copy is new: an
+        asker is told, a sensor's message just dropped, for telling would add to the load."""
         debt.make_sure()
+        if refused.fault is Fault.OVERLOADED:
+            self.forget(debt.seen)
         if refused.fault is Fault.OVERLOADED and debt.reply is None:
             self._counters["dropped_overloaded"] += 1
-            self.forget(debt.seen)
         elif debt.seen is not None:
             self.refuse(debt.message, refused, debt.seen, debt.reply, debt.identity)
         else:

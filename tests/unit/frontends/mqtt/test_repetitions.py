@@ -140,6 +140,21 @@ async def test_who_asks_again_at_qos_1_is_not_refused_for_an_overload_that_passe
     assert bench.outlet.acknowledged == [SURE]
 
 
+@pytest.mark.parametrize("held", [False, True])
+async def test_who_asks_again_at_qos_1_is_answered_though_qos_0_was_refused_for_an_overload(held: bool) -> None:
+    bench = Bench()
+    bench.outlet.held, bench.inference.fault = held, RequestError(Fault.OVERLOADED, "full")
+    bench.ask(b"mine")
+    await bench.finish_running()
+    bench.inference.fault = None
+    bench.ask(b"mine", qos=1)
+    bench.outlet.held = False
+    bench.outlet.take()
+    await bench.finish()
+    assert bench.outlet.answers(b"mine") == [(0, False), (1, True)]
+    assert bench.outlet.acknowledged == [SURE]
+
+
 @pytest.mark.parametrize("fault", [None, RequestError(Fault.NOT_FOUND, "no such model")])
 async def test_who_asks_again_at_qos_1_is_answered_where_qos_0_is_dropped(fault: RequestError | None) -> None:
     bench = Bench()
