@@ -162,7 +162,7 @@ class Servable:
         self._forget(ticket)
 
     async def close(self, drain_s: float) -> None:
-        """Finish the queue (longer than `drain_s`: refuse the rest), then free the session.
+        """Finish the queue (longer than `drain_s`, or without a thread: refuse the rest), then free the session.
 
         A run that hangs for another `drain_s` is left behind with its thread: nothing in Python can end it.
         """
@@ -172,7 +172,7 @@ class Servable:
         if late:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._unloaded())
-            self._worker.begin_closing()
+            self._begin_closing()
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
                 closing.cancel()
@@ -186,7 +186,11 @@ class Servable:
         self._closed = True
         if not self._worker.owns:
             self._arm(self._queue)
-        await self._worker.close()
+        self._begin_closing()
+        await self._worker.closed()
+
+    def _begin_closing(self) -> None:
+        self._answers.refuse(self._worker.begin_closing(), self._unloaded())
 
     def _wait(self, ticket: Ticket) -> None:
         """Let a ticket wait where its queue is. Raises RequestError OVERLOADED where there is no room for it."""

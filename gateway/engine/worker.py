@@ -93,16 +93,23 @@ class Worker:
         with self._changed:
             return self._queue.remove(ticket)
 
-    async def close(self) -> None:
-        """Finish what is queued, close the session in its own thread, end the thread."""
-        self.begin_closing()
-        await self._finished.wait()
-
-    def begin_closing(self) -> None:
-        """From now on the thread ends when the queue is empty."""
+    def begin_closing(self) -> list[Ticket]:
+        """From now on the thread finishes what is queued, closes the session and ends. Where no thread can be had the
+        session is closed here and now, on the loop that still owns it; returns who waited for it."""
         with self._changed:
+            if self._closing:
+                return []
             self._closing = True
-            self._wake()
+            try:
+                self._wake()
+            except RuntimeError:
+                self._end()
+                return self._queue.clear()
+        return []
+
+    async def closed(self) -> None:
+        """Wait until the session is closed."""
+        await self._finished.wait()
 
     def abandon(self) -> list[Ticket]:
         """Take out what still waits, so that closing need not run it."""
@@ -136,9 +143,12 @@ class Worker:
             with self._changed:
                 more = self._queue.length > 0 and self._ready()
             limiter.leave(share, time.monotonic_ns() - began_ns, again=more)
+        self._end()
+
+    def _end(self) -> None:
         try:
             self._runner.close()
-        except Exception as error:  # noqa: BLE001  a thread's boundary: whoever waits for the end must hear of it
+        except Exception as error:  # noqa: BLE001  an engine's boundary: whoever waits for the end must hear of it
             self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
 

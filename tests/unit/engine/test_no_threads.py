@@ -38,9 +38,9 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     names.append("-")
 
 
-async def tiny_rig() -> Rig:
+async def tiny_rig(settings: EngineSettings | None = None) -> Rig:
     """A model whose requests of few rows run on the loop."""
-    rig = Rig(trials={"a": measured(10.0, 10.0), "b": measured(10.0, 10.0)})
+    rig = Rig(settings or EngineSettings(), trials={"a": measured(10.0, 10.0), "b": measured(10.0, 10.0)})
     await rig.commit(manifest())
     return rig
 
@@ -98,6 +98,62 @@ async def test_a_model_that_needs_its_own_thread_is_refused_and_the_others_come_
     await rig.serve(manifest())
     assert rig.engine.ready("m")
     await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("change", ["unloaded", "swapped", "unstaged", "stopped"])
+async def test_a_model_that_ran_on_the_loop_is_closed_there(refused: Callable[[str], None], change: str) -> None:
+    rig = await tiny_rig()
+    await rig.stage(manifest(version="2", variants=("b",)))
+    first, staged = rig.runtime.sessions
+    staged.close_failure = OSError("disk on fire")
+    refused("run ")
+    if change == "unloaded":
+        await rig.repository.unload("m")
+    elif change == "swapped":
+        await rig.commit(manifest(version="2", variants=("b",)))
+    elif change == "unstaged":
+        await rig.repository.unstage("m", "2", 5.0)
+    refused("-" if change == "unloaded" else "run ")
+    await rig.repository.close()
+    assert (first.closed, staged.closed) == (1, 1)
+    assert first.threads == {threading.get_ident()}
+    assert "close: OSError: disk on fire" in str(rig.told(RunFailed))
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_the_loop_when_it_closes_a_model_is_refused(refused: Callable[[str], None]) -> None:
+    rig, sink = await tiny_rig(EngineSettings(turn_us=1, max_batch_rows=1)), Recorder()
+    refused("run ")
+    for token in range(50):
+        rig.engine.submit(request(), sink, token)
+    await rig.repository.unload("m")
+    await sink.until(50)
+    assert sink.errors
+    assert {error.fault for error in sink.errors.values()} == {Fault.UNAVAILABLE}
+    assert rig.session.closed == 1
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_model_whose_images_are_decoded_too_long_is_closed_on_the_loop(
+    refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(decoding, "decode_inputs", lambda *images: free.wait() and decode_inputs(*images))
+    rig, sink = Rig(EngineSettings(drain_s=0.1), trials={"a": measured(10.0, 10.0)}), Recorder()
+    await rig.serve(image_manifest())
+    rig.engine.submit(image_request(1), sink, 0)
+    refused("run ")
+    try:
+        await rig.repository.unload("m")
+    finally:
+        free.set()
+    assert sink.errors[0].fault is Fault.UNAVAILABLE
+    assert rig.session.closed == 1
+    refused("-")
+    await rig.repository.close()
+    assert rig.session.closed == 1
 
 
 @pytest.mark.asyncio
