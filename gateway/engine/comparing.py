@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
 from gateway.domain.sharing import Comparison, compare
 from gateway.domain.tensor import Tensors
+from gateway.engine.threads import Threads
 
 Compared = Callable[[Comparison | None], None]
 """Told on the loop what came of it; None: these outputs cannot be held against each other."""
@@ -20,15 +21,16 @@ class Comparing:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._pending = limit, 0
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compare")
+        self._thread = Threads(1, "compare")
 
     def begin(self, answers: Tensors, others: Tensors, rows: int, compared: Compared) -> bool:
-        """Compare, and tell `compared`; False where too many comparisons are pending, or this was closed."""
+        """Compare, and tell `compared`; False where too many comparisons are pending, no thread can begin, or this was
+        closed."""
         if self._pending >= self._limit:
             return False
         try:
-            future = self._pool.submit(compare, answers, others, rows)
-        except RuntimeError:  # shut down
+            future = self._thread.submit(compare, answers, others, rows)
+        except RuntimeError:
             return False
         self._pending += 1
         future.add_done_callback(partial(self._post, asyncio.get_running_loop(), compared))
@@ -36,7 +38,7 @@ class Comparing:
 
     def close(self) -> None:
         """Begin no more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     def _post(self, loop: asyncio.AbstractEventLoop, compared: Compared, future: Future[Comparison]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
@@ -44,5 +46,4 @@ class Comparing:
 
     def _end(self, compared: Compared, future: Future[Comparison]) -> None:
         self._pending -= 1
-        failed = future.cancelled() or future.exception() is not None
-        compared(None if failed else future.result())
+        compared(None if future.exception() is not None else future.result())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
@@ -12,6 +12,7 @@ from gateway.domain.tensor import Tensor
 from gateway.engine.images import decode_inputs
 from gateway.engine.queue import Queue
 from gateway.engine.settings import EngineSettings
+from gateway.engine.threads import Threads
 from gateway.engine.ticket import Ticket
 
 Decoded = dict[str, Tensor]
@@ -22,7 +23,7 @@ class Decoding:
 
     def __init__(
         self,
-        decoders: Executor,
+        decoders: Threads,
         settings: EngineSettings,
         queue: Queue,
         done: Callable[[Ticket, Future[Decoded]], None],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from gateway.domain.release import Release, complete
 from gateway.domain.selection import Candidate, Site, choose, plan, untried, with_verdict
 from gateway.domain.verdict import Budget, Signature, Verdict, verdict_key
 from gateway.engine.priority import stepped_back
+from gateway.engine.threads import begin
 
 Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
 Inspect = Callable[[str, Path], Awaitable[Signature]]
@@ -105,12 +107,9 @@ class Loader:
         budget = replace(candidate.budget, threads=threads)
         call = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
         nice = self.site.profile.budget.worker_nice if budget.accelerator == CPU else 0
-        opening = asyncio.ensure_future(asyncio.to_thread(stepped_back, nice, call))
         try:
-            return Opened(release, manifest, candidate, await asyncio.shield(opening))
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
-            raise
+            opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
+            return Opened(release, manifest, candidate, await _session(opening))
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: whatever an engine raises refuses this model only
@@ -151,6 +150,14 @@ class Loader:
         return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
 
 
-def _close_unwanted(opening: asyncio.Future[Session]) -> None:
+async def _session(opening: Future[Session]) -> Session:
+    try:
+        return await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(opening: Future[Session]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,8 +20,7 @@ def step_back(nice: int) -> str:
 
 
 def stepped_back(nice: int, call: Callable[[], T]) -> T:
-    """Call in a thread of that nice value, so that threads which an engine starts now have it too."""
-    if not nice:
-        return call()
-    with ThreadPoolExecutor(1, initializer=step_back, initargs=(nice,)) as thread:
-        return thread.submit(call).result()
+    """Step back with the calling thread, for good, so that threads which an engine starts now do so too; then call."""
+    if nice:
+        step_back(nice)
+    return call()

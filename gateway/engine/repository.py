@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish
@@ -25,6 +24,7 @@ from gateway.engine.registry import Registry
 from gateway.engine.servable import House, Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
+from gateway.engine.threads import Threads
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
@@ -51,7 +51,7 @@ class ModelRepository:
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
         self._releases: dict[tuple[str, str], Release] = {}
         self._changing = asyncio.Lock()
-        self._decoders = ThreadPoolExecutor(settings.image_threads, thread_name_prefix="decode")
+        self._decoders = Threads(settings.image_threads, "decode")
         self._comparing = Comparing(settings.comparisons)
         self._house = House(settings, engine.turn, footing(loader, settings), self._decoders, self._comparing, publish)
         self._fitting = Fitting(loader, self._house)
@@ -144,7 +144,7 @@ class ModelRepository:
             self._comparing.close()
             servables = list(self._registry.servables())
             await asyncio.gather(*(servable.close(self._settings.drain_s) for servable in servables))
-            self._decoders.shutdown(wait=False, cancel_futures=True)
+            self._decoders.close()
 
     def _check_control(self, verb: str) -> None:
         if not self._control():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from gateway.engine.queue import Queue
 from gateway.engine.quotas import Account
 from gateway.engine.run import Ran, Runner
 from gateway.engine.settings import EngineSettings
+from gateway.engine.threads import Threads
 from gateway.engine.ticket import Ticket
 from gateway.engine.turn import Turn
 from gateway.engine.worker import Calls, Footing, Worker
@@ -42,7 +43,7 @@ class House:
     settings: EngineSettings
     turn: Turn
     footing: Footing
-    decoders: Executor
+    decoders: Threads
     comparing: Comparing
     publish: Publish
 

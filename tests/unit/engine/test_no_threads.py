@@ -6,11 +6,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError, VariantError
 from gateway.domain.events import RunFailed
-from gateway.engine import decoding
+from gateway.engine import comparing, decoding
+from gateway.engine.comparing import Comparing
 from gateway.engine.images import decode_inputs
 from gateway.engine.settings import EngineSettings, QueueSettings, QuotaSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, release, request, values
@@ -180,3 +182,52 @@ async def test_an_image_that_no_thread_decodes_costs_nobody_a_place(
     assert (await rig.engine.infer(image_request(1, caller="bob"))).outputs["y"].array.shape == (1, 1, 2, 2)
     assert not sink.errors
     await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_an_image_that_no_thread_decodes_is_not_decoded_later(
+    refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[object] = []
+    monkeypatch.setattr(decoding, "decode_inputs", lambda *images: decoded.append(images) or decode_inputs(*images))
+    rig, sink = Rig(), Recorder()
+    await rig.serve(image_manifest())
+    refused("decode")
+    for token in range(9):
+        with pytest.raises(RequestError, match="can't start new thread"):
+            rig.engine.submit(image_request(1), sink, token)
+    refused("-")
+    await rig.engine.infer(image_request(1))
+    assert len(decoded) == 1
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_session_that_no_thread_opens_is_not_opened_later(refused: Callable[[str], None]) -> None:
+    rig = Rig()
+    refused("")
+    for version in "12":
+        with pytest.raises(VariantError, match="can't start new thread"):
+            await rig.stage(manifest(version=version))
+    refused("-")
+    await rig.stage(manifest(version="3"))
+    assert len(rig.runtime.opened) == 1
+    await rig.repository.close()
+    assert rig.runtime.memory_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_answers_that_no_thread_compares_are_not_compared_later(
+    refused: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    monkeypatch.setattr(comparing, "compare", lambda _, others, count: rows.append(count))
+    work, answers, told = Comparing(1), {"y": np.zeros(1, np.float32)}, asyncio.Event()
+    refused("compare")
+    assert not work.begin(answers, answers, 1, lambda _: told.set())
+    refused("-")
+    assert work.begin(answers, answers, 2, lambda _: told.set())
+    await told.wait()
+    assert rows == [2]
+    work.close()
+    assert not work.begin(answers, answers, 3, lambda _: told.set())

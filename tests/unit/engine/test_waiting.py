@@ -17,6 +17,7 @@ from gateway.domain.events import PriorityRefused
 from gateway.domain.profile import Budget
 from gateway.engine.priority import stepped_back
 from gateway.engine.settings import EngineSettings, QueueSettings
+from gateway.engine.threads import begin
 from tests.simulators.engine_rig import Rig, manifest, measured, request, values
 from tests.simulators.images_made import image_manifest, image_request
 from tests.simulators.sink import Recorder
@@ -258,9 +259,11 @@ def test_threads_that_an_engine_starts_while_it_is_opened_step_back_too() -> Non
             return child.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert [stepped_back(nice, nice_of_a_child) for nice in (0, own + 5)] == [own, own + 5]
+    opened = [begin("open", stepped_back, nice, nice_of_a_child).result() for nice in (0, own + 5)]
+    assert opened == [own, own + 5]
     with pytest.raises(ZeroDivisionError):
-        stepped_back(own + 1, lambda: 1 // 0)
+        begin("open", stepped_back, own + 1, lambda: 1 // 0).result()
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 @pytest.mark.asyncio

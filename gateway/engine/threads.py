@@ -1,0 +1,74 @@
+"""Calls on threads that leave nothing behind where the process may have no further thread.
+
+`ThreadPoolExecutor.submit` and `asyncio.to_thread` raise then, too, but keep the call, and make it later, for nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads:
+    """At most `limit` threads, each begun by the first call that finds no other free. They take calls in turn."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit, self._name = limit, name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._begun = self._pending = 0
+        self._closed = False
+
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Make a call as soon as a thread is free. Raises RuntimeError where the thread that it needs cannot begin, or
+        after `close`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the threads '{self._name}' take no more calls")
+            if self._begun <= self._pending and self._begun < self._limit:
+                threading.Thread(target=self._work, name=f"{self._name} {self._begun + 1}", daemon=True).start()
+                self._begun += 1
+            self._pending += 1
+            self._calls.put(partial(_fulfil, future, partial(call, *args, **kwargs)))
+        return future
+
+    def close(self) -> None:
+        """Take no more calls. The threads end once they have made those that wait."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._begun):
+                self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # else it is held, and what it was given, until the next one comes
+            with self._lock:
+                self._pending -= 1
+
+
+def begin(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Make one call on a thread of its own. Raises RuntimeError where that cannot begin."""
+    future: Future[T] = Future()
+    threading.Thread(target=_fulfil, name=name, args=(future, partial(call, *args, **kwargs))).start()
+    return future
+
+
+def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  a thread's boundary: whoever waits for the future hears of it
+        future.set_exception(error)
+        del future, call  # else the error holds them, and they the error
+    else:
+        future.set_result(result)
