@@ -62,10 +62,9 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 	@$(BIN)/python packaging/demo-fleet
 
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
-# Files in their own order, so that tests that wait run beside tests that compute (740 s; the longest file first: 868 s).
 test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not long"
+	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 
 test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
