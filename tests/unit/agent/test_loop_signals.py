@@ -69,6 +69,7 @@ class Blow:
     @contextmanager
     def falling(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         kept = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 asks for it in settrace
         with monkeypatch.context() as patch:
             patch.setattr(select, "select", self._select)
             sys.settrace(self._step)
