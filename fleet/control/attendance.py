@@ -29,7 +29,7 @@ class Attendance:
                 self._last = leader.last_look(connection)
         return self._missed.get(rollout) or self._last or now
 
-    def note(self, at: datetime, fence: int, missed: Collection[str] = ()) -> None:
+    def note(self, at: datetime, fence: int, missed: Collection[str]) -> None:
         """Every rollout was looked at but those that were `missed`, from then on: what the look itself took is part of
         the next gap, for it may have stood still with the database. While one is missed nothing is written down:
         whoever leads next must not believe that it was looked at. Raises AwayError, FencedError."""

@@ -94,14 +94,18 @@ class Scheduler:
         self._rolling.states.forget()
 
     def _look(self, now: datetime) -> Collection[str]:
-        """Returns the rollouts that were passed over. One that the database keeps waiting is a matter of that rollout,
-        while the office is kept; a second one is none. Raises AwayError, FencedError."""
-        live, over, missed = self._live(), set[str](), set[str]()
+        """Returns the rollouts that were passed over."""
+        live = self._live()
         self._swept &= {rollout.id for rollout in live}
         if not live:
-            return missed
+            return ()
         self._warn(now)
-        devices, kept_waiting = self._next_devices(), False
+        return self._look_at_each(live, self._next_devices(), now)
+
+    def _look_at_each(self, live: Sequence[StoredRollout], devices: Sequence[Device], now: datetime) -> Collection[str]:
+        """As `_look`. One that the database keeps waiting is a matter of that rollout, while the office is kept; a
+        second one is none. Raises AwayError, FencedError."""
+        over, missed, kept_waiting = set[str](), set[str](), False
         for rollout in live:
             there = [other for other in live if other.id not in over]
             try:

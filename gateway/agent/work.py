@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -99,7 +98,7 @@ class Agent:
         self._storage.journal.keep_facts({POLLED: json.dumps(fact)})
         return polled
 
-    def work(self, stop: threading.Event | Alarm, until_s: float = float("inf")) -> Mapping[str, str]:
+    def work(self, stop: Alarm, until_s: float = float("inf")) -> Mapping[str, str]:
         """Carry updates out until none is left, `until_s` (monotonic) is reached, or `stop` is set.
 
         Returns why those that are left cannot go on now, by slot.

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from gateway.agent import work
 from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.settings import AgentSettings
+from gateway.agent.signals import Alarm
 from gateway.agent.storage import opened
 from gateway.domain.probation import ProbationSettings
 from gateway.observe.logs import configure_logging
@@ -62,7 +62,7 @@ def measured(folder: Path, polls: int) -> dict[str, float]:
         with opened(folder / "store", CONFIG) as storage:
             agent = work.Agent(storage, CONFIG)
             assert not agent.poll().problem
-            assert not agent.work(threading.Event())
+            assert not agent.work(Alarm())
             times = _times(agent, polls)
         return {**times, "polled_mib": resident_mib(os.getpid()), "asleep_mib": asleep_mib(folder / "store")}
 
@@ -73,7 +73,7 @@ def _times(agent: work.Agent, polls: int) -> dict[str, float]:
         before_ns = time.thread_time_ns()
         polled = agent.poll()
         assert not polled.problem, polled.problem
-        assert not agent.work(threading.Event())
+        assert not agent.work(Alarm())
         spent.append((time.thread_time_ns() - before_ns) / 1e6)
     return {"median_ms": statistics.median(spent), "most_ms": max(spent)}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.identity import bootstrap, read_identity
 from gateway.agent.report import document, read_standing
 from gateway.agent.settings import AgentSettings
+from gateway.agent.signals import Alarm
 from gateway.agent.storage import Storage, looked_at, opened
 from gateway.agent.verify import Verification
 from gateway.domain.probation import ProbationSettings
@@ -74,7 +74,7 @@ def sync(folder: Path, version: str, claim: Callable[[str], None]) -> None:
         agent = work.Agent(storage, CONFIG, carried=folder / version)
         polled = agent.poll()
         claim(json.dumps({"floors": floors(storage)}))
-        waiting = agent.work(threading.Event())
+        waiting = agent.work(Alarm())
         problem = "; ".join([polled.problem, *waiting.values()]).strip("; ")
         if "no room on the disk" in problem or "may be used on this disk" in problem:
             raise SpaceError(problem)

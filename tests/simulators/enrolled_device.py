@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from gateway.agent.identity import Identity
 from gateway.agent.report import document, read_standing
 from gateway.agent.reporting import report
 from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, TelemetrySettings
+from gateway.agent.signals import Alarm
 from gateway.agent.storage import looked_at, opened
 from gateway.agent.telemetry import Observed
 from gateway.domain.probation import ProbationSettings
@@ -77,7 +77,7 @@ class Device:
             agent = work.Agent(storage, CONFIG)
             with closing(agent.connections):
                 assert not agent.poll().problem
-                agent.work(threading.Event())
+                agent.work(Alarm())
                 yield agent.connections
 
     def turn(self, config: AgentConfig = CONFIG) -> str:

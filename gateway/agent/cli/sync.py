@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import threading
 from pathlib import Path
 
 from gateway.agent.cli.common import Bar, complain, configured, told
 from gateway.agent.cli.status import show
 from gateway.agent.report import BEHIND, IN_STEP, REFUSED, read_standing
 from gateway.agent.reporting import Reporter
+from gateway.agent.signals import Alarm
 from gateway.agent.storage import opened
 from gateway.agent.work import Agent
 from gateway.domain.errors import ConfigurationError
@@ -27,7 +27,7 @@ def command(arguments: argparse.Namespace) -> int:
     with told(), opened(folder, config) as storage, Bar() as bar:
         agent = Agent(storage, config, carried=carried, progress=bar)
         polled = agent.poll(retry=arguments.retry, thorough=True)
-        agent.work(threading.Event())
+        agent.work(Alarm())
         if polled.problem:
             complain(polled.problem)
         reporter = Reporter(folder, config, agent.identity, agent.connections)

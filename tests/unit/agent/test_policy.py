@@ -18,6 +18,7 @@ from gateway.agent.policy import HELD, SIGHTS, hold
 from gateway.agent.report import document, read_standing
 from gateway.agent.settings import AgentSettings
 from gateway.agent.sights import INSTALL, SIGHT_LASTS_H
+from gateway.agent.signals import Alarm
 from gateway.agent.storage import Storage, opened
 from gateway.domain.policy import Blackout, Policy, earliest, policy_bytes
 from gateway.domain.probation import ProbationSettings
@@ -59,11 +60,9 @@ class Device:
         return self.again()
 
     def again(self) -> str:
-        import threading
-
         polled = self.agent.poll()
         assert not polled.problem, polled.problem
-        assert not self.agent.work(threading.Event())
+        assert not self.agent.work(Alarm())
         committed = self.storage.active().slots.get(SLOT)
         return committed.version if committed else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -171,10 +172,8 @@ async def test_synchronising_does_not_wait_for_a_trial_of_what_is_staged() -> No
     await rig.repository.close()
 
 
-@pytest.mark.asyncio
-@pytest.mark.parametrize("first", ["load", "commit"])
-async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(first: str) -> None:
-    rig = Rig()
+async def loaded_and_committed_at_once(rig: Rig, first: str, between: Callable[[], None] = lambda: None) -> Loaded:
+    """Both are tried side by side; `first` ends first, "load" or "commit". What the load tells."""
     rig.trial_gate = gate = asyncio.Event()
     loading = await trying(rig, V2)
     rig.trial_gate = other_gate = asyncio.Event()
@@ -185,7 +184,15 @@ async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(
     for end, task in ends if first == "load" else reversed(ends):
         end.set()
         await asyncio.wait({task})
-    assert (await loading).variant == "b"
+        between()
+    return await loading
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["load", "commit"])
+async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(first: str) -> None:
+    rig = Rig()
+    assert (await loaded_and_committed_at_once(rig, first)).variant == "b"
     assert [(line.version, line.state) for line in rig.repository.standings()] == [("2", "READY")]
     assert rig.runtime.memory_bytes == 1_000_000
     assert (await rig.engine.infer(request())).version == "2"
@@ -195,19 +202,9 @@ async def test_a_release_that_is_loaded_and_committed_at_once_stays_loaded_once(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("first", ["load", "commit"])
 async def test_who_fails_beside_another_that_brought_the_same_release_up_takes_that(first: str) -> None:
-    rig = Rig()
-    rig.trial_gate = gate = asyncio.Event()
-    loading = await trying(rig, V2)
-    rig.trial_gate = other_gate = asyncio.Event()
-    committing = asyncio.ensure_future(rig.commit(V2))
-    while len(rig.tried) < 2:
-        await asyncio.sleep(0)
-    ends = [(gate, loading), (other_gate, committing)]
-    for end, task in ends if first == "load" else reversed(ends):
-        end.set()
-        await asyncio.wait({task})
-        rig.trials["b"] = Verdict(False, "no memory for two at once", transient=True)
-    assert (await loading).variant == "b"
+    rig, failed = Rig(), Verdict(False, "no memory for two at once", transient=True)
+    loaded = await loaded_and_committed_at_once(rig, first, lambda: rig.trials.update(b=failed))
+    assert loaded.variant == "b"
     assert [(line.version, line.state, line.reason) for line in rig.repository.standings()] == [("2", "READY", "")]
     assert not rig.told(ModelRefused)
     assert rig.runtime.opened == ["b"]

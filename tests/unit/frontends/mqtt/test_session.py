@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,6 +13,7 @@ from gateway.frontends.mqtt.messages import Publication
 from gateway.frontends.mqtt.session import Session
 from gateway.frontends.mqtt.settings import MqttSettings
 
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 NO_KEEPALIVE = b"\x20\x06\x00\x00\x03\x13\x00\x00"
 """CONNACK: accepted, Server Keep Alive 0, which turns the keepalive off (MQTT 5, 3.2.2.3.14)."""
 
@@ -34,53 +37,54 @@ class Owner:
     subscribed = received = lost
 
 
+async def _says_nothing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None: ...
+
+
+@asynccontextmanager
+async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[Session, Owner]]:
+    """A session that was welcomed; the broker `goes_on`, and listens until it is left."""
+    gone = asyncio.Event()
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(NO_KEEPALIVE)
+        await goes_on(reader, writer)
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
+    async with broker:
+        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
+        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
+        await session.connect()
+        await asyncio.wait_for(owner.was_welcomed.wait(), 15)
+        yield session, owner
+        session.abandon()
+        await asyncio.wait_for(gone.wait(), 15)
+
+
 @pytest.mark.asyncio
 async def test_a_broker_that_wants_no_keepalive_costs_no_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[None] = []
     tick = Session._tick
     monkeypatch.setattr(Session, "_tick", lambda self: (ticks.append(None), tick(self)))
-
-    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(NO_KEEPALIVE)
-        await reader.read()
-        writer.close()
-        gone.set()
-
-    gone = asyncio.Event()
-    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
-    async with broker:
-        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
-        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
-        await session.connect()
-        await asyncio.wait_for(owner.was_welcomed.wait(), 15)
+    async with connected():
         for _ in range(50):
             await asyncio.sleep(0)
-        session.abandon()
-        await asyncio.wait_for(gone.wait(), 15)
     assert ticks == []
 
 
 @pytest.mark.asyncio
 async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_the_same() -> None:
-    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(NO_KEEPALIVE)
+    async def acknowledge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"unsure")
         written.set()
         await acknowledging.wait()
         writer.write(b"\x40\x02" + mids[0].to_bytes(2, "big"))
-        await reader.read()
-        writer.close()
-        gone.set()
 
-    written, acknowledging, gone = (asyncio.Event() for _ in range(3))
-    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
-    async with broker:
-        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
-        session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
-        await session.connect()
-        await asyncio.wait_for(owner.was_welcomed.wait(), 15)
+    written, acknowledging = asyncio.Event(), asyncio.Event()
+    async with connected(acknowledge) as (session, owner):
         mids = [session.publish(Publication("t", b"sure"))]
         session._client._last_mid = mids[0] - 1  # as after 65535 publications
         mids.append(session.publish(Publication("t", b"unsure", 0)))
@@ -88,7 +92,5 @@ async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_th
         before = list(owner.was_taken)
         acknowledging.set()
         await asyncio.wait_for(owner.takes.wait(), 15)
-        session.abandon()
-        await asyncio.wait_for(gone.wait(), 15)
     assert mids[0] == mids[1]
     assert (before, owner.was_taken) == ([], [(mids[0], 0)])
