@@ -116,7 +116,11 @@ class Golden:
 
 @dataclass(frozen=True, slots=True)
 class ModelManifest:
-    """A release: one name, one version, one set of tensors, many variants."""
+    """A release: one name, one version, one set of tensors, many variants.
+
+    `batch` states whether the first dimension of every tensor counts rows; None leaves it to the trial.
+    `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
+    """
 
     name: str
     version: str
@@ -128,12 +132,14 @@ class ModelManifest:
     max_accuracy_loss: float = 0.01
     window: Window | None = None
     golden: Golden | None = None
+    batch: bool | None = None
+    max_batch_rows: int = 0
 
     @property
     def batched(self) -> bool:
-        """Whether the first dimension of every tensor counts rows."""
+        """Return whether the first dimension of every tensor counts rows."""
         specs = self.inputs + self.outputs
-        return bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
+        return self.batch is not False and bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
 
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""

@@ -34,6 +34,8 @@ DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
 IMAGE_SIDE_LIMIT_PX = 16384
 WINDOW_LIMIT_ROWS = 1_000_000
+ROWS_LIMIT = 1_000_000
+"""Largest `max_batch_rows`: the rows of one request."""
 TENSOR_NAME_LIMIT = 256
 
 _FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
@@ -53,6 +55,8 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         outputs=_tensors(top, "output"),
         window=_window(top.table("window")),
         golden=_golden(top.table("golden")),
+        batch=top.flag("batch", False) if "batch" in top else None,
+        max_batch_rows=top.integer("max_batch_rows", 0, low=0, high=ROWS_LIMIT),
         variants=tuple(_variant(table) for table in top.tables("variant")),
     )
     top.finish()
