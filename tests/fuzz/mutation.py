@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 
 import hpack
+import onnx
 
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
@@ -72,11 +73,25 @@ def requests() -> list[bytes]:
     return [b"".join(len(raw).to_bytes(2) + raw for raw in made), len(made[0]).to_bytes(2) + made[0]]
 
 
+def models() -> list[bytes]:
+    """ONNX files: external data in an initializer, an attribute and a subgraph; lists of numbers."""
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    branch = onnx.helper.make_graph([onnx.helper.make_node("Relu", [], [])], "then", [], [], [tensor])
+    nodes = [
+        onnx.helper.make_node("If", [], [], then_branch=branch),
+        onnx.helper.make_node("Tree", [], [], domain="ai.onnx.ml", ints=[1, -1], floats=[0.5], value=tensor),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [], [], [tensor])
+    return [onnx.helper.make_model(each).SerializeToString() for each in (graph, branch)]
+
+
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "connection": lambda: [bytes([how]) + words for how in (0, 1, 4, 5) for words in conversations()],
     "hpack_blocks": blocks,
     "huffman_code": lambda: [b"www.example.com", bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff"), b""],
     "infer_codec": requests,
+    "onnx_facts": models,
 }
 
 

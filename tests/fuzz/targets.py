@@ -5,15 +5,19 @@
 `hpack_blocks` blocks are read as the hpack package reads them; what it refuses is refused.
 `huffman_code` likewise, and what is decoded is encoded to the same bytes.
 `infer_codec`  a codec that remembers what it met decodes like one that meets everything for the first time.
+`onnx_facts`  names in an ONNX file are those that the onnx package's parser finds, or the file is refused.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import hpack as oracle
 import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
 from hpack.exceptions import HPACKDecodingError, HPACKError
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
@@ -21,6 +25,7 @@ from hpack.huffman_table import decode_huffman
 
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest
+from gateway.domain.onnx_file import read_onnx
 from gateway.domain.tensor import Datatype
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
@@ -216,9 +221,45 @@ def _content(datatype: Datatype, array: np.ndarray[Any, Any]) -> Any:
     return array.tolist() if datatype is Datatype.BYTES else np.ascontiguousarray(array).tobytes()
 
 
+# ---- model files ----------------------------------------------------------------------------------------------------
+def onnx_facts(words: bytes) -> None:
+    """An ONNX file: what the onnx package's parser finds is found, or the file is refused with ValueError."""
+    try:
+        facts = read_onnx(io.BytesIO(words))
+    except ValueError:
+        return
+    try:
+        model = onnx.ModelProto.FromString(words)
+    except DecodeError:
+        return
+    operators, external = onnx_names(model)
+    assert facts.operators >= operators
+    assert set(facts.external) >= set(external)
+
+
+def onnx_names(model: onnx.ModelProto) -> tuple[set[str], tuple[str, ...]]:
+    """Operators and external files in messages of any kind, found by walking all of them."""
+    operators: set[str] = set()
+    external: dict[str, None] = {}
+    waiting: list[Any] = [model]
+    while waiting:
+        message = waiting.pop()
+        if isinstance(message, onnx.NodeProto):
+            own = message.domain in {"", "ai.onnx"}
+            operators.add(message.op_type if own else f"{message.domain}::{message.op_type}")
+        if isinstance(message, onnx.TensorProto) and message.data_location == onnx.TensorProto.EXTERNAL:
+            external.update((entry.value, None) for entry in message.external_data if entry.key == "location")
+        inner = [value for field, value in message.ListFields() if field.message_type]
+        waiting.extend(
+            part for value in reversed(inner) for part in (reversed(value) if hasattr(value, "append") else [value])
+        )
+    return operators, tuple(external)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "connection": connection,
     "hpack_blocks": hpack_blocks,
     "huffman_code": huffman_code,
     "infer_codec": infer_codec,
+    "onnx_facts": onnx_facts,
 }
