@@ -33,6 +33,7 @@ from gateway.hardware.profiles import load_profiles, profiles_folder
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
+from gateway.runtimes.witness import witness
 from gateway.store.library import changed_file, scan, scan_model
 from gateway.store.state import State
 
@@ -104,7 +105,17 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
     async def inspect(runtime: str, file: Path) -> Signature:
         return await inspect_file(runtime, file, config.trial)
 
-    return Loader(where, config.selection.objective, trial, inspect, _open_session, state, publish)
+    return Loader(
+        where,
+        config.selection.objective,
+        trial,
+        inspect,
+        _open_session,
+        state,
+        publish,
+        witness=witness,
+        require=config.selection.require,
+    )
 
 
 @contextmanager

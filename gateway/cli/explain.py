@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gateway import assembly
@@ -14,7 +15,7 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError, Varia
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
-from gateway.domain.selection import Candidate, argument, choose, untried
+from gateway.domain.selection import Candidate, argument, choose, joining_obstacle, untried
 from gateway.engine.loader import Loader
 from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table, progress
@@ -34,12 +35,21 @@ async def _explain(arguments: argparse.Namespace) -> int:
         here = surveyed.statuses is not None
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
+    obstacle = loader.obstacle(release, manifest, chosen) if chosen else "no variant can serve on this device"
     if arguments.json:
         told = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
-        print_json({**told, "signed": release.signed})
+        print_json({**told, "signed": release.signed, "refused": obstacle or None})
     else:
-        _print(release, loader.site.profile.name, candidates, chosen, config.selection.objective)
-    return 0 if chosen else 1
+        _print(
+            replace(release, manifest=manifest),
+            loader.site.profile.name,
+            candidates,
+            chosen,
+            config.selection.objective,
+        )
+        if obstacle:
+            print(f"\nrefused: {obstacle}")
+    return 1 if obstacle else 0
 
 
 async def find_release(config: Config, model: str, version: str) -> Release:
@@ -77,8 +87,9 @@ def explanation(
 
 
 def candidate_json(candidate: Candidate) -> dict[str, Any]:
-    """One variant on one accelerator; `measured` is null where it was not run here."""
-    measured = candidate.verdict.measured if candidate.verdict else None
+    """Return one variant on one accelerator; `measured` and `joining` are null where it was not run here."""
+    verdict = candidate.verdict
+    measured, joining = (verdict.measured, verdict.joining) if verdict else (None, None)
     return {
         "name": candidate.variant.name,
         "runtime": candidate.variant.runtime,
@@ -87,6 +98,9 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "rank": candidate.rank,
         "eligible": candidate.eligible,
         "reason": candidate.reason,
+        "level": candidate.level or None,
+        "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
+        "remarks": list(verdict.remarks) if verdict else [],
         "measured": measured
         and {
             "p50_us": measured.p50_us,
@@ -124,16 +138,26 @@ def _print(
 ) -> None:
     signed = "signed" if release.signed else "unsigned"
     print(f"{release.name} version {release.version} ({signed}) on profile {profile}, objective {objective}\n")
-    columns = ("rank", "variant", "accelerator", "fits", "p50 µs", "p99 µs", "CPU µs", "MiB")
+    columns = ("rank", "variant", "accelerator", "fits", "level", "p50 µs", "p99 µs", "CPU µs", "MiB")
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
-    if chosen is None:
-        print("\nno variant can serve on this device")
-    elif chosen.proven:
+    for line in _remarks(release, candidates):
+        print(line)
+    if chosen is not None and chosen.passed:
         print(f"\nchosen: {chosen.variant.name} on {chosen.accelerator}; {argument(candidates, chosen, objective)}")
-    else:
+    elif chosen is not None:
         print(f"\nchosen on paper: {chosen.variant.name} on {chosen.accelerator}; it was not run on that device yet")
+
+
+def _remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:
+    for candidate in candidates:
+        verdict = candidate.verdict
+        if release.manifest is None or verdict is None or not verdict.passed:
+            continue
+        joining = joining_obstacle(release.manifest, verdict)
+        for remark in (*verdict.remarks, *([f"requests are not joined: {joining}"] if joining else [])):
+            yield f"{candidate.variant.name}: {remark}"
 
 
 def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
@@ -148,4 +172,4 @@ def _row(candidate: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
         )
     name = f"{candidate.variant.name} ◀" if candidate is chosen else candidate.variant.name
     rank, eligible = str(candidate.rank or ""), mark(candidate.eligible)
-    return rank, name, candidate.accelerator or "", eligible, *figures
+    return rank, name, candidate.accelerator or "", eligible, candidate.level, *figures

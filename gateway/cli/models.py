@@ -77,7 +77,7 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
         return release, str(error), []
     planned = loader.plan(manifest)
     tried = [await loader.prove(release, manifest, c) if c.eligible else c for c in planned]
-    problem = "" if any(candidate.proven for candidate in tried) else "no variant passes on this machine"
+    problem = "" if any(candidate.passed for candidate in tried) else "no variant passes on this machine"
     return release, problem, tried
 
 

@@ -18,13 +18,15 @@ class ServableChanged:
 
 @dataclass(frozen=True, slots=True)
 class VariantChosen:
-    """A variant was chosen for a model version, and why."""
+    """A variant was chosen for a model version, and why; its level of verification and what its trial remarked."""
 
     model: str
     version: str
     variant: str
     accelerator: str
     reason: str
+    level: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,27 @@ class ModelRefused:
 @dataclass(frozen=True, slots=True)
 class RunFailed:
     """A run raised: every request of that batch was answered INTERNAL."""
+
+    model: str
+    version: str
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLeft:
+    """A run took longer on the event loop than allowed: the model runs on its worker from now on."""
+
+    model: str
+    version: str
+    variant: str
+    took_us: int
+    limit_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningStopped:
+    """A joined run failed whose requests succeeded apart: requests are not joined any more."""
 
     model: str
     version: str
@@ -91,6 +114,8 @@ Event = (
     | TrialFinished
     | ModelRefused
     | RunFailed
+    | LoopLeft
+    | JoiningStopped
     | PriorityRefused
     | RouteChanged
     | LeaseRanOut

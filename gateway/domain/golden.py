@@ -7,14 +7,16 @@ and, where true classes are known, `label` (int64 [rows]).
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import ModelManifest, Tolerance
+from gateway.domain.manifest import ModelManifest, TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Tensors
 
 GOLDEN_LIMIT_BYTES = 256 * 2**20
@@ -64,6 +66,35 @@ def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet
         {spec.name: arrays[f"output.{spec.name}"] for spec in manifest.outputs},
         arrays.get("label"),
     )
+
+
+def first_row(stream: BinaryIO, manifest: ModelManifest) -> dict[str, Array]:
+    """Return the inputs of the first run of a golden set, read without the rest of it.
+
+    Raises ConfigurationError where the set cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            return {spec.name: _first(archive, spec, rows=manifest.batched) for spec in manifest.inputs}
+    except (*_BROKEN, KeyError) as error:
+        raise ConfigurationError(f"not a golden set (npz without pickles): {error}") from error
+
+
+def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
+    """Return the first row of one input, with its axis where `rows`; the whole where the rank is the manifest's."""
+    with archive.open(f"input.{spec.name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(member)
+        whole = len(shape) == len(spec.shape) and not rows
+        if fortran or dtype.hasobject or not shape:
+            raise ValueError(f"input {spec.name!r} is not stored row by row")
+        wanted = shape if whole else shape[1:]
+        size = math.prod(wanted) * dtype.itemsize
+        if size > GOLDEN_LIMIT_BYTES:
+            raise ValueError(f"a row of input {spec.name!r} has {size} bytes, at most {GOLDEN_LIMIT_BYTES} are allowed")
+        array = np.frombuffer(member.read(size), dtype).reshape(wanted).astype(spec.datatype.dtype)
+    return array[np.newaxis] if rows else array
 
 
 def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:

@@ -13,6 +13,8 @@ from gateway.domain.tensor import Datatype
 RUNTIMES = ("onnx", "openvino", "litert", "reference")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
+LEVELS = ("unverified", "exercised", "proven")
+"""What a trial found out about a variant, ascending: it opens; it ran on generated inputs; its golden set passed."""
 ROWS = -1
 """A dimension whose size the caller chooses; in first place it counts batch rows."""
 
@@ -41,7 +43,11 @@ class Preprocess:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor as every client sees it. `layout` names the axes where they matter ("" where they do not)."""
+    """A tensor as every client sees it. `layout` names the axes where they matter ("" where they do not).
+
+    `axes` are the names that a bare model's file gives to its open dimensions ("" for one without): dimensions of one
+    name have one size. Empty where the file names none.
+    """
 
     name: str
     datatype: Datatype
@@ -50,6 +56,7 @@ class TensorSpec:
     finite: bool = False
     preprocess: Preprocess | None = None
     postprocess: str = ""
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +125,9 @@ class Golden:
 class ModelManifest:
     """A release: one name, one version, one set of tensors, many variants.
 
-    `batch` states whether the first dimension of every tensor counts rows; None leaves it to the trial.
-    `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
+    `batch` states whether the first dimension of every tensor counts rows; None (bare models) leaves it to the trial.
+    `require` is the least level of verification (one of LEVELS) that its owner asks for, "" for the
+    default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
     """
 
     name: str
@@ -133,6 +141,7 @@ class ModelManifest:
     window: Window | None = None
     golden: Golden | None = None
     batch: bool | None = None
+    require: str = ""
     max_batch_rows: int = 0
 
     @property
@@ -140,6 +149,11 @@ class ModelManifest:
         """Return whether the first dimension of every tensor counts rows."""
         specs = self.inputs + self.outputs
         return self.batch is not False and bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
+
+    @property
+    def inspected(self) -> bool:
+        """Return whether a runtime described the model (a bare file), not an author."""
+        return self.batch is None
 
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""

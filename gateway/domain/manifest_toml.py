@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
     LAYOUTS,
+    LEVELS,
     PRECISIONS,
     ROWS,
     RUNTIMES,
@@ -55,7 +56,8 @@ def read_manifest(text: str, file: str) -> ModelManifest:
         outputs=_tensors(top, "output"),
         window=_window(top.table("window")),
         golden=_golden(top.table("golden")),
-        batch=top.flag("batch", False) if "batch" in top else None,
+        batch=top.flag("batch", True),
+        require=top.text("require", "", among=("", *LEVELS)),
         max_batch_rows=top.integer("max_batch_rows", 0, low=0, high=ROWS_LIMIT),
         variants=tuple(_variant(table) for table in top.tables("variant")),
     )

@@ -49,6 +49,9 @@ class Runtime(Protocol):
     def inspect(self, file: Path) -> Signature:
         """Inputs and outputs of a bare model file. Called in a child that may die. Raises VariantError."""
 
+    def operators(self, variant: Variant, files: Path) -> frozenset[str]:
+        """Operators of the variant's graph, by the format's own names. Called in a child. Raises VariantError."""
+
 
 class Inference(Protocol):
     """All that a frontend may know of what answers a request. Every method may raise RequestError."""

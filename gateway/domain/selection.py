@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.domain.inventory import CPU, Accelerator, Inventory, Rung
-from gateway.domain.manifest import ModelManifest, Variant
+from gateway.domain.manifest import LEVELS, ModelManifest, Variant
 from gateway.domain.profile import Profile, Step
 from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Verdict
 
@@ -60,9 +60,14 @@ class Candidate:
         return self.eligible or self.verdict is not None
 
     @property
-    def proven(self) -> bool:
-        """Eligible, and its trial here passed."""
+    def passed(self) -> bool:
+        """Return whether it is eligible and its trial here passed, at whatever level."""
         return self.eligible and self.verdict is not None and self.verdict.passed
+
+    @property
+    def level(self) -> str:
+        """Return the level that its trial reached (one of LEVELS), "" where it was not tried."""
+        return self.verdict.level if self.verdict else ""
 
 
 def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
@@ -91,11 +96,53 @@ def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelM
     return replace(candidate, verdict=verdict, reason=verdict.reason)
 
 
+def settled(manifest: ModelManifest, verdict: Verdict | None) -> ModelManifest:
+    """Return the manifest as it is served: a bare model has rows only where its trial proved them independent."""
+    joining = verdict.joining if verdict else None
+    if not manifest.inspected or (joining is not None and joining.independent):
+        return manifest
+    return replace(manifest, batch=False)
+
+
+def joining_obstacle(manifest: ModelManifest, verdict: Verdict | None) -> str:
+    """Return why requests for a model may not share a run, "" where its trial proved that they may."""
+    if manifest.batch is False and (verdict is None or verdict.joining is None):
+        return "the manifest says that the first dimension does not count rows"
+    if verdict is None or verdict.joining is None:
+        return "the shapes have no dimension of rows" if not manifest.batched else "it was not tried"
+    return verdict.joining.reason
+
+
+def required_level(manifest: ModelManifest, *, signed: bool, configured: str) -> str:
+    """Return the least level that a release must reach to serve.
+
+    As `configured` ("": by default) what was given by hand serves at any level, and what its owner signed must be
+    proven unless the release says otherwise.
+    """
+    if configured:
+        return configured
+    return (manifest.require or LEVELS[-1]) if signed else LEVELS[0]
+
+
+def level_obstacle(verdict: Verdict, required: str) -> str:
+    """Return why a verdict's level does not suffice, with the remedy; "" where it does."""
+    if LEVELS.index(verdict.level) >= LEVELS.index(required):
+        return ""
+    remedy = "add a golden set" if required == LEVELS[-1] else "add a golden set, or inputs that it accepts"
+    return (
+        f"is {verdict.level}, but must be {required} here ({verdict.reason}); {remedy}, "
+        f'set require = "{verdict.level}" in its manifest, or [selection] require'
+    )
+
+
 def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
-    """The proven candidate with the best objective; among those it leads by under 10 %, the first in ladder order."""
+    """Return the candidate that passed with the best objective; below a lead of 10 %, the first in ladder order.
+
+    Candidates of a lower level of verification are chosen only where no other passed.
+    """
     costs = _costs(candidates, objective)
     if not costs:
-        return next((candidate for candidate in candidates if candidate.proven), None)
+        return next((candidate for candidate in candidates if candidate.passed), None)
     least = min(costs.values())
     level = {rank for rank, paid in costs.items() if paid == least or paid * (1.0 - TIE_LEAD) < least}
     return next(candidate for candidate in candidates if candidate.rank in level)
@@ -119,9 +166,15 @@ def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str)
 
 
 def _costs(candidates: Sequence[Candidate], objective: str) -> dict[int | None, float]:
-    """What the objective minimises, by rank, of what was proven and measured here."""
+    """Return what the objective minimises, by rank, of candidates that passed here at the highest level."""
     cost = OBJECTIVES[objective]
-    return {c.rank: cost(c.verdict.measured) for c in candidates if c.proven and c.verdict and c.verdict.measured}
+    passed = [c for c in candidates if c.passed and c.verdict and c.verdict.measured]
+    best = max((LEVELS.index(c.level) for c in passed), default=0)
+    return {
+        c.rank: cost(c.verdict.measured)
+        for c in passed
+        if c.verdict and c.verdict.measured and LEVELS.index(c.level) == best
+    }
 
 
 def _distinguished(candidate: Candidate, chosen: Candidate) -> str:
@@ -225,9 +278,9 @@ def climb_trials(inventory: Inventory, candidates: Sequence[Candidate]) -> Inven
 
 def _climbed(accelerator: Accelerator, candidates: Sequence[Candidate]) -> Accelerator:
     tried = [c for c in candidates if c.accelerator == accelerator.kind and c.verdict is not None]
-    proven = next((candidate for candidate in tried if candidate.proven), None)
-    if proven is not None:
-        judged = {name: Rung(name, True, f"{proven.variant.name}: {proven.reason}") for name in TRIAL_RUNGS}
+    passed = next((candidate for candidate in tried if candidate.passed), None)
+    if passed is not None:
+        judged = {name: Rung(name, True, f"{passed.variant.name}: {passed.reason}") for name in TRIAL_RUNGS}
     elif tried:
         remedy = "update driver and runtime, then run explain --again"
         name = "golden" if tried[0].verdict and tried[0].verdict.answered else "compile"

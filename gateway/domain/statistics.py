@@ -105,9 +105,11 @@ class ServableStatistics:
 
     `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
     (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
-    `failed_runs`: runs that raised, which is the version's fault. `weight`: its share now, in percent, of the requests
-    that name no version. `queued` requests wait now; `busy`: some wait, or are in a run. `shadow`: what it answered
-    beside another version, for comparison; no caller waited for that, and no other counter but `failed_runs` knows.
+    `failed_runs`: runs that raised, which is the version's fault; `rejected_runs`: runs that raised for the data of
+    their only request. `overruns`: runs that took so long on the event loop that the model left it. `weight`: its share
+    now, in percent, of the requests that name no version. `queued` requests wait now; `busy`: some wait, or are in a
+    run. `shadow`: what it answered beside another version, for comparison; no caller waited for that, and no other
+    counter but `failed_runs` knows.
     """
 
     model: str
@@ -129,6 +131,8 @@ class ServableStatistics:
     busy: bool = False
     ignored_parameters: int = 0
     failed_runs: int = 0
+    rejected_runs: int = 0
+    overruns: int = 0
     weight: int = 0
     shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
 
@@ -167,7 +171,9 @@ class ServableStatistics:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What serves a model version now: variant, runtime, accelerator, why, and the largest batch in rows (0: none);
-    `signed`: its owner signed it, and this gateway verified that; else it was given by hand."""
+    `signed`: its owner signed it, and this gateway verified that; else it was given by hand. `level` is what its trial
+    found out (one of LEVELS), with its `remarks`; `joining` says why requests are not joined ("": they are, where that
+    pays)."""
 
     variant: str
     runtime: str
@@ -176,3 +182,6 @@ class Placement:
     reason: str
     max_batch_rows: int
     signed: bool = False
+    level: str = ""
+    joining: str = ""
+    remarks: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gateway.domain.inventory import CPU, Accelerator, Cpu
-from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.manifest import LEVELS, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import DATATYPES
 
 
@@ -38,10 +38,28 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """Result of the joining proof of one variant.
+
+    `independent`: the first dimension of every tensor counts rows, and no row's answer depends on the other rows of the
+    run. `allowed`: requests may share a run, which takes more than that (no state, no randomness, no control flow).
+    `reason` says why not.
+    """
+
+    independent: bool = False
+    allowed: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`passed` and why; `measured` where the trial got that far; `accuracy` on the golden set and how much that loses
     against the golden answers, None without labels; `threads` it is to serve with. `answered`: it compiled and ran to
     the end, rightly or not. A `transient` failure is not kept.
+
+    `level` is one of LEVELS. `joining` is None where it was not tried. `unbounded` says why the time of a run has no
+    bound that a trial could measure ("": it has one). `sample` numbers the generated inputs that were accepted (see
+    `gateway.runtimes.generate`), None where there are none. `remarks` are findings that refuse nothing.
     """
 
     passed: bool
@@ -52,6 +70,11 @@ class Verdict:
     transient: bool = False
     threads: int = 1
     answered: bool = False
+    level: str = LEVELS[0]
+    joining: Joining | None = None
+    unbounded: str = ""
+    sample: int | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,7 @@ def verdict_key(
         manifest.inputs,
         manifest.outputs,
         manifest.golden,
+        manifest.batch,
         variant.runtime,
         variant.precision,
         variant.artifacts,
@@ -109,20 +133,30 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
 
 def read_verdict(document: Mapping[str, Any]) -> Verdict:
     """The inverse of `verdict_document`. KeyError, TypeError or ValueError for anything else."""
-    measured = document["measured"]
-    return Verdict(**{**document, "measured": Measurement(**measured) if measured is not None else None})
+    measured, joining = document["measured"], document["joining"]
+    values = {
+        "measured": Measurement(**measured) if measured is not None else None,
+        "joining": Joining(**joining) if joining is not None else None,
+        "remarks": tuple(document["remarks"]),
+    }
+    return Verdict(**{**document, **values})
 
 
 def signature_document(signature: Signature) -> dict[str, Any]:
-    """Plain values: name, datatype, shape and layout of every tensor."""
+    """Return plain values: name, datatype, shape, layout and axis names of every tensor."""
     sides = {"inputs": signature.inputs, "outputs": signature.outputs}
-    return {side: [(s.name, s.datatype.label, s.shape, s.layout) for s in specs] for side, specs in sides.items()}
+    return {
+        side: [(s.name, s.datatype.label, s.shape, s.layout, s.axes) for s in specs] for side, specs in sides.items()
+    }
 
 
 def read_signature(document: Mapping[str, Any]) -> Signature:
     """The inverse of `signature_document`. Raises as `read_verdict` does."""
     inputs, outputs = (
-        tuple(TensorSpec(name, DATATYPES[label], tuple(shape), layout) for name, label, shape, layout in document[side])
+        tuple(
+            TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes))
+            for name, label, shape, layout, axes in document[side]
+        )
         for side in ("inputs", "outputs")
     )
     return Signature(inputs, outputs)

@@ -13,7 +13,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, fits
 from gateway.domain.tensor import Datatype, Tensor
-from gateway.engine.cost import Cost, of_one_shape
+from gateway.engine.cost import Cost
 
 Signature = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
 """What must be equal for the rows of two requests to be stacked: names, datatypes and shapes without the rows."""
@@ -48,8 +48,12 @@ class Admission:
 
     def __init__(self, manifest: ModelManifest, cost: Cost, *, max_batch_rows: int, forms: int) -> None:
         self._manifest, self._cost, self._max_batch_rows, self._limit = manifest, cost, max_batch_rows, forms
-        self._measured = of_one_shape(manifest)
         self._forms: dict[object, Form] = {}
+
+    def reprice(self, cost: Cost) -> None:
+        """Admit by another cost from now on; forms that are known are checked again."""
+        self._cost = cost
+        self._forms.clear()
 
     def form(self, request: InferRequest) -> Form:
         """The form of a request that may run. Raises RequestError INVALID."""
@@ -77,7 +81,7 @@ class Admission:
         row_bytes = sum(tensor.array.nbytes for tensor in request.inputs.values()) // form.rows
         form.stacks = cost.stacking_pays(row_bytes)
         if cost.limit_ns:
-            form.cost_ns = cost.expected_ns(form.rows, measured=self._measured)
+            form.cost_ns = cost.expected_ns(form.rows)
             form.costly = cost.too_costly(form.cost_ns, before=True)
         return form
 

@@ -17,6 +17,8 @@ from gateway.domain.tensor import Datatype, Tensor, Tensors
 from gateway.engine.run import Ran
 from gateway.engine.ticket import Ticket
 
+WORDS_LIMIT_CHARS = 500
+"""How much of a runtime's own words a caller is told."""
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 """Shared by all responses."""
 
@@ -35,6 +37,11 @@ class Answers:
         """Answer a run's tickets, then let each sink write."""
         if ran.plan.expired:
             self.refuse(ran.plan.expired, expired(self._manifest.name), "expired")
+        if ran.parts:
+            for part in ran.parts:
+                part.lane = ran.lane
+                self.deliver(part)
+            return
         batch = ran.plan.batch
         if not batch:
             return
@@ -115,9 +122,17 @@ class Answers:
         return Tensor(Datatype.BYTES, named)
 
     def _fail(self, ran: Ran) -> None:
+        if ran.by_caller:
+            self._statistics.rejected_runs += 1
+            self.refuse(ran.plan.batch, self._rejected(ran.failure))
+            return
         self._statistics.failed_runs += 1
         self._tell(ran.failure)
         self.refuse(ran.plan.batch, self._failed())
+
+    def _rejected(self, words: str) -> RequestError:
+        what = f"model '{self._manifest.name}' refuses this input: {words:.{WORDS_LIMIT_CHARS}}"
+        return RequestError(Fault.INVALID, what)
 
     def _failed(self) -> RequestError:
         what = f"model '{self._manifest.name}' failed in variant {self._variant}; see the gateway's log"

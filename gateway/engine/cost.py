@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ROWS, ModelManifest
-from gateway.domain.verdict import Measurement
+from gateway.domain.verdict import Verdict
 
 SAMPLE_SHIFT = 3
 """A new sample counts for an eighth: eight runs tell more than one that was interrupted."""
@@ -29,10 +29,16 @@ class Cost:
     worker_rows: int = 1
     loop_rows: int = 1
 
-    def expected_ns(self, rows: int, *, measured: bool) -> int:
-        """What a run of `rows` rows should take; too much for the loop where such shapes were never `measured`."""
-        if not measured:
-            return SAMPLE_LIMITS * self.limit_ns
+    def off_loop(self) -> Cost:
+        """Return the cost of a model that runs on its worker only."""
+        return replace(self, limit_ns=0)
+
+    def apart(self) -> Cost:
+        """Return the cost of a model whose requests are not joined."""
+        return replace(self, worker_rows=1, loop_rows=1)
+
+    def expected_ns(self, rows: int) -> int:
+        """Return what a run of `rows` rows should take."""
         return max(self.run_ns, rows * (self.row_ns or self.run_ns))
 
     def stacking_pays(self, row_bytes: int) -> bool:
@@ -50,21 +56,26 @@ class Cost:
 
 
 def judge(
-    measured: Measurement | None,
+    verdict: Verdict | None,
     accelerator: str,
     *,
-    batched: bool,
+    joins: bool,
     inline_limit_us: int,
     batch_rows: int,
     batch_gain: float,
 ) -> Cost:
-    """The cost of a variant from its trial. Requests are joined only where the trial measured that it pays, and run on
-    the event loop only where one row on the CPU was measured to stay below the limit."""
-    if measured is None:
+    """Return the cost of a variant from its trial.
+
+    Requests are joined where `joins` and the trial measured that it pays. They run on the event loop only where one row
+    on the CPU was measured to stay below the limit and the time of a run cannot grow beyond it.
+    """
+    measured = verdict.measured if verdict else None
+    if verdict is None or measured is None:
         return Cost()
     run_ns, row_ns = int(measured.p50_us * 1e3), int(measured.row_us * 1e3)
-    pays = batched and row_ns > 0 and run_ns >= row_ns * batch_gain
-    limit_ns = inline_limit_us * 1000 if accelerator == CPU and run_ns <= inline_limit_us * 1000 else 0
+    pays = joins and row_ns > 0 and run_ns >= row_ns * batch_gain
+    bounded = accelerator == CPU and not verdict.unbounded and run_ns <= inline_limit_us * 1000
+    limit_ns = inline_limit_us * 1000 if bounded else 0
     return Cost(
         run_ns=run_ns,
         row_ns=row_ns,
@@ -75,6 +86,6 @@ def judge(
 
 
 def of_one_shape(manifest: ModelManifest) -> bool:
-    """Whether requests differ in rows only, so that the trial has measured them all."""
+    """Return whether requests differ in rows only, so that the trial has measured them all."""
     inner = (spec.shape[1:] if manifest.batched else spec.shape for spec in manifest.inputs)
     return all(ROWS not in shape for shape in inner)

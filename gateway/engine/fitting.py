@@ -10,9 +10,9 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
-from gateway.domain.selection import Candidate, argument
+from gateway.domain.selection import Candidate, argument, joining_obstacle
 from gateway.domain.statistics import Placement
-from gateway.engine.cost import Cost, judge
+from gateway.engine.cost import Cost, judge, of_one_shape
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.servable import House, Servable
@@ -47,12 +47,14 @@ class Fitting:
 
         Raises VariantError, the session closed, where there is no thread for it.
         """
-        manifest = opened.manifest
+        manifest = opened.served
         try:
             return Servable(
                 manifest,
                 self._placement(opened),
                 opened.session,
+                declared=opened.manifest,
+                witness=opened.witness,
                 cost=self._cost(opened.candidate, manifest),
                 threads=_threads(opened.candidate),
                 house=self.house,
@@ -64,26 +66,40 @@ class Fitting:
             raise VariantError(what, remedy=remedy, transient=True) from error
 
     def _placement(self, opened: Opened) -> Placement:
-        manifest, candidate = opened.manifest, opened.candidate
+        manifest, candidate = opened.served, opened.candidate
         variant = candidate.variant
         return Placement(
             variant=variant.name,
             runtime=variant.runtime,
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
-            reason=argument(self.loader.candidates(manifest), candidate, self.loader.objective),
+            reason=argument(self.loader.candidates(opened.manifest), candidate, self.loader.objective),
             max_batch_rows=self.house.settings.max_batch_rows if manifest.batched else 0,
             signed=opened.release.signed,
+            level=candidate.level,
+            joining=self._not_joined(candidate, manifest),
+            remarks=candidate.verdict.remarks if candidate.verdict else (),
         )
 
+    def _not_joined(self, candidate: Candidate, manifest: ModelManifest) -> str:
+        """Return why requests are not joined, "" where they may be."""
+        if not self.house.settings.queue_of(manifest.name).join:
+            return "[[limits.queue]] switches it off"
+        return joining_obstacle(manifest, candidate.verdict)
+
     def _cost(self, candidate: Candidate, manifest: ModelManifest) -> Cost:
-        """A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that."""
+        """Return the cost of a candidate.
+
+        A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that. So does
+        one whose open axes let a caller choose how long a run takes.
+        """
         settings = self.house.settings
+        on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
         return judge(
-            candidate.verdict.measured if candidate.verdict else None,
+            candidate.verdict,
             candidate.accelerator or CPU,
-            batched=manifest.batched,
-            inline_limit_us=0 if settings.queue_of(manifest.name).delay_us else settings.inline_limit_us,
+            joins=not self._not_joined(candidate, manifest),
+            inline_limit_us=settings.inline_limit_us if on_loop else 0,
             batch_rows=settings.batch_rows,
             batch_gain=settings.batch_gain,
         )

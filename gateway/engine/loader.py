@@ -19,7 +19,18 @@ from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.ports import Session
 from gateway.domain.release import Release, complete
-from gateway.domain.selection import Candidate, Site, choose, plan, untried, with_verdict
+from gateway.domain.selection import (
+    Candidate,
+    Site,
+    choose,
+    level_obstacle,
+    plan,
+    required_level,
+    settled,
+    untried,
+    with_verdict,
+)
+from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget, Signature, Verdict, verdict_key
 from gateway.engine.priority import stepped_back
 from gateway.engine.threads import begin
@@ -27,6 +38,8 @@ from gateway.engine.threads import begin
 Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
 Inspect = Callable[[str, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, Budget], Session]
+Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
+"""Returns an input that the model answered in its trial, None where there is none."""
 
 
 class Verdicts(Protocol):
@@ -46,6 +59,12 @@ class Opened:
     manifest: ModelManifest
     candidate: Candidate
     session: Session
+    witness: Tensors | None = None
+
+    @property
+    def served(self) -> ModelManifest:
+        """The manifest as callers see it: with rows only where they are declared or proven."""
+        return settled(self.manifest, self.candidate.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +78,8 @@ class Loader:
     open_session: OpenSession
     verdicts: Verdicts
     publish: Publish
+    witness: Witness = lambda _manifest, _folder, _verdict: None
+    require: str = ""
 
     async def manifest(self, release: Release) -> ModelManifest:
         """The release's manifest; a bare model's is completed by its runtime in a child process. VariantError."""
@@ -85,38 +106,35 @@ class Loader:
         verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
         if not verdict.transient:
             self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)
-        proven = with_verdict(candidate, verdict, manifest)
+        tried = with_verdict(candidate, verdict, manifest)
         self.publish(
             TrialFinished(
                 manifest.name,
                 manifest.version,
                 candidate.variant.name,
                 candidate.accelerator or "",
-                proven.eligible,
-                proven.reason,
+                tried.eligible,
+                tried.reason,
             )
         )
-        return proven
+        return tried
 
     async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
         """Open a proven candidate in this process. VariantError where the runtime refuses after all.
 
         Cancelling closes the session as soon as it is open.
         """
-        threads = candidate.verdict.threads if candidate.verdict else 1
-        budget = replace(candidate.budget, threads=threads)
-        call = partial(self.open_session, manifest, candidate.variant, release.folder, budget)
-        nice = self.site.profile.budget.worker_nice if budget.accelerator == CPU else 0
+        call = partial(self._open, release, candidate, manifest)
+        nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
         try:
-            opening = begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call)
-            return Opened(release, manifest, candidate, await _session(opening))
+            return await _opened(begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call))
         except VariantError:
             raise
         except Exception as error:  # a thread's boundary: whatever an engine raises refuses this model only
             raise VariantError(f"{type(error).__name__}: {error}") from error
 
     async def first(self, release: Release) -> Opened:
-        """What serves at once: the choice among the proven, else the first of the untried that passes.
+        """Return what serves at once: the choice among those that passed, else the first untried one that passes.
 
         Raises VariantError with every variant's reason where none passes.
         """
@@ -124,19 +142,31 @@ class Loader:
         candidates = self.candidates(manifest)
         reasons = [f"{c.variant.name}: {c.reason}" for c in candidates if not c.eligible]
         for candidate in self._in_order(candidates):
-            proven = candidate if candidate.proven else await self.prove(release, manifest, candidate)
-            if proven.proven:
+            tried = candidate if candidate.passed else await self.prove(release, manifest, candidate)
+            obstacle = self.obstacle(release, manifest, tried) if tried.passed else tried.reason
+            if not obstacle:
                 try:
-                    return await self.open(release, proven, manifest)
+                    return await self.open(release, tried, manifest)
                 except VariantError as error:
-                    proven = with_verdict(candidate, Verdict(False, str(error)), manifest)
-            reasons.append(f"{proven.variant.name}: {proven.reason}")
+                    obstacle = str(error)
+            reasons.append(f"{tried.variant.name}: {obstacle}")
         raise VariantError(f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}")
+
+    def obstacle(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> str:
+        """Return why a candidate that passed may not serve this release, "" where it may."""
+        required = required_level(manifest, signed=release.signed, configured=self.require)
+        return level_obstacle(candidate.verdict, required) if candidate.verdict else ""
+
+    def _open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
+        budget = replace(candidate.budget, threads=candidate.verdict.threads if candidate.verdict else 1)
+        witness = self.witness(manifest, release.folder, candidate.verdict)
+        session = self.open_session(manifest, candidate.variant, release.folder, budget)
+        return Opened(release, manifest, candidate, session, witness)
 
     def _in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         best = choose(candidates, self.objective)
-        proven = [candidate for candidate in candidates if candidate.proven and candidate is not best]
-        return [*([best] if best else []), *proven, *untried(candidates)]
+        passed = [candidate for candidate in candidates if candidate.passed and candidate is not best]
+        return [*([best] if best else []), *passed, *untried(candidates)]
 
     def _recalled(self, candidate: Candidate, manifest: ModelManifest) -> Candidate:
         if not candidate.eligible:
@@ -150,7 +180,7 @@ class Loader:
         return verdict_key(manifest, candidate.variant, candidate.budget, version, candidate.device, cpu=cpu)
 
 
-async def _session(opening: Future[Session]) -> Session:
+async def _opened(opening: Future[Opened]) -> Opened:
     try:
         return await asyncio.wrap_future(opening)
     except asyncio.CancelledError:
@@ -158,6 +188,6 @@ async def _session(opening: Future[Session]) -> Session:
         raise
 
 
-def _close_unwanted(opening: Future[Session]) -> None:
+def _close_unwanted(opening: Future[Opened]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.result().session.close()

@@ -243,9 +243,9 @@ class ModelRepository:
     def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
         for release in self._releases.values():
             servable = self._registry.entry(release.name).serving.get(release.version)
-            for candidate in untried(self._loader.candidates(servable.manifest)) if servable else ():
+            for candidate in untried(self._loader.candidates(servable.declared)) if servable else ():
                 if servable and _trial_key(release, candidate) not in tried:
-                    return release, servable.manifest, candidate
+                    return release, servable.declared, candidate
         return None
 
     async def _wait_for_quiet(self) -> None:
@@ -255,11 +255,11 @@ class ModelRepository:
 
     async def _choose_again(self, release: Release, tried: set[TrialKey]) -> None:
         serving = self._registry.entry(release.name).serving[release.version]
-        manifest = serving.manifest
+        manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
         left = [candidate for candidate in untried(candidates) if _trial_key(release, candidate) not in tried]
-        if best is None or left or _serves(serving, best):
+        if best is None or left or _serves(serving, best) or self._loader.obstacle(release, manifest, best):
             return
         try:
             servable = self._made(await self._loader.open(release, best, manifest))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
@@ -15,11 +16,18 @@ from gateway.domain.tensor import Array, Tensors
 from gateway.engine.queue import Plan
 from gateway.engine.ticket import Ticket
 
+WITNESS_FRESH_S = 1.0
+"""For how long a run of the witness counts: a caller who sends bad data again and again costs one run a second."""
+
 
 @dataclass(slots=True)
 class Ran:
-    """What became of a plan's batch: outputs for all its rows, or the `failure` that all share; monotonic times of the
-    stages; what the run cost (`cost_ns`), whether it happened on the loop or on the worker (`lane`)."""
+    """Result of a plan's batch: outputs for all its rows, or the `failure` that all share; monotonic times of the
+    stages; what the run cost (`cost_ns`), whether it happened on the loop or on the worker (`lane`).
+
+    `by_caller`: the failure is the fault of the request, not of the model. `parts` are the runs that a failed joined
+    run was repeated in; they hold all its requests.
+    """
 
     plan: Plan
     outputs: Tensors
@@ -30,19 +38,37 @@ class Ran:
     failure: str = ""
     cost_ns: int = 0
     lane: str = "inline"
+    by_caller: bool = False
+    parts: list[Ran] = field(default_factory=list)
 
 
 class Runner:
-    """A session with what comes before and after it."""
+    """A session with what comes before and after it.
 
-    def __init__(self, session: Session, manifest: ModelManifest) -> None:
-        self._session, self._manifest = session, manifest
+    `witness` is an input that the model answered in its trial: where it fails now as well, the model is at fault.
+    """
+
+    def __init__(self, session: Session, manifest: ModelManifest, witness: Tensors | None = None) -> None:
+        self._session, self._manifest, self._witness = session, manifest, witness
         self._names = [spec.name for spec in manifest.outputs]
         self._finishes = any(spec.postprocess for spec in manifest.outputs)
         self._lends = session.lends
+        self._witnessed_ns = 0
 
     def run(self, plan: Plan) -> Ran:
-        """Run a batch, if there is one. Never raises: what an engine raises is the failure of this batch."""
+        """Run a batch, if there is one. A joined run that fails is repeated in parts, so that only the culprit fails.
+
+        Never raises: what an engine raises is the failure of the batch, or of the part of it that fails alone.
+        """
+        ran = self._run(plan)
+        if ran.failure and self._works():
+            if len(plan.batch) > 1:
+                ran.parts = self._halves(plan.batch)
+            else:
+                ran.by_caller = True
+        return ran
+
+    def _run(self, plan: Plan) -> Ran:
         clock = time.monotonic_ns
         began_ns = clock()
         if not plan.batch:
@@ -57,8 +83,33 @@ class Runner:
                 self._check_rows(outputs, plan.rows)
         except Exception as error:  # noqa: BLE001  a run's boundary: whatever an engine raises, the callers get an answer
             now_ns = clock()
-            return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, f"{type(error).__name__}: {error}")
+            words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
+            return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
         return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns)
+
+    def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
+        """Run both halves; what fails is halved again. One culprit among n requests costs 2·log2(n) runs."""
+        middle, parts = len(batch) // 2, []
+        for half in (list(batch[:middle]), list(batch[middle:])):
+            ran = self._run(Plan(half, sum(ticket.form.rows for ticket in half), []))
+            if ran.failure and len(half) > 1:
+                parts += self._halves(half)
+            else:
+                ran.by_caller = bool(ran.failure)
+                parts.append(ran)
+        return parts
+
+    def _works(self) -> bool:
+        """Return whether the model answers its witness now; True where it has none."""
+        now_ns = time.monotonic_ns()
+        if self._witness is None or now_ns - self._witnessed_ns < WITNESS_FRESH_S * 1e9:
+            return True
+        try:
+            self._session.run(self._witness)
+        except Exception:  # noqa: BLE001  as in `_run`: the model is at fault, whatever it raises
+            return False
+        self._witnessed_ns = time.monotonic_ns()
+        return True
 
     def close(self) -> None:
         """Free the session."""

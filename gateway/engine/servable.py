@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import PriorityRefused, Publish, RunFailed, ServableChanged
+from gateway.domain.events import JoiningStopped, LoopLeft, PriorityRefused, Publish, RunFailed, ServableChanged
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.lifecycle import State, advance
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.domain.tensor import Tensor
+from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
 from gateway.engine.answers import Answers, expired
 from gateway.engine.comparing import Comparing
@@ -57,21 +57,26 @@ class Servable:
         placement: Placement,
         session: Session,
         *,
+        declared: ModelManifest | None = None,
+        witness: Tensors | None = None,
         cost: Cost,
         threads: int,
         house: House,
         statistics: ServableStatistics | None = None,
     ) -> None:
         self.manifest, self.placement, self.comparing = manifest, placement, house.comparing
+        self.declared = declared or manifest
+        """The manifest as it was tried: `manifest` is what callers see of it."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = State.START
         self.used_ns = time.monotonic_ns()
         settings = house.settings
         self._settings, self._turn, self._publish = settings, house.turn, house.publish
         self._cost, self._loop = cost, asyncio.get_running_loop()
+        self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
         self._admission = Admission(manifest, cost, max_batch_rows=settings.max_batch_rows, forms=settings.forms)
         self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
-        self._runner = Runner(session, manifest)
+        self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)
         self._queue = Queue(waits)
         self._worker = Worker(
@@ -148,14 +153,34 @@ class Servable:
         head = None if self._worker.owns else queue.head()
         if head is None:
             self._on_turn = False
-        elif head.form.costly:
+        elif head.form.costly or not self._cost.limit_ns:
             self._on_turn = False
             self._hand_over()
         else:
-            plan = queue.take(time.monotonic_ns(), self._cost.loop_rows)
-            self._ran(self._runner.run(plan))
+            now_ns = time.monotonic_ns()
+            self._turn.watch(now_ns)
+            ran = self._runner.run(queue.take(now_ns, self._cost.loop_rows))
+            self._ran(ran)
             self._on_turn = queue.length > 0
+            if ran.ended_ns - ran.began_ns > self._overrun_ns:
+                self._check_overrun()
         return self._on_turn
+
+    def _check_overrun(self) -> None:
+        """Leave the loop for good where a run took it for too long, and not other processes the processor."""
+        used_ns = self._turn.used_ns()
+        if used_ns <= self._overrun_ns:
+            return
+        manifest = self.manifest
+        self.statistics.overruns += 1
+        self._reprice(self._cost.off_loop())
+        limit_us, name = self._overrun_ns // 1000, self.placement.variant
+        self._publish(LoopLeft(manifest.name, manifest.version, name, used_ns // 1000, limit_us))
+
+    def _reprice(self, cost: Cost) -> None:
+        self._cost = cost
+        self._admission.reprice(cost)
+        self._worker.reprice(cost)
 
     def leave(self, ticket: Ticket) -> None:
         """A caller went: its place is free at once, and a run that it is part of goes on for the others."""
@@ -281,7 +306,7 @@ class Servable:
 
     def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
         self._delivered += 1
-        if ran is not None and ran.failure:
+        if ran is not None and ran.failure and not ran.by_caller:
             self.statistics.failed_runs += 1
             self._tell(ran.failure)
         ticket.token(ran)
@@ -294,7 +319,14 @@ class Servable:
             form.cost_ns = self._cost.learned_ns(form.cost_ns, ran.cost_ns)
             form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)
         self._answers.deliver(ran)
+        if ran.parts and not any(part.failure for part in ran.parts):
+            self._stop_joining(ran.failure)
         self.used_ns = time.monotonic_ns()
+
+    def _stop_joining(self, reason: str) -> None:
+        manifest = self.manifest
+        self._reprice(self._cost.apart())
+        self._publish(JoiningStopped(manifest.name, manifest.version, self.placement.variant, reason))
 
     def _overloaded(self, words: str) -> RequestError:
         return RequestError(Fault.OVERLOADED, words, retry_after_s=self._settings.retry_after_s)

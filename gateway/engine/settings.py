@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import LEVELS
 from gateway.domain.selection import OBJECTIVES
 
 THREADS_LIMIT = 1024
@@ -29,6 +30,7 @@ class QueueSettings:
     requests: int = 0  # requests waiting per model version; 0: as [limits] queue_requests says
     delay_us: int = 0  # how long a request may wait for others to be joined with, where joining pays
     priority: int = 1  # of requests that name none; 1 is served first
+    join: bool = True  # whether requests may share a run, where the trial proved that their answers stay the same
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant. Raises ConfigurationError (table limits.queue)."""
@@ -79,6 +81,7 @@ class EngineSettings:
     batch_gain: float = 1.2  # one row's time over a batched row's, below which requests are not joined
     queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
     inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
+    inline_overruns: int = 10  # times inline_limit_us that a run may take of the event loop before its model leaves it
     turn_us: int = 1000  # time that runs may take on the event loop before it looks at its sockets again
     forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
     thread_wait_s: float = 1.0  # how long a run waits for the profile's threads before it goes without
@@ -110,7 +113,7 @@ class EngineSettings:
 
 
 AT_LEAST_ONE = (
-    *("max_batch_rows", "batch_rows", "queue_requests", "turn_us", "forms", "quota_callers"),
+    *("max_batch_rows", "batch_rows", "queue_requests", "inline_overruns", "turn_us", "forms", "quota_callers"),
     *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
 )
 
@@ -126,6 +129,7 @@ class SelectionSettings:
     """`[selection]`: what decides among the variants that pass."""
 
     objective: str = "latency"  # latency, throughput or energy (CPU time)
+    require: str = ""  # least level: unverified, exercised, proven; "": any by hand, proven if signed (or as released)
     loads_at_once: int = 2  # models tried and opened at the same time when the model directory is read
     idle_before_trial_s: float = 2.0  # quiet time before a variant is measured in the background
     threads: int = 0  # threads per session; 0: the profile's budget, at most one per core
@@ -137,6 +141,11 @@ class SelectionSettings:
         if self.threads > THREADS_LIMIT:
             raise ConfigurationError(
                 f"must be between 0 and {THREADS_LIMIT}, not {self.threads}", table="selection", key="threads"
+            )
+        if self.require not in {"", *LEVELS}:
+            known = ", ".join(LEVELS)
+            raise ConfigurationError(
+                f"must be one of {known}, not {self.require!r:.40}", table="selection", key="require"
             )
         if self.objective not in OBJECTIVES:
             known = ", ".join(OBJECTIVES)

@@ -142,7 +142,7 @@ class Staging:
     def _told(self, servable: Servable) -> Loaded:
         """What became of a release before."""
         placement = servable.placement
-        candidates = self._fitting.loader.candidates(servable.manifest)
+        candidates = self._fitting.loader.candidates(servable.declared)
         own = (
             c for c in candidates if (c.variant.name, c.accelerator or "") == (placement.variant, placement.accelerator)
         )
@@ -159,4 +159,12 @@ class Staging:
 def chosen(servable: Servable) -> VariantChosen:
     """Which variant serves a version, and why."""
     manifest, placement = servable.manifest, servable.placement
-    return VariantChosen(manifest.name, manifest.version, placement.variant, placement.accelerator, placement.reason)
+    return VariantChosen(
+        manifest.name,
+        manifest.version,
+        placement.variant,
+        placement.accelerator,
+        placement.reason,
+        placement.level,
+        (*placement.remarks, *([f"requests are not joined: {placement.joining}"] if placement.joining else [])),
+    )

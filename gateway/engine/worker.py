@@ -69,6 +69,12 @@ class Worker:
         with self._changed:
             self._wake()
 
+    def reprice(self, cost: Cost) -> None:
+        """Run by another cost from now on."""
+        with self._changed:
+            self._cost = cost
+            self._changed.notify()
+
     def offer(self, ticket: Ticket) -> Ticket | None:
         """As `Queue.offer`, while the worker owns the queue."""
         with self._changed:

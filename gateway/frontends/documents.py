@@ -64,7 +64,9 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         for spec in manifest.inputs
     ]
     kind = "KIND_CPU" if placement.accelerator == "cpu" else "KIND_MODEL"
-    facts = {name: getattr(placement, name) for name in ("variant", "precision", "accelerator", "reason")}
+    facts = {
+        name: getattr(placement, name) for name in ("variant", "precision", "accelerator", "reason", "level", "joining")
+    }
     facts["signed"] = "true" if placement.signed else "false"
     config = {
         "name": manifest.name,

@@ -17,7 +17,9 @@ from typing import Any, TextIO, cast
 
 from gateway.domain.events import (
     Event,
+    JoiningStopped,
     LeaseRanOut,
+    LoopLeft,
     ModelRefused,
     PriorityRefused,
     RouteChanged,
@@ -34,6 +36,20 @@ Processor = Callable[[Any, str, EventDict], Any]
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """sd-daemon(3): journald reads the priority from a "<n>" before the line."""
+
+EVENTS: Mapping[type[Event], tuple[str, str]] = {
+    ServableChanged: ("info", "servable changed"),
+    VariantChosen: ("info", "variant chosen"),
+    TrialFinished: ("info", "trial finished"),
+    ModelRefused: ("error", "model refused"),
+    RunFailed: ("error", "run failed"),
+    LoopLeft: ("warning", "model left the event loop"),
+    JoiningStopped: ("warning", "joining stopped"),
+    PriorityRefused: ("warning", "worker keeps its priority"),
+    RouteChanged: ("info", "route changed"),
+    LeaseRanOut: ("warning", "the route's lease ran out; what is committed answers"),
+}
+"""Level and title of each domain event."""
 
 QUIET = dict.fromkeys(("asyncio", "multipart", "tuf", "urllib3"), logging.WARNING)
 """Libraries whose INFO is our DEBUG."""
@@ -97,25 +113,13 @@ def log_event(event: Event) -> None:
 
 def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
     """Level, title and facts of an event, after the law of levels."""
-    facts = {key: value for key in event.__slots__ if (value := getattr(event, key)) != ""}
-    match event:
-        case ServableChanged():
-            return ("warning" if event.reason else "info"), "servable changed", facts
-        case VariantChosen():
-            return "info", "variant chosen", facts
-        case TrialFinished():
-            # Another variant serves, or the engine publishes ModelRefused.
-            return ("info" if event.passed else "warning"), "trial finished", facts
-        case ModelRefused():
-            return "error", "model refused", facts
-        case RunFailed():
-            return "error", "run failed", facts
-        case PriorityRefused():
-            return "warning", "worker keeps its priority", facts
-        case RouteChanged():
-            return "info", "route changed", facts
-        case LeaseRanOut():
-            return "warning", "the route's lease ran out; what is committed answers", facts
+    facts = {key: value for key in event.__slots__ if (value := getattr(event, key)) not in ("", ())}
+    level, title = EVENTS[type(event)]
+    if isinstance(event, ServableChanged) and event.reason:
+        level = "warning"
+    if isinstance(event, TrialFinished) and not event.passed:  # another variant serves, or ModelRefused follows
+        level = "warning"
+    return level, title, facts
 
 
 class RepeatLimit:

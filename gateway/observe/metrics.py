@@ -85,6 +85,11 @@ class Metrics:
         ready = _gauge("model_ready", "Whether the model version answers: 1 or 0.", MODEL_LABELS)
         labels = (*MODEL_LABELS, "variant", "runtime", "precision", "accelerator")
         variant = _gauge("variant_info", "The variant in use; always 1.", labels)
+        level = _gauge(
+            "model_level_info",
+            "What a trial found out of the variant: proven, exercised or unverified; always 1.",
+            (*MODEL_LABELS, "level"),
+        )
         signed = _gauge("model_signed", "Whether the version's owner signed it: 1, or 0 given by hand.", MODEL_LABELS)
         for servable in counted:
             of = [servable.model, servable.version]
@@ -94,7 +99,8 @@ class Metrics:
                 where = [placement.variant, placement.runtime, placement.precision, placement.accelerator]
                 variant.add_metric([*of, *where], 1)
                 signed.add_metric(of, float(placement.signed))
-        return ready, variant, signed
+                level.add_metric([*of, placement.level], 1)
+        return ready, variant, signed, level
 
     def _placement(self, servable: ServableStatistics) -> Placement | None:
         """None while nothing serves the version: its counters are still shown."""
@@ -142,6 +148,8 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
 def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     """What decides whether a new version takes over."""
     failed = _counter("failed_runs", "Runs that raised: the version's fault, not its callers'.", MODEL_LABELS)
+    rejected = _counter("rejected_runs", "Runs that raised for the data of their only request.", MODEL_LABELS)
+    overruns = _counter("loop_overruns", "Runs too long for the event loop, which their model left.", MODEL_LABELS)
     weight = _gauge("weight_percent", "Share of the requests that name no version.", MODEL_LABELS)
     rows = _counter("shadow_rows", "Rows asked for comparison: agreed or disagreed.", (*MODEL_LABELS, "outcome"))
     difference = _counter("shadow_difference", "Mean absolute difference of those rows, summed.", MODEL_LABELS)
@@ -149,13 +157,15 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     for servable in counted:
         of, shadow = [servable.model, servable.version], servable.shadow
         failed.add_metric(of, servable.failed_runs)
+        rejected.add_metric(of, servable.rejected_runs)
+        overruns.add_metric(of, servable.overruns)
         weight.add_metric(of, servable.weight)
         rows.add_metric([*of, "agreed"], shadow.compared - shadow.disagreed)
         rows.add_metric([*of, "disagreed"], shadow.disagreed)
         difference.add_metric(of, shadow.difference)
         for reason, count in sorted(shadow.not_compared.items()):
             skipped.add_metric([*of, reason], count)
-    return failed, weight, rows, difference, skipped
+    return failed, rejected, overruns, weight, rows, difference, skipped
 
 
 def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:

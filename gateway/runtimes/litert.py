@@ -31,6 +31,8 @@ from gateway.runtimes.session import bind
 CORAL: Mapping[str, str] = {"coral-usb": "usb", "coral-pcie": "pci"}
 CORAL_LIBRARY = "libedgetpu.so.1"
 TRIED_ROWS = 2
+PLAIN: Mapping[str, str] = {"delegate": "none"}
+"""Options under which the interpreter lists the file's own operators, not those of a delegate."""
 ERRORS = (RuntimeError, ValueError, TypeError, MemoryError)
 
 
@@ -70,6 +72,11 @@ class LiteRtRuntime:
         signature = Signature(tuple(map(_spec, engine.inputs)), tuple(map(_spec, engine.outputs)))
         engine.close()
         return signature
+
+    def operators(self, variant: Variant, files: Path) -> frozenset[str]:
+        """Return the operators of the main graph. Raises VariantError."""
+        interpreter = _interpreter_maker(_engine(), model_file(variant, files, ".tflite"), Budget(options=PLAIN))()
+        return frozenset(each["op_name"] for each in interpreter._get_ops_details())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.onnx_file import read_onnx
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.domain.verdict import Budget, Signature
@@ -98,12 +99,20 @@ class OnnxRuntime:
         return bind(engine, manifest, variant, lends=engine.lends)
 
     def inspect(self, file: Path) -> Signature:
-        """Inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
+        """Return inputs and outputs as the graph declares them; named and unknown dimensions are −1."""
         ort = _engine()
         budget = Budget(options={"graph_optimization": "disable"})
         session = _load(ort, existing(file), session_options(ort, budget), ["CPUExecutionProvider"])
-        inputs, outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
-        return Signature(tuple(map(_spec, inputs)), tuple(map(_spec, outputs)))
+        return Signature(tuple(map(_spec, session.get_inputs())), tuple(map(_spec, session.get_outputs())))
+
+    def operators(self, variant: Variant, files: Path) -> frozenset[str]:
+        """Return the operators of the graph, of its subgraphs and functions. Raises VariantError."""
+        file = model_file(variant, files, ".onnx")
+        try:
+            with file.open("rb") as stream:
+                return read_onnx(stream).operators
+        except (OSError, ValueError) as error:
+            raise VariantError(f"the graph of {file.name} cannot be read: {error}") from error
 
 
 class OnnxEngine:
@@ -239,8 +248,9 @@ def _shape(shape: Sequence[int | str | None]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
 
 
-def _spec(port: Port) -> TensorSpec:
-    return TensorSpec(port.name, port.datatype, port.shape or ())
+def _spec(argument: Any) -> TensorSpec:
+    axes = tuple(size if isinstance(size, str) else "" for size in argument.shape)
+    return TensorSpec(argument.name, _datatype(argument), _shape(argument.shape), axes=axes if any(axes) else ())
 
 
 Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]

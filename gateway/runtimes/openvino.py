@@ -96,6 +96,11 @@ class OpenVinoRuntime:
         model = _read(_engine().Core(), existing(file))
         return Signature(tuple(map(_spec, _ports(model.inputs))), tuple(map(_spec, _ports(model.outputs))))
 
+    def operators(self, variant: Variant, files: Path) -> frozenset[str]:
+        """Return the operators of the graph; bodies of loops are not looked into. Raises VariantError."""
+        model = _read(_engine().Core(), model_file(variant, files, ".xml"))
+        return frozenset(node.get_type_name() for node in model.get_ops())
+
 
 class OpenVinoEngine:
     """`gateway.runtimes.session.Engine`. Writable inputs are shared with the engine, read-only ones copied.

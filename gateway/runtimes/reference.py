@@ -66,6 +66,10 @@ class ReferenceRuntime:
         graph = read_graph(existing(file))
         return Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
 
+    def operators(self, variant: Variant, files: Path) -> frozenset[str]:
+        """Return the operators of the graph. Raises VariantError."""
+        return frozenset(node.op for node in read_graph(model_file(variant, files, ".npz")).nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -15,20 +15,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.golden import GoldenSet, read_golden
 from gateway.domain.inventory import CPU
+from gateway.domain.joining import UNREADABLE, unbounded
+from gateway.domain.manifest import LEVELS
 from gateway.domain.ports import Session
 from gateway.domain.selection import TIE_LEAD
-from gateway.domain.verdict import Verdict, signature_document, verdict_document
+from gateway.domain.verdict import Joining, Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.exercise import Exercised, exercise
 from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
+from gateway.runtimes.joining import SMALL_SIZES, prove, row_runs
 from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+REMARK_LIMIT_CHARS = 500
+"""How much of an engine's own words a remark keeps."""
 Say = Callable[[Line], None]
 
 
@@ -79,15 +86,17 @@ def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
-    """The verdict with one thread or, for a model that is slow enough to gain by it, with all the budget allows.
+    """Return the verdict with one thread or, for a model that is slow enough to gain by it, with all that are allowed.
 
-    One thread under about 5 ms a run: waking more costs energy and saves no time (devices.md, "Power, heat, memory").
-    A slow model is judged with several first: with one thread its golden set alone could outlast the deadline.
+    One thread under about 5 ms a run: more cost energy to wake and save no time (measured on x86 and ARM). A slow model
+    is judged with several first: with one thread its golden set alone could outlast the deadline.
     """
     began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), enter)
     if trial.budget.threads == 1 or trial.budget.accelerator != CPU:
         return exam.held(1)
     with exam.opened(1) as session:
+        if not exam.prepare(session):
+            return exam.unverified()
         single_us = exam.once_us(session)
         if single_us < job.settings.one_thread_below_us:
             return exam.judged(session, 1)
@@ -100,7 +109,7 @@ def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
 
 
 def _several(exam: _Exam) -> Verdict | None:
-    """The verdict with all threads; None where the engine refuses them: one may still do."""
+    """Return the verdict with all threads; None where the engine refuses them: one may still do."""
     try:
         return exam.held(exam.trial.budget.threads)
     except VariantError:
@@ -114,12 +123,14 @@ class _Exam:
         self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
     ) -> None:
         self.trial, self._settings, self._golden, self._enter = trial, settings, golden, enter
-        self._row = measure.first_row(trial.manifest, golden)
+        self._count = max(settings.batch_rows, max(SMALL_SIZES) + 1)
+        self._rows = measure.golden_rows(trial.manifest, golden, self._count) if golden is not None else []
+        self._exercised: Exercised | None = None
         self._before_bytes = measure.resident_bytes()
 
     @contextmanager
     def opened(self, threads: int) -> Iterator[Session]:
-        """A session with so many threads, closed under trial as well."""
+        """Open a session with so many threads; close it under trial as well."""
         trial, budget = self.trial, replace(self.trial.budget, threads=threads)
         self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
@@ -129,34 +140,78 @@ class _Exam:
             self._enter("closing it")
             session.close()  # what crashes here would take the daemon along at the next swap
 
+    def prepare(self, session: Session) -> bool:
+        """Find inputs that the model accepts; return False where there are none."""
+        if not self._rows:
+            manifest = self.trial.manifest
+            run = partial(measure.finished, manifest, session)
+            self._exercised = exercise(manifest, run, self._settings, self._enter)
+            if self._exercised.sample is not None:
+                self._rows = measure.generated_rows(manifest, self._exercised.sample, self._count)
+        return bool(self._rows)
+
+    def unverified(self) -> Verdict:
+        """Return the verdict on a model that opens and accepted nothing that was generated."""
+        assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
+        remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
+        reason = "no golden set, and no generated input was accepted; add a golden set to have it verified"
+        operators = self._operators()
+        return Verdict(True, reason, unbounded=unbounded(operators), remarks=(remark[:REMARK_LIMIT_CHARS],))
+
     def once_us(self, session: Session) -> float:
-        """About what a run takes."""
+        """Return about what a run takes, in µs."""
         self._enter("running it once")
-        return measure.once_us(session, self._row)
+        return measure.once_us(session, self._rows[0])
 
     def held(self, threads: int) -> Verdict:
         """Open, judge and measure with so many threads."""
         with self.opened(threads) as session:
-            return self.judged(session, threads)
+            return self.judged(session, threads) if self.prepare(session) else self.unverified()
 
     def judged(self, session: Session, threads: int) -> Verdict:
-        """Judge and, where it passed, measure a session that was opened with so many threads."""
+        """Judge and, where it passed, prove and measure a session that was opened with so many threads."""
         verdict = self._answers(session)
         if not verdict.passed:
             return verdict
+        operators = self._operators()
+        joining = self._joining(session, operators)
         self._enter("measuring it")
-        cost = measure.measured(self.trial.manifest, session, self._row, self._settings, self._before_bytes)
+        joined = joining is not None and joining.independent
+        cost = measure.measured(session, self._rows, self._settings, self._before_bytes, joined=joined)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
-        return replace(verdict, measured=cost, reason=words, threads=threads)
+        return replace(
+            verdict, measured=cost, reason=words, threads=threads, joining=joining, unbounded=unbounded(operators)
+        )
 
     def _answers(self, session: Session) -> Verdict:
         trial, golden = self.trial, self._golden
-        if golden is None:
-            self._enter("running it twice")
-            return measure.repeated(trial.manifest, session)
-        self._enter("running its golden set")
-        rows = self._settings.golden_batch_rows
-        return measure.judged(trial.manifest, session, golden, trial.variant.runtime, rows)
+        if golden is not None:
+            self._enter("running its golden set")
+            rows = self._settings.golden_batch_rows
+            return measure.judged(trial.manifest, session, golden, trial.variant.runtime, rows)
+        assert self._exercised is not None  # noqa: S101 - prepare() came before
+        remarks = tuple(remark[:REMARK_LIMIT_CHARS] for remark in self._exercised.remarks)
+        index, reason = self._exercised.index, "no golden set; ran on generated inputs"
+        return Verdict(True, reason, answered=True, level=LEVELS[1], sample=index, remarks=remarks)
+
+    def _joining(self, session: Session, operators: frozenset[str]) -> Joining | None:
+        """Return the joining proof, or None for a model whose shapes leave no room for rows."""
+        if not self.trial.manifest.batched:
+            return None
+        taken_s = self.once_us(session) * row_runs(self._count) / 1e6
+        if taken_s > self._settings.joining_s:
+            return Joining(reason=f"the proof would take {taken_s:.0f} s; [trial] joining_s allows more")
+        self._enter("running rows apart and together")
+        run = partial(measure.finished, self.trial.manifest, session)
+        return prove(self.trial.manifest, run, self._rows, self.trial.variant.precision, operators)
+
+    def _operators(self) -> frozenset[str]:
+        trial = self.trial
+        self._enter("reading its graph")
+        try:
+            return get_runtime(trial.variant.runtime).operators(trial.variant, trial.files)
+        except VariantError:
+            return frozenset({UNREADABLE})
 
 
 def _golden(trial: Trial) -> GoldenSet | None:

@@ -13,7 +13,7 @@ import pytest
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import RUNTIMES, Artifact, Golden, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
-from gateway.domain.verdict import Budget
+from gateway.domain.verdict import Budget, Joining
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
@@ -51,12 +51,14 @@ def test_every_variant_passes_and_is_measured(case):
     assert verdict.measured.p99_us >= verdict.measured.p50_us > 0
     assert verdict.measured.cpu_us > 0
     assert verdict.measured.row_us > 0
+    assert verdict.joining == Joining(independent=True, allowed=True)
+    assert verdict.level == ("proven" if case.manifest.golden else "exercised")
     assert verdict.measured.memory_bytes > 0
     if case.manifest.golden:
         assert verdict.reason.startswith("passed its golden set: agreement ")
         assert verdict.accuracy > 0.9
     else:
-        assert verdict.reason.startswith("no golden set; two runs finite and equal")
+        assert verdict.reason.startswith("no golden set; ran on generated inputs")
         assert verdict.accuracy is None
 
 
@@ -80,7 +82,7 @@ def test_a_golden_set_that_is_missing(small):
     assert "golden set cannot be read" in verdict.reason
 
 
-def test_answers_that_are_not_finite(tmp_path):
+def test_answers_that_are_not_finite_are_a_remark(tmp_path):
     graph = {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
         "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, 3]}],
@@ -89,8 +91,9 @@ def test_answers_that_are_not_finite(tmp_path):
     models.write_reference(tmp_path / "model.npz", graph, W=np.full((4, 3), np.inf, np.float32))
     variant = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
     verdict = asyncio.run(try_variant(models.dense(), variant, tmp_path, Budget(), QUICK))
-    assert not verdict.passed
-    assert "'scores' holds NaN or infinity" in verdict.reason
+    assert (verdict.passed, verdict.level) == (True, "exercised")
+    assert "'scores' holds NaN or infinity" in verdict.remarks[0]
+    assert not verdict.joining.allowed
 
 
 def test_a_variant_that_does_not_fit_says_why(small):
@@ -131,7 +134,8 @@ def test_a_model_that_never_answers(tmp_path):
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), IMPATIENT))
     assert not verdict.passed
     remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
-    assert verdict.reason == f"no answer within 3 s while running it twice; {remedy}"
+    assert verdict.reason.startswith("no answer within 3 s while running it on generated inputs (")
+    assert verdict.reason.endswith(remedy)
 
 
 def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):

@@ -19,8 +19,8 @@ from gateway.domain.profile import Budget as ProfileBudget
 from gateway.domain.profile import Match, Profile, Step
 from gateway.domain.release import Release, bare_variant
 from gateway.domain.selection import Site
-from gateway.domain.tensor import Datatype, Tensor
-from gateway.domain.verdict import Budget, Measurement, RuntimeStatus, Signature, Verdict
+from gateway.domain.tensor import Datatype, Tensor, Tensors
+from gateway.domain.verdict import Budget, Joining, Measurement, RuntimeStatus, Signature, Verdict
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
 from gateway.engine.quotas import quotas
@@ -32,7 +32,11 @@ from tests.simulators.session import SimulatedRuntime, SimulatedSession
 
 X = TensorSpec("x", Datatype.FP32, (-1, 1))
 Y = TensorSpec("y", Datatype.FP32, (-1, 1))
-PASSED = Verdict(True, "passed")
+WITNESS = -77.0
+"""What the models of this rig answered in their trial."""
+ROWS = Joining(independent=True, allowed=True)
+"""What a trial finds out about a model whose rows depend on nothing but themselves."""
+PASSED = Verdict(True, "passed", level="proven", joining=ROWS)
 
 
 def variant(name: str, **changes: object) -> Variant:
@@ -46,7 +50,7 @@ def manifest(
     name: str = "m", version: str = "1", variants: tuple[str, ...] = ("a",), **changes: object
 ) -> ModelManifest:
     """x [-1, 1] → y [-1, 1], FP32."""
-    values: dict[str, object] = {"inputs": (X,), "outputs": (Y,)}
+    values: dict[str, object] = {"inputs": (X,), "outputs": (Y,), "batch": True}
     return ModelManifest(
         name,
         version,
@@ -67,7 +71,8 @@ def refused(name: str, version: str = "1", problem: str = "manifest.toml:3: brok
 
 def measured(p50_us: float, row_us: float = 0.0) -> Verdict:
     """A passed trial that took this long."""
-    return Verdict(True, f"{p50_us} us", Measurement(p50_us, 2 * p50_us, p50_us, 0, row_us))
+    cost = Measurement(p50_us, 2 * p50_us, p50_us, 0, row_us)
+    return Verdict(True, f"{p50_us} us", cost, level="proven", joining=ROWS)
 
 
 def request(value: float = 1.0, rows: int = 1, model: str = "m", *, width: int = 1, **changes: object) -> InferRequest:
@@ -119,6 +124,8 @@ class Rig:
     events: list[Event] = field(default_factory=list)
     idle_before_trial_s: float = 0.0
     budget: ProfileBudget = field(default_factory=ProfileBudget)
+    witness: Tensors | None = field(default_factory=lambda: {"x": np.full((1, 1), WITNESS, np.float32)})
+    require: str = ""
 
     def __post_init__(self) -> None:
         self.runtime, self.verdicts = SimulatedRuntime(), MemoryVerdicts()
@@ -134,7 +141,7 @@ class Rig:
         runtimes = {name: RuntimeStatus(name, "1") for name in ("reference", "onnx")}
         loader = Loader(
             Site(inventory, profile, runtimes), self.objective, self._trial, self._inspect, self.runtime.open,
-            self.verdicts, self.events.append,
+            self.verdicts, self.events.append, witness=lambda *_: self.witness, require=self.require,
         )  # fmt: skip
         self.repository = ModelRepository(
             self.registry,

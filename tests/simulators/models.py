@@ -43,20 +43,20 @@ BIAS = np.array([0.5, -0.25, 0.125], np.float32)
 def identity(datatype: Datatype = Datatype.FP32) -> ModelManifest:
     """y = x of any datatype; no variants yet."""
     x, y = (TensorSpec(name, datatype, (-1, 3)) for name in "xy")
-    return ModelManifest(f"identity-{datatype.label.lower()}", "1", (x,), (y,), ())
+    return ModelManifest(f"identity-{datatype.label.lower()}", "1", (x,), (y,), (), batch=True)
 
 
 def adder() -> ModelManifest:
     """total = left + right; no variants yet."""
     left, right, total = (TensorSpec(name, Datatype.FP32, (-1, 3)) for name in ("left", "right", "total"))
-    return ModelManifest("adder", "1", (left, right), (total,), ())
+    return ModelManifest("adder", "1", (left, right), (total,), (), batch=True)
 
 
 def dense() -> ModelManifest:
     """scores = softmax(x·WEIGHTS + BIAS); no variants yet."""
     x = TensorSpec("x", Datatype.FP32, (-1, 4), finite=True)
     scores = TensorSpec("scores", Datatype.FP32, (-1, 3), postprocess="softmax")
-    return ModelManifest("dense", "1", (x,), (scores,), (), labels=("red", "green", "blue"))
+    return ModelManifest("dense", "1", (x,), (scores,), (), labels=("red", "green", "blue"), batch=True)
 
 
 def write_variant(folder: Path, manifest: ModelManifest, runtime: str, *, rows: int = -1) -> ModelManifest:

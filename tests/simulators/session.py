@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class Gate:
 class SimulatedSession:
     """Answers `y = factor · x`, row by row. Outputs lie in one buffer that the next run and `close` overwrite.
 
-    `gate` cleared holds runs back; `started` is released once a run has begun; `failure` is raised by the next runs.
+    `gate` cleared holds runs back; `started` is released once a run has begun; `failure` is raised by the next runs,
+    and by each that holds the value `rejected`; joined runs answer `extra_rows` too many.
     """
 
     lends = True
@@ -66,6 +68,8 @@ class SimulatedSession:
         self.threads: set[int] = set()
         self.closed = 0
         self.extra_rows = 0
+        self.rejected: float | None = None
+        self.burn_s = 0.0
         self._lent = np.zeros((LENT_ROWS, 1), np.float32)
 
     def run(self, inputs: Tensors) -> Tensors:
@@ -80,7 +84,12 @@ class SimulatedSession:
         self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        answer = self._lent[: len(rows) + self.extra_rows]
+        if self.rejected is not None and (rows == self.rejected).any():
+            raise VariantError(f"index {self.rejected:g} is out of range")
+        until_s = time.thread_time() + self.burn_s
+        while time.thread_time() < until_s:
+            pass
+        answer = self._lent[: len(rows) + (self.extra_rows if len(rows) > 1 else 0)]
         answer[: len(rows)] = rows * self.factor
         return {self.output: answer}
 

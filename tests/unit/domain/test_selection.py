@@ -138,7 +138,7 @@ def test_accuracy_measured_here_counts_too() -> None:
     of = model(exact)
     (candidate,) = plan(of, site())  # type: ignore[arg-type]
     assert not with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.02), of).eligible  # type: ignore[arg-type]
-    assert with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.005), of).proven  # type: ignore[arg-type]
+    assert with_verdict(candidate, Verdict(True, "ok", accuracy_loss=0.005), of).passed  # type: ignore[arg-type]
 
 
 def test_a_variant_that_took_more_memory_than_the_profile_allows_is_out() -> None:
@@ -147,8 +147,8 @@ def test_a_variant_that_took_more_memory_than_the_profile_allows_is_out() -> Non
     bounded = dataclasses.replace(candidate, budget=dataclasses.replace(candidate.budget, memory_bytes=64 * 2**20))
     for taken, proven in ((64 * 2**20, True), (65 * 2**20, False)):
         verdict = Verdict(True, "ok", Measurement(1.0, 1.0, 1.0, taken))
-        assert with_verdict(bounded, verdict, of).proven is proven  # type: ignore[arg-type]
-        assert with_verdict(candidate, verdict, of).proven  # type: ignore[arg-type]
+        assert with_verdict(bounded, verdict, of).passed is proven  # type: ignore[arg-type]
+        assert with_verdict(candidate, verdict, of).passed  # type: ignore[arg-type]
     out = with_verdict(bounded, Verdict(True, "ok", Measurement(1.0, 1.0, 1.0, 65 * 2**20)), of)  # type: ignore[arg-type]
     assert out.reason == "takes 65 MiB of memory, more than the 64 MiB that the profile allows"
 
@@ -157,7 +157,7 @@ def test_a_failed_trial_makes_ineligible_and_an_ineligible_candidate_stays_so() 
     of = model(ORT)
     (candidate,) = plan(of, site())  # type: ignore[arg-type]
     failed = with_verdict(candidate, Verdict(False, "died by SIGSEGV"), of)  # type: ignore[arg-type]
-    assert (failed.eligible, failed.proven, failed.reason) == (False, False, "died by SIGSEGV")
+    assert (failed.eligible, failed.passed, failed.reason) == (False, False, "died by SIGSEGV")
     assert with_verdict(failed, Verdict(True, "ok"), of) is failed  # type: ignore[arg-type]
     assert with_verdict(candidate, None, of) is candidate  # type: ignore[arg-type]
     assert untried((candidate, failed)) == (candidate,)

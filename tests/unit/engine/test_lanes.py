@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import RunFailed
+from gateway.domain.events import LoopLeft, RunFailed
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.engine.cost import Cost, judge
 from gateway.engine.settings import EngineSettings
 from gateway.engine.turn import Turn
-from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
 from tests.simulators.sink import Recorder
 
 LOOP = threading.main_thread().ident
@@ -107,20 +108,40 @@ async def test_small_requests_before_a_large_one_are_not_held_up_by_it() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_model_of_free_shapes_earns_the_loop_by_being_quick() -> None:
-    free = (TensorSpec("x", Datatype.FP32, (-1, -1)),)
+@pytest.mark.parametrize(
+    ("inputs", "unbounded"),
+    [((TensorSpec("x", Datatype.FP32, (-1, -1)),), ""), ((X,), "control flow (Loop)")],
+)
+async def test_a_model_whose_runs_have_no_bound_never_runs_on_the_loop(
+    inputs: tuple[TensorSpec, ...], unbounded: str
+) -> None:
     rig, sink = Rig(), Recorder()
-    rig.trials["a"] = measured(10.0, 1.0)
-    await rig.serve(manifest(inputs=free))
-    submit(rig, sink, 0.0, width=2)
-    await sink.until(1)
-    assert LOOP not in rig.session.threads, "nobody measured this shape"
-    for count in range(1, 200):
-        submit(rig, sink, float(count), width=2)
+    rig.trials["a"] = replace(measured(10.0, 1.0), unbounded=unbounded)
+    await rig.serve(manifest(inputs=inputs))
+    for count in range(50):
+        submit(rig, sink, float(count))
         await sink.until(count + 1)
-        if LOOP in rig.session.threads:
-            break
-    assert LOOP in rig.session.threads
+    assert LOOP not in rig.session.threads
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_takes_too_long_on_the_loop_moves_its_model_to_the_worker_for_good() -> None:
+    rig, sink = await tiny_rig(), Recorder()
+    submit(rig, sink, 1.0)
+    await sink.until(1)
+    rig.session.burn_s = 0.02
+    submit(rig, sink, 2.0, 3.0)
+    await sink.until(3)
+    rig.session.burn_s = 0.0
+    rig.session.threads.clear()
+    for count in range(4, 54):
+        submit(rig, sink, float(count))
+        await sink.until(count)
+    assert LOOP not in rig.session.threads
+    (left,) = rig.told(LoopLeft)
+    assert left.took_us >= 3_000 == left.limit_us  # type: ignore[union-attr]
+    assert rig.registry.find("m").statistics.overruns == 1
     await rig.repository.close()
 
 
@@ -327,9 +348,13 @@ async def _steps(steps: list[str]) -> None:
 )
 def test_the_trial_decides_lane_and_joining(p50_us: float, row_us: float, accelerator: str, expected: Cost) -> None:
     bounds = {"inline_limit_us": 300, "batch_rows": 32, "batch_gain": 1.2}
-    verdict = measured(p50_us, row_us).measured
-    assert judge(verdict, accelerator, batched=True, **bounds) == expected  # type: ignore[arg-type]
-    assert judge(None, accelerator, batched=True, **bounds) == Cost()  # type: ignore[arg-type]
+    verdict = measured(p50_us, row_us)
+    assert judge(verdict, accelerator, joins=True, **bounds) == expected  # type: ignore[arg-type]
+    assert judge(None, accelerator, joins=True, **bounds) == Cost()  # type: ignore[arg-type]
+    apart = judge(verdict, accelerator, joins=False, **bounds)  # type: ignore[arg-type]
+    assert apart == expected.apart(), "whatever it would gain"
+    unbounded = replace(verdict, unbounded="control flow (If)")
+    assert judge(unbounded, accelerator, joins=True, **bounds).limit_ns == 0  # type: ignore[arg-type]
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.integers(1, 10**6))

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import RunFailed
+from gateway.domain.errors import Fault, RequestError, VariantError
+from gateway.domain.events import JoiningStopped, RunFailed
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.settings import EngineSettings
-from tests.simulators.engine_rig import Rig, manifest, measured, request, values
+from tests.simulators.engine_rig import WITNESS, Rig, manifest, measured, request, values
 
 
 async def joining_rig(**settings: object) -> Rig:
@@ -149,6 +149,7 @@ async def test_a_run_that_raises_fails_its_batch_only() -> None:
     assert {result.fault for result in results if isinstance(result, RequestError)} == {Fault.INTERNAL}
     assert all("device lost" not in str(result) for result in results)
     assert [event.reason for event in rig.told(RunFailed)] == ["MemoryError: device lost"] * 2  # type: ignore[union-attr]
+    assert rig.session.runs.count([WITNESS]) == 2, "a model that fails its witness is not run in parts"
     rig.session.failure = None
     assert values(await rig.engine.infer(request(4.0))) == [4.0]
     assert rig.registry.find("m").statistics.fail.count == 3
@@ -172,16 +173,55 @@ async def test_answers_are_copies_of_what_the_session_lends() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_joined_run_with_rows_too_many_fails_rather_than_mix_callers() -> None:
+async def test_a_joined_run_with_rows_too_many_is_repeated_apart_and_nothing_is_joined_after() -> None:
     rig = await joining_rig()
     first = await hold(rig)
     tasks = [ask(rig, value) for value in (1.0, 2.0)]
     await queued(rig, 2)
     rig.session.extra_rows = 1
     rig.session.gate.set()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [getattr(result, "fault", None) for result in results] == [Fault.INTERNAL] * 2
+    results = await asyncio.gather(*tasks)
+    assert [values(result) for result in results] == [[1.0], [2.0]]
     await first
+    assert len(rig.told(JoiningStopped)) == 1
+    tasks = [ask(rig, value) for value in (3.0, 4.0)]
+    await asyncio.gather(*tasks)
+    assert rig.session.runs[-2:] == [[3.0], [4.0]], "never joined again"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("culprits", [{9.0}, {3.0, 4.0}, set(map(float, range(1, 17)))])
+async def test_only_the_culprits_of_a_joined_run_fail_and_hear_why(culprits: set[float]) -> None:
+    rig = await joining_rig()
+    first = await hold(rig)
+    tasks = {value: ask(rig, value if value not in culprits else 99.0) for value in map(float, range(1, 17))}
+    await queued(rig, len(tasks))
+    rig.session.rejected = 99.0
+    rig.session.gate.set()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    for value, task in tasks.items():
+        if value in culprits:
+            refused = task.exception()
+            assert isinstance(refused, RequestError)
+            assert (refused.fault, "index 99 is out of range" in refused.message) == (Fault.INVALID, True)
+        else:
+            assert values(task.result()) == [value]
+    counted = rig.registry.find("m").statistics
+    assert (counted.failed_runs, counted.rejected_runs, rig.told(RunFailed)) == (0, len(culprits), [])
+    assert rig.session.runs.count([WITNESS]) == 1, "the model is asked for its witness once a second at most"
+    await first
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_without_a_witness_what_fails_alone_is_its_callers_fault() -> None:
+    rig = Rig(witness=None)
+    await rig.serve(manifest())
+    rig.session.failure = VariantError("the input is not UTF-8")
+    with pytest.raises(RequestError, match="refuses this input: the input is not UTF-8") as refused:
+        await rig.engine.infer(request())
+    assert refused.value.fault is Fault.INVALID
     await rig.repository.close()
 
 

@@ -421,7 +421,7 @@ async def test_a_commit_that_cannot_be_brought_up_leaves_the_old_version_serving
     await rig.commit(V2)
     assert (await rig.engine.infer(request())).version == "1"
     assert [(line.version, line.state) for line in rig.repository.index()] == [("1", "READY"), ("2", "UNAVAILABLE")]
-    rig.trials["b"] = Verdict(True, "mended")
+    rig.trials["b"] = Verdict(True, "mended", level="proven")
     rig.verdicts.verdicts.clear()
     await rig.commit(V2)
     assert [(line.version, line.state) for line in rig.repository.index()] == [("2", "READY")]

@@ -1,0 +1,132 @@
+"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype. Pure.
+
+What a model accepts is not known, so that samples are tried in order until one is accepted. Each varies few things
+against the first; `sample` numbers them, and the same number always gives the same sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.domain.tensor import Array, Datatype
+
+SEED = 20
+IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
+"""Sizes of the open dimensions of models that take images, in pixels, by how often they fit."""
+PLAIN_SIZES = (1, 8, 16, 3, 2, 64, 224, 640)
+"""Sizes of other open dimensions."""
+INTEGERS = ("flags", "lengths", "ids", "rates")
+"""Values of integer inputs: 0 or 1; the size of the open dimensions; small token ids; audio sample rates."""
+IDS_LIMIT = 100
+RATES_HZ = (16_000, 8_000)
+FLOATS = ("unit", "normal", "pixels")
+"""Values of float inputs: 0 to 1; normal with deviation 1; 0 to 255."""
+TEXTS = ("words", "numbers", "empty", "sentences")
+"""Values of BYTES inputs."""
+_WORDS: Mapping[str, Sequence[bytes]] = {
+    "words": (b"edge", b"gateway", b"a", b"model", b"b", b"sensor", b"camera", b"c"),
+    "numbers": (b"1", b"2", b"30", b"4", b"55", b"6", b"700", b"8"),
+    "empty": (b"",),
+    "sentences": (b"the first row", b"another row of words", b"a third one", b"and one more"),
+}
+_NARROW = {"u1": 255, "i1": 127}
+"""Largest value of integers that hold pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one generated input is like: sizes of first and of other open dimensions, kinds of values."""
+
+    first: int
+    size: int
+    integers: str
+    floats: str
+    texts: str
+
+
+def samples(manifest: ModelManifest) -> Iterator[Sample]:
+    """Yield what to try, in order. The first dimension of a model that may have rows is 1: one row."""
+    sizes = _sizes(manifest)
+    kinds = {spec.datatype.dtype.kind for spec in manifest.inputs}
+    shapes = [(1, size) for size in sizes] + ([] if manifest.batched else [(size, size) for size in sizes if size > 1])
+    integers = INTEGERS if kinds & set("iu") else INTEGERS[:1]
+    floats = FLOATS if "f" in kinds else FLOATS[:1]
+    texts = TEXTS if "O" in kinds else TEXTS[:1]
+    ranks = product(*(range(len(family)) for family in (shapes, integers, floats, texts)))
+    for shape, integer, real, text in sorted(ranks, key=lambda ranks: (sum(ranks), ranks)):
+        yield Sample(*shapes[shape], integers[integer], floats[real], texts[text])
+
+
+def generated(manifest: ModelManifest, sample: Sample, row: int = 0) -> dict[str, Array]:
+    """Return the inputs of one run; another `row` gives other values of the same shapes."""
+    random = np.random.default_rng((SEED, row))
+    sizes = _axis_sizes(manifest, sample)
+    return {spec.name: _values(spec, _shape(spec, sample, sizes), sample, random, row) for spec in manifest.inputs}
+
+
+def _sizes(manifest: ModelManifest) -> Sequence[int]:
+    if all(ROWS not in spec.shape[1:] for spec in manifest.inputs) and manifest.batched:
+        return (1,)
+    if all(ROWS not in spec.shape for spec in manifest.inputs):
+        return (1,)
+    images = any(len(spec.shape) == 4 and ROWS in spec.shape[1:] for spec in manifest.inputs)
+    return IMAGE_SIZES if images else PLAIN_SIZES
+
+
+def _axis_sizes(manifest: ModelManifest, sample: Sample) -> dict[str, int]:
+    """Return the sizes of named dimensions: a name that some tensor has in first place is a first dimension."""
+    named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
+    leading = {name for axis, name in named if axis == 0}
+    return {name: sample.first if name in leading else sample.size for _, name in named}
+
+
+def _shape(spec: TensorSpec, sample: Sample, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    def size(axis: int, declared: int) -> int:
+        if declared != ROWS:
+            return declared
+        if spec.axes and spec.axes[axis]:
+            return sizes[spec.axes[axis]]
+        return sample.first if axis == 0 else sample.size
+
+    return tuple(size(axis, declared) for axis, declared in enumerate(spec.shape))
+
+
+def _values(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: np.random.Generator, row: int) -> Array:
+    kind = spec.datatype.dtype.kind
+    if spec.datatype is Datatype.BYTES:
+        return _texts(shape, sample.texts, row)
+    if kind == "f":
+        return _floats(shape, sample.floats, random).astype(spec.datatype.dtype)
+    if kind in "iu":
+        return _integers(spec, shape, sample, random).astype(spec.datatype.dtype)
+    return random.integers(0, 2, shape).astype(spec.datatype.dtype)
+
+
+def _texts(shape: tuple[int, ...], kind: str, row: int) -> Array:
+    words = _WORDS[kind]
+    array = np.empty(shape, object)
+    array.ravel()[:] = [words[(row + index) % len(words)] for index in range(array.size)]
+    return array
+
+
+def _floats(shape: tuple[int, ...], kind: str, random: np.random.Generator) -> Array:
+    if kind == "normal":
+        return np.asarray(random.standard_normal(shape))
+    return np.asarray(random.random(shape)) * (255 if kind == "pixels" else 1)
+
+
+def _integers(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: np.random.Generator) -> Array:
+    if len(shape) == 4 and (bound := _NARROW.get(spec.datatype.dtype.str[1:])):
+        return random.integers(0, bound + 1, shape)
+    if sample.integers == "flags":
+        return random.integers(0, 2, shape)
+    if sample.integers == "ids":
+        return random.integers(0, IDS_LIMIT, shape)
+    if sample.integers == "rates":
+        return np.asarray(random.choice(RATES_HZ, shape))
+    return np.full(shape, max(sample.first, sample.size))

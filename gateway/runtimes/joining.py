@@ -1,0 +1,81 @@
+"""Joining proof: different rows are run apart and together, and every output is compared. Runs in the trial's child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gateway.domain.errors import VariantError
+from gateway.domain.joining import constant, forbidden, worst
+from gateway.domain.manifest import ModelManifest
+from gateway.domain.tensor import Array, Tensors
+from gateway.domain.verdict import Joining
+
+SMALL_SIZES = (2, 3)
+"""Rows of the first runs that are compared with runs of one row; one number is odd. The last has all rows."""
+REPEATED_ROWS = 3
+"""Rows that are run apart a second time, in reverse order, to find state and randomness."""
+
+Run = Callable[[Tensors], dict[str, Array]]
+
+
+def prove(
+    manifest: ModelManifest, run: Run, rows: Sequence[Tensors], precision: str, operators: frozenset[str]
+) -> Joining:
+    """Return what running `rows` (one row each, more than `max(SMALL_SIZES)`) apart and together shows.
+
+    `run` returns finished outputs that it does not change later.
+    """
+    try:
+        apart = [run(row) for row in rows]
+        again = [run(row) for row in reversed(rows[:REPEATED_ROWS])]
+        reason = _unstable(apart, again, precision) or _uninformative(apart) or _dependent(run, rows, apart, precision)
+    except VariantError as error:
+        reason = f"a run of several generated rows failed: {error.reason}"
+    if reason:
+        return Joining(reason=reason)
+    obstacle = forbidden(operators)
+    return Joining(independent=True, allowed=not obstacle, reason=obstacle)
+
+
+def row_runs(rows: int) -> int:
+    """Return how many rows a proof with so many different ones runs in all."""
+    return rows + REPEATED_ROWS + 2 * (sum(SMALL_SIZES) + rows)
+
+
+def stacked(rows: Sequence[Tensors]) -> dict[str, Array]:
+    """Return the inputs of one run of several rows."""
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _unstable(apart: Sequence[Tensors], again: Sequence[Tensors], precision: str) -> str:
+    for first, second in zip(reversed(apart[: len(again)]), again, strict=True):
+        apart_by, output = worst(first, second, precision)
+        if output:
+            return f"answers to the same input differ by up to {apart_by:.3g} between runs (output {output!r})"
+    return ""
+
+
+def _uninformative(apart: Sequence[Tensors]) -> str:
+    output = constant(apart)
+    return f"output {output!r} was the same for every row that was tried, which proves nothing" if output else ""
+
+
+def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], precision: str) -> str:
+    for size in (*SMALL_SIZES, len(rows)):
+        for order in (range(size), range(size - 1, -1, -1)):
+            together = run(stacked([rows[index] for index in order]))
+            for place, index in enumerate(order):
+                if reason := _row_differs(apart[index], together, place, size, precision):
+                    return reason
+    return ""
+
+
+def _row_differs(alone: Tensors, together: Tensors, place: int, size: int, precision: str) -> str:
+    for name, array in together.items():
+        if array.shape[:1] != (size,):
+            return f"output {name!r} has shape {list(array.shape)} for {size} joined rows"
+    own = {name: array[place : place + 1] for name, array in together.items()}
+    apart_by, output = worst(alone, own, precision)
+    return f"joined answers differ by up to {apart_by:.3g} (output {output!r})" if output else ""
