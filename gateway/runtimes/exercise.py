@@ -74,4 +74,4 @@ def _noticed(first: Tensors, second: Tensors) -> list[str]:
 
 
 def _words(sample: Sample) -> str:
-    return f"open sizes {sample.first} and {sample.size}, {sample.floats} floats, {sample.integers}, {sample.texts}"
+    return f"open sizes {sample.first}, {sample.size} and {sample.others}, {sample.integers}, {sample.texts}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Measurement, Verdict
-from gateway.runtimes.generate import FLOATS, Sample, generated
+from gateway.runtimes.generate import Sample, generated
 from gateway.runtimes.joining import stacked
 from gateway.runtimes.settings import TrialSettings
 
@@ -70,10 +69,8 @@ def golden_rows(manifest: ModelManifest, golden: GoldenSet, count: int) -> list[
 
 
 def generated_rows(manifest: ModelManifest, sample: Sample, count: int) -> list[dict[str, Array]]:
-    """Return the inputs of `count` runs of one row like `sample`; later ones take floats of other ranges, too."""
-    first = FLOATS.index(sample.floats)
-    kinds = [replace(sample, floats=FLOATS[(first + row) % len(FLOATS)]) for row in range(count)]
-    return [generated(manifest, kind, row) for row, kind in enumerate(kinds)]
+    """Return the inputs of `count` runs of one row like `sample`."""
+    return [generated(manifest, sample, row) for row in range(count)]
 
 
 def resident_bytes() -> int:

@@ -84,6 +84,10 @@ def tried(of: ModelManifest, accepts: object, **settings: object) -> Exercised:
             lambda i: i["pcm"].shape[0] == 1 and int(i["sr"]) in {8000, 16000},
         ),
         ([("ids", "INT64", (-1, -1)), ("n", "INT64", (1,))], lambda i: int(i["n"][0]) == i["ids"].shape[1]),
+        (
+            [("pcm", "FP32", (-1, -1)), ("state", "FP32", (2, -1, 128)), ("sr", "INT64", ())],
+            lambda i: i["pcm"].shape[1] >= 64 and i["state"].shape[1] == i["pcm"].shape[0],
+        ),
         ([("number", "BYTES", (-1,))], lambda i: all(text.isdigit() for text in i["number"])),
         ([("x", "FP32", (-1, 512)), ("s", "FP32", (-1, 8))], lambda i: i["x"].shape[0] == i["s"].shape[0] == 8),
     ],
