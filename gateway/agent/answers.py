@@ -17,7 +17,7 @@ NUMBER = (int, float)
 FORMS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("models", "candidates"), list),
     **dict.fromkeys(("version", "state", "instance", "variant", "reason"), str),
-    **dict.fromkeys(("weight", "rss_bytes", "requests", "executions", "failed_runs"), int),
+    **dict.fromkeys(("weight", "rss_bytes", "requests", "executions", "failed_runs", "rejected_runs"), int),
     **dict.fromkeys(("infer_ns", "compared", "disagreed"), int),
     **dict.fromkeys(("fits", "eligible", "busy"), bool),
     "model": (str, type(None)),  # of the served model, and in an inventory that of a board, which not every board tells

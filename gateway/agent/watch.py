@@ -87,7 +87,7 @@ class Watch:
 
 def _ended(counts: Counts) -> tuple[int, ...]:
     """Changes with every run that ends, whoever asked for it."""
-    return counts.executions, counts.failed_runs, counts.compared
+    return counts.executions, counts.failed_runs, counts.rejected_runs, counts.compared
 
 
 def _counts(counters: Mapping[str, Any]) -> Counts:
@@ -96,6 +96,7 @@ def _counts(counters: Mapping[str, Any]) -> Counts:
         requests=counters.get("requests", 0),
         executions=counters.get("executions", 0),
         failed_runs=counters.get("failed_runs", 0),
+        rejected_runs=counters.get("rejected_runs", 0),
         infer_ns=counters.get("infer_ns", 0),
         compared=counters.get("compared", 0),
         disagreed=counters.get("disagreed", 0),

@@ -12,12 +12,16 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one version since it was loaded. `infer_ns` is summed over `executions`; `busy`: requests wait for it, or are
-    in a run."""
+    """Counters of one version since it was loaded.
+
+    `rejected_runs` failed for the data of their only request. `infer_ns` is summed over `executions`; `busy`: requests
+    wait for it, or are in a run.
+    """
 
     requests: int = 0
     executions: int = 0
     failed_runs: int = 0
+    rejected_runs: int = 0
     infer_ns: int = 0
     compared: int = 0
     disagreed: int = 0
@@ -29,6 +33,7 @@ class Counts:
             self.requests - earlier.requests,
             self.executions - earlier.executions,
             self.failed_runs - earlier.failed_runs,
+            self.rejected_runs - earlier.rejected_runs,
             self.infer_ns - earlier.infer_ns,
             self.compared - earlier.compared,
             self.disagreed - earlier.disagreed,
@@ -68,8 +73,8 @@ class ProbationSettings:
     look_s: float = 5.0  # how often it is looked at
     share_percent: int = 5  # of the requests that name no version, answered by the new one meanwhile
     min_requests: int = 20  # answered by it before percentages and latency are judged
-    failed_runs_limit: int = 2  # failed runs that are forgiven, whatever their share
-    failed_percent: float = 1.0  # of its runs that may fail
+    failed_runs_limit: int = 2  # failed or rejected runs that are forgiven, whatever their share
+    failed_percent: float = 1.0  # of its runs that may fail, or that it may reject beyond the old version's share
     disagreed_percent: float = 10.0  # of compared rows on which it may differ from the old version
     slower_factor: float = 2.0  # how many times longer than the old version's a run may take
     min_looks: int = 5  # with runs of both versions, before that is judged: by the median, so one hiccup counts once
@@ -102,6 +107,7 @@ def judge(first: Look, last: Look, paces: Sequence[Pace], progress_s: float, set
     fault = (
         _daemon(first, last, settings)
         or _errors(new, settings)
+        or _rejections(new, first, last, settings)
         or _hang(new, last.at_s - progress_s, settings)
         or _disagreement(new, settings)
         or _latency(new, paces, settings)
@@ -129,6 +135,20 @@ def _errors(new: Counts, settings: ProbationSettings) -> str:
     if failed <= settings.failed_runs_limit or failed * 100 <= runs * settings.failed_percent:
         return ""
     return f"{failed} of {runs} runs failed, more than {settings.failed_percent:g} %"
+
+
+def _rejections(new: Counts, first: Look, last: Look, settings: ProbationSettings) -> str:
+    """Return a fault where the new version rejects a larger share of its requests than the old one does."""
+    old = last.old.since(first.old) if first.old and last.old else Counts()
+    share, before = _rejected_percent(new), _rejected_percent(old)
+    if new.rejected_runs <= settings.failed_runs_limit or share - before <= settings.failed_percent:
+        return ""
+    found = f"it rejects {share:.1f} % of its runs for their data, the old version {before:.1f} %"
+    return f"{found}: more than {settings.failed_percent:g} % more"
+
+
+def _rejected_percent(counts: Counts) -> float:
+    return 100 * counts.rejected_runs / max(1, counts.executions + counts.rejected_runs)
 
 
 def _hang(new: Counts, idle_s: float, settings: ProbationSettings) -> str:
@@ -174,6 +194,7 @@ def _evidence(new: Counts, paces: Sequence[Pace], first: Look, last: Look) -> di
         "requests": new.requests,
         "executions": new.executions,
         "failed_runs": new.failed_runs,
+        "rejected_runs": new.rejected_runs,
         "compared_rows": new.compared,
         "disagreed_rows": new.disagreed,
         "grown_bytes": last.rss_bytes - first.rss_bytes,

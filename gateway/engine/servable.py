@@ -306,7 +306,7 @@ class Servable:
 
     def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
         self._delivered += 1
-        if ran is not None and ran.failure and not ran.by_caller:
+        if ran is not None and ran.failure:  # the other version answered that request: the fault is this one's
             self.statistics.failed_runs += 1
             self._tell(ran.failure)
         ticket.token(ran)

@@ -79,7 +79,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
         "instance_group": [{"name": manifest.name, "count": 1, "kind": kind}],
         "parameters": {name: {"string_value": value} for name, value in facts.items()},
     }
-    return {**config, "dynamic_batching": {}} if rows > 1 else config
+    return {**config, "dynamic_batching": {}} if rows > 1 and not placement.joining else config
 
 
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:

@@ -95,6 +95,7 @@ class CountersDocument(msgspec.Struct):
     requests: int
     executions: int
     failed_runs: int
+    rejected_runs: int
     latency_ns: int
     latency_counts: list[int]
     latency_bounds_ns: list[int]
@@ -194,6 +195,7 @@ def counters_document(statistics: ServableStatistics, *, signed: bool) -> Counte
         requests=statistics.success.count + statistics.fail.count,
         executions=statistics.executions,
         failed_runs=statistics.failed_runs,
+        rejected_runs=statistics.rejected_runs,
         latency_ns=statistics.latency.ns,
         latency_counts=list(statistics.latency.counts),
         latency_bounds_ns=list(LATENCY_BOUNDS_NS),

@@ -39,6 +39,9 @@ def test_a_quiet_device_passes_and_says_that_little_was_seen():
 
 BAD = {
     "failed": replace(GOOD, new=replace(GOOD.new, failed_runs=3)),
+    "it rejects 5.7 % of its runs for their data, the old version 0.0 %": replace(
+        GOOD, new=replace(GOOD.new, rejected_runs=3)
+    ),
     "differs": replace(GOOD, new=replace(GOOD.new, disagreed=6)),
     "began anew": replace(GOOD, instance="two"),
     "grew by": replace(GOOD, rss_bytes=FIRST.rss_bytes + SETTINGS.leak_bytes + 1),
@@ -53,6 +56,11 @@ def test_a_fault_ends_the_probation_at_once_with_its_evidence(words):
     assert judged.passed is False
     assert words in judged.reason
     assert judged.evidence["seconds"] == 10.0
+
+
+def test_data_that_the_old_version_rejects_as_often_is_no_fault_of_the_new_one():
+    old = replace(GOOD.old, rejected_runs=100)
+    assert verdict(replace(GOOD, new=replace(GOOD.new, rejected_runs=3), old=old)).passed is True
 
 
 def test_requests_that_wait_while_no_run_ends_are_a_hang():
