@@ -20,11 +20,12 @@ from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.settings import MqttRoute
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.inference import identity
-from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
+from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
 
 pytestmark = pytest.mark.asyncio
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
+CLASSES = MqttRoute("classes", ("classes/+",), "moves", sensor="topic[1]")
 WRISTS = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
 CAMERAS = MqttRoute("cameras", ("cameras/#",), "digits", content_type="image/jpeg")
 ERRORS = "edge/gw/errors"
@@ -65,17 +66,18 @@ async def test_debians_clients_get_results(broker: Mosquitto, version: str) -> N
         assert gateway.counters()["answered"] >= 1
     assert topic == "edge/gw/results/single/boiler"
     result = json.loads(payload)
-    assert (result["label"], result["score"], result["sensor"]) == ("1", 0.75, "boiler")
+    assert (result["outputs"][0]["data"], result["sensor"]) == ([0.25, 0.75], "boiler")
     assert (result["model"], result["version"], result["variant"]) == ("identity_fp32", "1", "reference")
 
 
 async def test_a_result_has_the_contracts_fields(broker: Mosquitto, sensor: Peer) -> None:
-    async with frontend(simulated(), broker.url, SINGLE):
-        await sensor.publish("single/a", "[1, 2]", UserProperty=("id", "m-17"))
-        result = await sensor.next_json("edge/gw/results/single/a")
+    async with frontend(simulated(), broker.url, CLASSES):
+        await sensor.publish("classes/a", "[1, 2]", UserProperty=("id", "m-17"))
+        result = await sensor.next_json("edge/gw/results/classes/a")
     assert list(result) == [
         *("id", "label", "score", "model", "version", "variant", "sensor", "started_at", "ended_at"),
     ]
+    assert (result["label"], result["score"]) == ("walk", 2.0)
     assert result["id"] == "m-17"
     assert datetime.fromisoformat(result["started_at"]).utcoffset() is not None
     assert result["started_at"] <= result["ended_at"]
@@ -106,7 +108,7 @@ async def test_samples_of_every_kind_fill_the_window(
         result = await sensor.next_json("edge/gw/results/wrists/left")
         if qos:
             await until(lambda: gateway.counters().get("acknowledged") == 4)
-    assert result["label"] == "2"
+    assert result["outputs"][0]["data"] == [7, 8, 9] * 4
     (window,) = [request.inputs["motion"].array for request in inference.requests]
     assert window.shape == (1, 4, 3)
     assert window.dtype == np.float32
@@ -216,6 +218,48 @@ async def test_a_model_that_comes_later_is_served_then(broker: Mosquitto, sensor
         await sensor.next("edge/gw/results/single/a")
 
 
+async def test_several_rows_give_several_results_in_one_message(broker: Mosquitto, sensor: Peer) -> None:
+    async with frontend(simulated(), broker.url, CLASSES) as gateway:
+        await sensor.publish("classes/a", "[[1, 2], [4, 3], [0, 0]]")
+        result = await sensor.next_json("edge/gw/results/classes/a")
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+    assert result["results"] == [
+        {"label": "walk", "score": 2.0},
+        {"label": "still", "score": 4.0},
+        {"label": "still", "score": 0.0},
+    ]
+    assert not sensor.received
+
+
+async def test_a_route_may_name_outputs(broker: Mosquitto, sensor: Peer) -> None:
+    inference = simulated()
+    named = MqttRoute("named", ("named/+",), "moves", sensor="topic[1]", outputs=("scores",))
+    wrong = MqttRoute("wrong", ("wrong/+",), "moves", sensor="topic[1]", outputs=("boxes",))
+    async with frontend(inference, broker.url, named, wrong):
+        await sensor.publish("named/a", "[1, 2]")
+        result = await sensor.next_json("edge/gw/results/named/a")
+        await sensor.publish("wrong/a", "[1, 2]", UserProperty=("id", "w"))
+        complaint = await sensor.next_json(ERRORS)
+    scores = {"name": "scores", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}
+    assert (result["label"], result["outputs"]) == ("walk", [scores])
+    assert [[output.name for output in request.outputs] for request in inference.requests] == [["scores"]]
+    assert (complaint["id"], complaint["fault"]) == ("w", "UNAVAILABLE")
+    assert complaint["message"].endswith("has no output 'boxes'; its outputs are scores: correct the route's outputs")
+
+
+async def test_a_result_beyond_the_bound_is_told_on_the_error_topic_and_acknowledged(
+    broker: Mosquitto, sensor: Peer
+) -> None:
+    async with frontend(simulated(), broker.url, SINGLE, max_result_bytes=1024) as gateway:
+        await sensor.publish("single/a", json.dumps([0] * 600), UserProperty=("id", "large"))
+        complaint = await sensor.next_json(ERRORS)
+        await until(lambda: gateway.counters().get("acknowledged") == 1)
+        await sensor.publish("single/b", "[1]")
+        await sensor.next("edge/gw/results/single/b")
+    assert (complaint["id"], complaint["fault"]) == ("large", "TOO_LARGE")
+    assert "mqtt.max_result_bytes" in complaint["message"]
+
+
 async def test_a_missing_model_of_windows_is_told_once_not_per_sample(broker: Mosquitto, sensor: Peer) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", hop_rows=2)
     async with frontend(simulated(motion("another")), broker.url, route) as gateway:
@@ -262,8 +306,8 @@ async def test_qos_0_gives_up_the_oldest_when_inference_is_slow(broker: Mosquitt
             await sensor.publish("single/a", f"[{index}]", 0)
         await until(lambda: gateway.counters().get("dropped_queue_full") == 6)
         inference.gate.set()
-        scores = [(await sensor.next_json("edge/gw/results/single/a"))["score"] for _ in range(4)]
-    assert scores == [0.0, 7.0, 8.0, 9.0]
+        values = [echoed(await sensor.next_json("edge/gw/results/single/a")) for _ in range(4)]
+    assert values == [0.0, 7.0, 8.0, 9.0]
 
 
 async def test_qos_0_overload_is_counted_not_told(broker: Mosquitto, sensor: Peer) -> None:

@@ -18,7 +18,7 @@ from gateway.frontends.mqtt.settings import MqttRoute, MqttSettings
 from tests.simulators import mqtt_gateway
 from tests.simulators.authority import Authority
 from tests.simulators.broker import Mosquitto, mosquitto, relay
-from tests.simulators.mqtt_gateway import frontend, simulated, until
+from tests.simulators.mqtt_gateway import echoed, frontend, simulated, until
 from tests.simulators.mqtt_peer import peer
 
 pytestmark = pytest.mark.asyncio
@@ -70,7 +70,7 @@ async def test_what_a_killed_gateway_took_comes_again(broker: Mosquitto) -> None
             await sensor.publish("single/a", "[42]")
             await said(killed, b"received\n")
         async with frontend(simulated(), broker.url, SINGLE) as gateway:
-            assert (await sensor.next_json(RESULT))["score"] == 42.0
+            assert echoed(await sensor.next_json(RESULT)) == 42.0
             await until(lambda: gateway.counters().get("acknowledged") == 1)
 
 
@@ -82,7 +82,7 @@ async def test_the_broker_keeps_messages_while_the_gateway_is_away(broker: Mosqu
         for value in range(5):
             await sensor.publish("single/a", f"[{value}]")
         async with frontend(simulated(), broker.url, SINGLE):
-            scores = [(await sensor.next_json(RESULT))["score"] for _ in range(5)]
+            scores = [echoed(await sensor.next_json(RESULT)) for _ in range(5)]
     assert scores == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
@@ -150,7 +150,7 @@ async def test_answers_the_outbox_had_no_room_for_come_after_all(broker: Mosquit
             await sensor.publish("single/a", f"[{value}]")
         await until(lambda: gateway.counters().get("dropped_outbox_full") == 3)
         way.release()
-        scores = {(await sensor.next_json(RESULT))["score"] for _ in range(5)}
+        scores = {echoed(await sensor.next_json(RESULT)) for _ in range(5)}
         await until(lambda: gateway.counters().get("acknowledged") == 5)
         assert gateway.counters()["reconnects_owing"] >= 1
     assert scores == {0.0, 1.0, 2.0, 3.0, 4.0}
@@ -166,7 +166,7 @@ async def test_a_broker_of_version_3_1_1_is_spoken_to_in_its_tongue(broker: Mosq
         await sensor.subscribe("edge/gw/results/#", STATUS)
         assert (await sensor.next(STATUS)).payload == b"online"
         await sensor.publish("single/a", "[42]")
-        assert (await sensor.next_json(RESULT))["score"] == 42.0
+        assert echoed(await sensor.next_json(RESULT)) == 42.0
 
 
 async def test_password_and_acl(tmp_path: Path) -> None:

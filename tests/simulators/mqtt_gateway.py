@@ -34,6 +34,12 @@ def motion(name: str = "motion", *, size_rows: int = 4, hop_rows: int = 2) -> Mo
     return ModelManifest(name, "3", (spec,), (scores,), (VARIANT,), labels=("still", "walk"), window=window)
 
 
+def moves(version: str = "1", labels: tuple[str, ...] = ("still", "walk")) -> ModelManifest:
+    """A classifier that answers with the scores it was given."""
+    x, scores = (TensorSpec(name, Datatype.FP32, (-1, 2)) for name in ("x", "scores"))
+    return ModelManifest("moves", version, (x,), (scores,), (VARIANT,), labels=labels)
+
+
 def digits(name: str = "digits") -> ModelManifest:
     """A model of images; it answers with what it was given."""
     image = TensorSpec("image", Datatype.FP32, (-1, 1, 2, 2), preprocess=Preprocess(("jpeg", "png")))
@@ -43,7 +49,12 @@ def digits(name: str = "digits") -> ModelManifest:
 
 def simulated(*manifests: ModelManifest) -> SimulatedInference:
     """Inference over `manifests`, or over one of each kind."""
-    return SimulatedInference(manifests or (identity(Datatype.FP32), motion(), digits()))
+    return SimulatedInference(manifests or (identity(Datatype.FP32), motion(), digits(), moves()))
+
+
+def echoed(result: Any) -> float:
+    """Return the first value of the first output of a result."""
+    return float(result["outputs"][0]["data"][0])
 
 
 @asynccontextmanager

@@ -5,30 +5,35 @@ The model is asked for anew with every message: it may be loaded later, replaced
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import RequestedOutput
 from gateway.domain.manifest import ModelManifest, TensorSpec
 from gateway.domain.tensor import Tensor
 from gateway.frontends.mqtt import decode
 from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.results import ResultPlan, plan_results
 from gateway.frontends.mqtt.routing import sensor_of
 from gateway.frontends.mqtt.settings import MqttRoute
 from gateway.frontends.mqtt.windows import Rows, Windows, WindowShape
 
+_LOG = logging.getLogger(__name__)
 Describe = Callable[[str, str], ModelManifest]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What the model is to judge: its input's tensor, whose it is, and when its first and last sample came
-    (nanoseconds since the epoch)."""
+    (nanoseconds since the epoch). `plan` is for answers of the version that `manifest` describes."""
 
     sensor: str
     manifest: ModelManifest
+    plan: ResultPlan
     tensor: Tensor
     started_ns: int
     ended_ns: int
@@ -41,7 +46,11 @@ class Feed:
         self.route = route
         self._describe = describe
         self._counters = counters
+        self.requested = tuple(RequestedOutput(name) for name in route.outputs)
         self._manifest: ModelManifest | None = None
+        self._plan = ResultPlan()
+        self._other: ModelManifest | None = None
+        self._other_plan = self._plan
         self._windows: Windows | None = None
 
     @property
@@ -66,14 +75,28 @@ class Feed:
         sensor = sensor_of(self.route.sensor, message, document)
         if self._windows is None:
             tensor = self._tensor(content, message.payload, document, spec)
-            return [Ready(sensor, manifest, tensor, message.wall_ns, message.wall_ns)]
+            return [Ready(sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)]
         rows = self._rows(content, message.payload, document, manifest, self._windows.shape.channels)
         self._counters["samples"] += len(rows)
         complete = self._windows.append(sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns)
+        plan = self._plan
         return [
-            Ready(sensor, manifest, decode.window_tensor(window.rows, spec), window.started_ns, window.ended_ns)
+            Ready(sensor, manifest, plan, decode.window_tensor(window.rows, spec), window.started_ns, window.ended_ns)
             for window in complete
         ]
+
+    def plan(self, ready: Ready, version: str) -> ResultPlan:
+        """Return the plan for an answer of `version`, which is another than `ready` expected while versions share the
+        requests. Outputs go by name where that version is no longer known: its labels are not those of another."""
+        if version == ready.manifest.version:
+            return ready.plan
+        try:
+            manifest = self._describe(self.route.model, version)
+        except RequestError:
+            return ResultPlan(named=self.route.outputs)
+        if manifest is not self._other:
+            self._other, self._other_plan = manifest, plan_results(manifest, self.route.outputs)
+        return self._other_plan
 
     def _current(self) -> ModelManifest:
         """The model's manifest now. While it is away, samples go on filling the windows it had."""
@@ -88,7 +111,8 @@ class Feed:
         return manifest
 
     def _adopt(self, manifest: ModelManifest) -> None:
-        """Windows that fit another shape of input are given up."""
+        """Decide the plan of results. Windows that fit another shape of input are given up."""
+        check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
         if shape is None:
             self._windows = None
@@ -97,6 +121,9 @@ class Feed:
             idle_ns = int(self.route.idle_expiry_s * 1e9)
             self._windows = Windows(shape, self.route.max_sensors, idle_ns, self._counters)
         self._manifest = manifest
+        self._plan = plan_results(manifest, self.route.outputs)
+        carried = f"{manifest.name} version {manifest.version} carry {self._plan}"
+        _LOG.info("MQTT route %s: results of model %s", self.route.name, carried)
 
     def _tensor(self, content: decode.ContentType, payload: bytes, document: Any, spec: TensorSpec) -> Tensor:
         if content.media in decode.DOCUMENTS:
@@ -134,6 +161,14 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
     if channels < 1:
         raise _unfit(route, "does not say how many channels a sample has; give its manifest a [window]")
     return WindowShape(size_rows, channels, route.hop_rows or (window.hop_rows if window else size_rows))
+
+
+def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
+    """Raise RequestError UNAVAILABLE where the route names an output that the model lacks."""
+    missing = [name for name in route.outputs if manifest.output(name) is None]
+    if missing:
+        known = ", ".join(spec.name for spec in manifest.outputs)
+        raise _unfit(route, f"has no output '{missing[0]}'; its outputs are {known}: correct the route's outputs")
 
 
 def _unfit(route: MqttRoute, problem: str) -> RequestError:

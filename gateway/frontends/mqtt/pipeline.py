@@ -144,13 +144,18 @@ class Pipeline:
             {tensor: ready.tensor},
             version=route.version,
             id=identity,
+            outputs=feed.requested,
             deadline_ns=message.deadline_ns(),
             caller=f"mqtt:{route.name}",
         )
         topic = f"{self._home}/results/{route.name}/{topic_level(ready.sensor)}"
         qos = route.qos if feed.windowed else message.qos
         debt = Debt(message, qos, topic, seen, identity=identity)
-        return Job(request, partial(answers.result, identity, ready), debt)
+        return Job(request, partial(self._result, feed, identity, ready), debt)
+
+    def _result(self, feed: Feed, identity: str, ready: Ready, response: InferResponse) -> bytes:
+        plan = feed.plan(ready, response.version)
+        return answers.result(identity, ready, response, plan, self._settings.max_result_bytes)
 
     def _refuse_sample(self, feed: Feed, message: Message, refused: RequestError, seen: Seen | None) -> None:
         """A sample whose model is away says nothing about that sample: such errors are told now and then."""

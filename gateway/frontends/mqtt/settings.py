@@ -25,10 +25,13 @@ RANGES = (
     ("max_running", 1, 65_535),
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
     ("will_delay_s", 0, 2**32 - 1),
+    ("max_result_bytes", 1_024, 268_435_455),
     ("max_packet_bytes", 1_024, 268_435_455),  # the longest packet there is (MQTT 5, 2.1.4)
 )
 """Settings that have a least and a most value."""
 SENSOR_FORM = re.compile(r"topic(\[\d{1,3}\])?|payload(\.[^.\s]+)+|property\.\S+")
+OUTPUT_NAME_LIMIT_CHARS = 256
+"""As long as names of tensors may be (manifest_toml)."""
 SECURE_PORT, PLAIN_PORT = 8883, 1883
 
 
@@ -58,6 +61,9 @@ class MqttRoute:
     """Sensors with a window of their own; beyond it the least recently seen is forgotten and counted."""
     idle_expiry_s: float = 60.0
     """Silence after which a sensor's window begins anew, since its samples no longer belong together."""
+    outputs: tuple[str, ...] = ()
+    """Outputs of the model that results carry by name; empty: label and score where an output is a score vector,
+    else all outputs."""
     dtype: str = ""
     """Datatype of application/octet-stream (FP32, INT16, …); empty: the model's input's."""
     shape: tuple[int, ...] = ()
@@ -76,6 +82,7 @@ class MqttRoute:
             ("size_rows", not 0 <= self.size_rows <= 1_000_000, "0 to 1000000 rows"),
             ("max_sensors", not 1 <= self.max_sensors <= 1_000_000, "1 to 1000000"),
             ("idle_expiry_s", not self.idle_expiry_s > 0, "more than 0 seconds"),
+            ("outputs", not _are_names(self.outputs), f"different names of 1 to {OUTPUT_NAME_LIMIT_CHARS} characters"),
             ("shape", any(side < 1 for side in self.shape), "positive sizes"),
         ):
             if wrong:
@@ -135,6 +142,8 @@ class MqttSettings:
     """Largest payload that is decoded; more is refused as TOO_LARGE."""
     max_packet_bytes: int = 16 * 2**20
     """Largest packet a broker may send us (MQTT 5, where it discards larger ones)."""
+    max_result_bytes: int = 256 * 2**10
+    """Largest result of a route that is published; a larger one is refused as TOO_LARGE."""
     max_topic_bytes: int = 1_024
     """Longest topic or response topic that is dealt with."""
     response_prefixes: tuple[str, ...] = ()
@@ -197,6 +206,11 @@ def broker_of(url: str) -> Broker:
         raise _refused("url", f"{url!r:.150} is no broker address; write mqtt://host:1883 or mqtts://host:8883")
     secure = parts.scheme == "mqtts"
     return Broker(parts.hostname, port or (SECURE_PORT if secure else PLAIN_PORT), secure)
+
+
+def _are_names(names: tuple[str, ...]) -> bool:
+    fit = all(0 < len(name) <= OUTPUT_NAME_LIMIT_CHARS and name.isprintable() for name in names)
+    return fit and len(set(names)) == len(names)
 
 
 def _refused(key: str, problem: str) -> ConfigurationError:

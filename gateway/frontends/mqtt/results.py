@@ -1,0 +1,173 @@
+"""Results of a route as JSON: a label where an output is a score vector, else outputs by name. Pure.
+
+The rule, decided once for each model version and route. An output is a score vector if all of these hold:
+
+1. Its datatype is FP16, BF16, FP32 or FP64, or INT8 or UINT8 (quantized scores).
+2. Its declared shape is [classes], or [rows, classes] with rows open or 1. The classes are the last axis.
+3. The manifest has labels, and classes equals their number. Without labels, the output is the only one of the model
+   and declares at least 2 classes: a class is then named by its index.
+4. The output declares postprocess = "softmax", or the task ends in "classification", or there is no task but labels.
+
+Only outputs that the route names are considered, where it names any. Of several score vectors the only one with
+softmax counts; if that does not decide, none does: the gateway does not guess. A text output is never a label.
+
+An answer whose shape is not the declared one is published by name as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
+from gateway.domain.tensor import Array, Datatype, Tensor
+
+SCORES = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64, Datatype.INT8, Datatype.UINT8})
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPlan:
+    """Content of the results of one model version on one route.
+
+    `scores` names the score vector ("": there is none), `classes` is its size and `labels` names them (empty: by
+    index). `named` are the outputs that the route asks for. `batched`: the first dimension of outputs counts rows.
+    """
+
+    scores: str = ""
+    classes: int = 0
+    labels: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    batched: bool = False
+
+    def __str__(self) -> str:
+        label = f"a label from output '{self.scores}'" if self.scores else ""
+        named = f"outputs {', '.join(self.named)}" if self.named else ""
+        return " and ".join(filter(None, (label, named))) or "all outputs by name: none is a score vector"
+
+
+def plan_results(manifest: ModelManifest, named: tuple[str, ...] = ()) -> ResultPlan:
+    """Return what results carry, by the rule above; `named` are outputs of the manifest that the route names."""
+    vectors = [spec for spec in manifest.outputs if spec.name in (named or (spec.name,)) and _scores(spec, manifest)]
+    if len(vectors) > 1:
+        vectors = [spec for spec in vectors if spec.postprocess == "softmax"]
+    if len(vectors) != 1:
+        return ResultPlan(named=named, batched=manifest.batched)
+    return ResultPlan(vectors[0].name, vectors[0].shape[-1], manifest.labels, named, manifest.batched)
+
+
+def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, limit_bytes: int) -> Line:
+    """Return the part of a result that depends on the outputs of a request of `rows` rows.
+
+    One row: `label` and `score`, or `outputs`, or both where the route names outputs. Other numbers of rows:
+    `results`, a list with one such object per row, where every published output has a row for each; else `outputs`
+    whole. Raises RequestError TOO_LARGE where the JSON would exceed `limit_bytes` for sure, before it is built, and
+    UNSUPPORTED where an output is not UTF-8.
+    """
+    count = rows if plan.batched else 1
+    best = _best_classes(plan, outputs, count)
+    names = plan.named if best is not None else plan.named or tuple(outputs)
+    check_size(sum(_least_bytes(outputs[name]) for name in names), limit_bytes)
+    if count == 1:
+        return {**(best[0] if best else {}), **_outputs(names, outputs)}
+    if any(outputs[name].array.shape[:1] != (count,) for name in names):
+        return _outputs(names, outputs)
+    labelled = best or [{}] * count
+    return {"results": [{**labelled[row], **_outputs(names, outputs, slice(row, row + 1))} for row in range(count)]}
+
+
+def check_size(size_bytes: int, limit_bytes: int) -> None:
+    """Raise RequestError TOO_LARGE where a result of at least `size_bytes` exceeds `limit_bytes`."""
+    if size_bytes > limit_bytes:
+        problem = f"the result has at least {size_bytes} bytes; at most {limit_bytes} are published"
+        remedy = "name smaller outputs in the route's outputs, or raise mqtt.max_result_bytes"
+        raise RequestError(Fault.TOO_LARGE, f"{problem}; {remedy}")
+
+
+def _scores(spec: TensorSpec, manifest: ModelManifest) -> bool:
+    """Return whether `spec` is a score vector (the four conditions above)."""
+    classes = spec.shape[-1] if spec.shape else 0
+    shaped = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] in {ROWS, 1})
+    if spec.datatype not in SCORES or not shaped:
+        return False
+    sized = classes == len(manifest.labels) if manifest.labels else classes > 1 and len(manifest.outputs) == 1
+    classification = manifest.task.endswith("classification") if manifest.task else bool(manifest.labels)
+    return sized and (spec.postprocess == "softmax" or classification)
+
+
+def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> list[Line] | None:
+    """Return label and score of the best class of each row; None where the answer holds no such scores."""
+    tensor = outputs.get(plan.scores)
+    if tensor is None:
+        return None
+    scores, shape = tensor.array, tensor.array.shape
+    if shape != (count, plan.classes):
+        if count != 1 or shape != (plan.classes,):
+            return None
+        scores = scores.reshape(1, plan.classes)
+    return [_best_class(plan, row) for row in scores]
+
+
+def _best_class(plan: ResultPlan, scores: Array) -> Line:
+    """Return the label, and the score as the output holds it: None where it is infinite. NaN has no best class."""
+    index = int(scores.argmax())
+    score = float(scores[index])
+    label = plan.labels[index] if plan.labels else str(index)
+    return {"label": None if math.isnan(score) else label, "score": score if math.isfinite(score) else None}
+
+
+def _outputs(names: Sequence[str], outputs: Mapping[str, Tensor], rows: slice | None = None) -> Line:
+    """Return the outputs `names`, or `rows` of them."""
+    if not names:
+        return {}
+    return {"outputs": [_tensor(name, outputs[name], rows) for name in names]}
+
+
+def _tensor(name: str, tensor: Tensor, rows: slice | None) -> Line:
+    """Return a tensor, or `rows` of it, in the form of OIP's JSON tensors: name, datatype, shape, data in C order."""
+    array = tensor.array if rows is None else tensor.array[rows]
+    shape = list(array.shape)
+    return {
+        "name": name,
+        "datatype": tensor.datatype.label,
+        "shape": shape,
+        "data": _data(name, tensor.datatype, array),
+    }
+
+
+def _data(name: str, datatype: Datatype, array: Array) -> list[Any]:
+    """Return the elements as JSON values. NaN and infinities, which JSON lacks, are the texts of ProtoJSON."""
+    values = array.ravel().tolist()
+    if datatype is Datatype.BYTES:
+        return [_text(name, value) for value in values]
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [value if math.isfinite(value) else _non_finite(value) for value in values]
+    return values
+
+
+def _non_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(name: str, value: bytes | str) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        problem = f"output '{name}' holds bytes that are not UTF-8, which JSON cannot carry; name other outputs of the "
+        raise RequestError(Fault.UNSUPPORTED, f"{problem}model in the route's outputs") from None
+
+
+def _least_bytes(tensor: Tensor) -> int:
+    """Return the least JSON size of a tensor's data: a digit or two quotes, and a comma for each element."""
+    if tensor.datatype is Datatype.BYTES:
+        return sum(len(value) + 3 for value in tensor.array.ravel())
+    return 2 * tensor.array.size

@@ -1,0 +1,33 @@
+"""Whose labels an answer gets while several versions of a model share the requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import ModelManifest
+from gateway.frontends.mqtt.feed import Feed
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.results import ResultPlan
+from gateway.frontends.mqtt.settings import MqttRoute
+from tests.simulators.mqtt_gateway import moves
+
+LABELS, OTHERS = ("still", "walk"), ("walk", "still")
+
+
+def test_an_answer_gets_the_labels_of_the_version_that_gave_it() -> None:
+    served = {"": moves(), "1": moves(), "2": moves("2", OTHERS)}
+
+    def describe(_model: str, version: str) -> ModelManifest:
+        if version not in served:
+            raise RequestError(Fault.NOT_FOUND, "gone")
+        return served[version]
+
+    feed = Feed(MqttRoute("r", ("t",), "moves"), describe, Counter())
+    (ready,) = feed.take(Message("t", b"[1, 2]"))
+    assert feed.plan(ready, "1").labels == LABELS
+    assert feed.plan(ready, "2").labels == OTHERS
+    served["2"] = moves("2", LABELS)  # staged again, with other content
+    assert feed.plan(ready, "2").labels == LABELS
+    del served["2"]
+    assert feed.plan(ready, "2") == ResultPlan()  # nothing is known of it: outputs by name
