@@ -28,8 +28,11 @@ Describe = Callable[[str, str], ModelManifest]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What the model is to judge: its input's tensor, whose it is, and when its first and last sample came
-    (nanoseconds since the epoch). `plan` is for answers of the version that `manifest` describes."""
+    """One input for the model.
+
+    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` says
+    what results of the version that `manifest` describes carry.
+    """
 
     sensor: str
     manifest: ModelManifest
@@ -86,8 +89,11 @@ class Feed:
         ]
 
     def plan(self, ready: Ready, version: str) -> ResultPlan:
-        """Return the plan for an answer of `version`, which is another than `ready` expected while versions share the
-        requests. Outputs go by name where that version is no longer known: its labels are not those of another."""
+        """Return the plan for an answer that `version` gave.
+
+        It is not the version that `ready` expected while versions share the requests. Outputs go by name where it is
+        no longer known: labels of another version could be wrong.
+        """
         if version == ready.manifest.version:
             return ready.plan
         try:

@@ -39,7 +39,7 @@ class Link:
     ) -> None:
         self._settings, self._identity, self._subscriptions = settings, identity, subscriptions
         self._receive, self._changed, self._counters = receive, changed, counters
-        self._outbox = Outbox(settings.max_outbox, settings.max_inflight)
+        self._outbox = Outbox(settings.max_outbox, settings.max_outbox_bytes, settings.max_inflight)
         self._session: Session | None = None
         self._version_5 = True
         self._ready = False

@@ -10,28 +10,34 @@ from gateway.frontends.mqtt.messages import Publication
 class Outbox:
     """Publications that wait, and those sent at QoS 1 and not yet acknowledged, by packet id."""
 
-    def __init__(self, max_waiting: int, max_inflight: int) -> None:
-        self._max_waiting = max_waiting
+    def __init__(self, max_waiting: int, max_bytes: int, max_inflight: int) -> None:
+        self._max_waiting, self._max_bytes = max_waiting, max_bytes
         self._max_inflight = max_inflight
         self._limit = max_inflight
         self._waiting: deque[Publication] = deque()
         self._inflight: dict[int, Publication] = {}
+        self._held_bytes = 0
+        """Payloads of all publications, waiting and in flight."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._inflight)
 
     def put(self, publication: Publication, *, urgent: bool = False) -> bool:
-        """Queue `publication`, an urgent one before all others; False where the outbox is full.
+        """Queue `publication`, an urgent one before all others; False where the outbox is full, in number or in bytes.
+        An empty one takes a publication of any size.
 
         Whom an urgent one overtakes on its own topic it replaces: an `online` that came after `offline` would stay at
         the broker, and one of each connection that ended too early would pile up.
         """
         if urgent:
             self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
+            self._held_bytes = sum(len(one.payload) for one in (*self._waiting, *self._inflight.values()))
             return True
-        if len(self._waiting) >= self._max_waiting:
+        held_bytes = self._held_bytes + len(publication.payload)
+        if len(self._waiting) >= self._max_waiting or (held_bytes > self._max_bytes and len(self)):
             return False
         self._waiting.append(publication)
+        self._held_bytes = held_bytes
         return True
 
     def first(self) -> Publication | None:
@@ -45,15 +51,22 @@ class Outbox:
         publication = self._waiting.popleft()
         if publication.qos:
             self._inflight[mid] = publication
+        else:
+            self._held_bytes -= len(publication.payload)
         return publication
 
     def drop_first(self) -> Publication:
         """Give up the first."""
-        return self._waiting.popleft()
+        publication = self._waiting.popleft()
+        self._held_bytes -= len(publication.payload)
+        return publication
 
     def taken(self, mid: int) -> Publication | None:
         """The publication that a PUBACK for `mid` acknowledges; None where there is none."""
-        return self._inflight.pop(mid, None)
+        publication = self._inflight.pop(mid, None)
+        if publication is not None:
+            self._held_bytes -= len(publication.payload)
+        return publication
 
     def reconnected(self, receive_maximum: int, *, resumed: bool) -> bool:
         """A new connection stands. False where what was in flight must be sent anew under new packet ids, because the

@@ -21,6 +21,7 @@ RANGES = (
     ("receive_maximum", 1, 65_535),
     ("max_inflight", 1, 65_535),
     ("max_outbox", 1, 65_535),
+    ("max_outbox_bytes", 1_024, 2**32),
     ("max_queued", 1, 65_535),
     ("max_running", 1, 65_535),
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
@@ -134,6 +135,8 @@ class MqttSettings:
     """Our own unacknowledged QoS 1 publications, less where the broker's Receive Maximum is less."""
     max_outbox: int = 4_000
     """Publications that wait for the broker; beyond it they are dropped and counted."""
+    max_outbox_bytes: int = 64 * 2**20
+    """Payloads of the publications that the broker has not taken; beyond it further ones are dropped and counted."""
     max_queued: int = 256
     """QoS 1 work at which the socket is no longer read; QoS 0 work that may wait before the oldest is dropped."""
     max_running: int = 32

@@ -10,6 +10,8 @@ from gateway.frontends.mqtt.backoff import ceiling_s, delay_s
 from gateway.frontends.mqtt.messages import Publication
 from gateway.frontends.mqtt.outbox import Outbox
 
+MUCH = 2**20
+
 
 @given(st.lists(st.sampled_from(["put 0", "put 1", "take", "done"]), max_size=80), st.integers(1, 4), st.integers(1, 4))
 def test_the_backlog_keeps_order_and_bounds(steps: list[str], queued: int, running: int) -> None:
@@ -38,7 +40,7 @@ def test_the_backlog_keeps_order_and_bounds(steps: list[str], queued: int, runni
 
 
 def test_the_outbox_sends_in_order_within_what_the_broker_takes() -> None:
-    outbox = Outbox(3, 20)
+    outbox = Outbox(3, MUCH, 20)
     outbox.reconnected(2, resumed=True)
     publications = [Publication(str(index), b"") for index in range(4)]
     assert [outbox.put(publication) for publication in publications] == [True, True, True, False]
@@ -52,7 +54,7 @@ def test_the_outbox_sends_in_order_within_what_the_broker_takes() -> None:
 
 
 def test_a_forgotten_session_sends_again_what_was_in_flight() -> None:
-    outbox = Outbox(9, 20)
+    outbox = Outbox(9, MUCH, 20)
     publications = [Publication(str(index), b"") for index in range(3)]
     for publication in publications:
         outbox.put(publication)
@@ -65,7 +67,7 @@ def test_a_forgotten_session_sends_again_what_was_in_flight() -> None:
 
 
 def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
-    outbox = Outbox(9, 20)
+    outbox = Outbox(9, MUCH, 20)
     for index in range(3):
         outbox.put(Publication(str(index), b""))
         outbox.sent(index)
@@ -74,7 +76,7 @@ def test_fewer_at_a_time_than_are_in_flight_means_sending_anew() -> None:
 
 
 def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
-    outbox = Outbox(9, 1)
+    outbox = Outbox(9, MUCH, 1)
     online, offline, result = Publication("status", b"online"), Publication("status", b"offline"), Publication("r", b"")
     outbox.put(result)
     outbox.sent(1)
@@ -90,12 +92,43 @@ def test_urgent_replaces_what_it_overtakes_on_its_topic() -> None:
 
 
 def test_urgent_goes_first_and_always() -> None:
-    outbox = Outbox(1, 1)
+    outbox = Outbox(1, MUCH, 1)
     outbox.put(Publication("a", b""))
     assert outbox.put(Publication("status", b""), urgent=True)
     first = outbox.first()
     assert first is not None
     assert first.topic == "status"
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put 0", "put 1", "urgent", "send", "drop", "take", "rewind"]), st.integers(0, 9))
+    )
+)
+def test_the_outbox_holds_no_more_bytes_than_its_bound_but_for_one(steps: list[tuple[str, int]]) -> None:
+    outbox, held, sent = Outbox(5, 10, 3), [], dict[int, Publication]()
+    for mid, (step, size) in enumerate(steps):
+        publication = Publication(step, b"x" * size, qos=int(step[-1]) if step.startswith("put") else 1)
+        if step == "urgent":
+            outbox.put(publication, urgent=True)
+            held = [publication, *(one for one in held if one.topic != "urgent")]
+        elif step.startswith("put"):
+            bytes_held = sum(len(one.payload) for one in (*held, *sent.values()))
+            room = len(held) < 5 and (bytes_held + size <= 10 or not (held or sent))
+            assert outbox.put(publication) == room
+            held += [publication] if room else []
+        elif step == "send" and outbox.first() is not None:
+            assert outbox.sent(mid) is held[0]
+            sent |= {mid: held[0]} if held[0].qos else {}
+            held.pop(0)
+        elif step == "drop" and held:
+            assert outbox.drop_first() is held.pop(0)
+        elif step == "take" and sent:
+            first = next(iter(sent))
+            assert outbox.taken(first) is sent.pop(first)
+        elif step == "rewind":
+            outbox.rewind()
+            held, sent = [*sent.values(), *held], {}
 
 
 @given(st.integers(0, 2000), st.floats(0.01, 10), st.floats(10, 100))

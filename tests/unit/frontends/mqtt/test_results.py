@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
@@ -179,8 +179,9 @@ def tensors(draw: st.DrawFn, shape: tuple[int, ...], datatype: Datatype) -> Tens
             :count
         ]
     elif datatype.dtype.kind == "f":
-        wide = st.floats(width=64) if datatype is Datatype.FP64 else st.floats(width=16)
-        array = np.array(draw(st.lists(wide, min_size=count, max_size=count)), datatype.dtype)
+        odd = st.sampled_from([math.nan, math.inf, -math.inf, 0.1, -0.0])
+        numbers = st.floats(width=64 if datatype is Datatype.FP64 else 16) | odd
+        array = np.array(draw(st.lists(numbers, min_size=count, max_size=count)), datatype.dtype)
     else:
         info = np.iinfo(datatype.dtype)
         whole = st.integers(int(info.min), int(info.max))
@@ -191,12 +192,14 @@ def tensors(draw: st.DrawFn, shape: tuple[int, ...], datatype: Datatype) -> Tens
 @st.composite
 def answered(draw: st.DrawFn) -> tuple[ModelManifest, tuple[str, ...], dict[str, Tensor], int]:
     rows = draw(st.integers(0, 3))
-    drawn = draw(st.lists(specs, min_size=1, max_size=3))
+    labels = draw(st.sampled_from([(), ("a",), ("a", "b"), ABC]))
+    vector = [((-1, len(labels) or 3), FP32, False)] if draw(st.booleans()) else []
+    drawn = vector + draw(st.lists(specs, min_size=not vector, max_size=2))
     names = [f"o{index}" for index in range(len(drawn))]
     outputs = tuple(out(name, *s, datatype=d, softmax=p) for name, (s, d, p) in zip(names, drawn, strict=True))
     manifest = model(
         *outputs,
-        labels=draw(st.sampled_from([(), ("a",), ("a", "b"), ABC])),
+        labels=labels,
         task=draw(st.sampled_from(["", "classification", "audio-classification", "object-detection"])),
     )
     named = tuple(draw(st.lists(st.sampled_from(names), unique=True)))
@@ -234,6 +237,7 @@ def best_of(plan: ResultPlan, scores: np.ndarray[Any, Any]) -> tuple[str | None,
     return plan.labels[index] if plan.labels else str(index), max(values) if math.isfinite(max(values)) else None
 
 
+@settings(max_examples=300)
 @given(answered())
 def test_a_result_is_the_best_class_of_a_score_vector_or_all_values_exactly(
     drawn: tuple[ModelManifest, tuple[str, ...], dict[str, Tensor], int],
