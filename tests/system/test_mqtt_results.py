@@ -123,9 +123,12 @@ def test_a_manifest_with_labels_gives_a_label_for_every_row(broker):
     assert (one["label"], one["score"]) == (lines[0]["label"], pytest.approx(lines[0]["score"], abs=1e-6))
 
 
-def test_a_route_names_outputs(broker):
+def test_a_route_names_outputs(broker, gateway):
     (output,) = asked(broker, "named", ROWS[:1])["outputs"]
     assert output["name"] == "probabilities"
+    gateway.wait_logged(
+        "MQTT route wrong is waiting for its model: route 'wrong': model 'classifier' has no output 'boxes'"
+    )
     complaint = refused(broker, "wrong", ROWS[:1])
     assert complaint["fault"] == "UNAVAILABLE"
     assert "its outputs are label, probabilities" in complaint["message"]

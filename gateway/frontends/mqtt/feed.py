@@ -56,6 +56,13 @@ class Feed:
         self._other_plan = self._plan
         self._windows: Windows | None = None
 
+    def prepare(self) -> None:
+        """Ask for the model before the first message, so that the log says at once if it is away or does not fit."""
+        try:
+            self._current()
+        except RequestError as refused:
+            _LOG.warning("MQTT route %s is waiting for its model: %s", self.route.name, refused.message)
+
     @property
     def windowed(self) -> bool:
         """Whether messages are samples that only together make an input; known once the model was."""

@@ -60,6 +60,8 @@ class Pipeline:
         self._delivery = Delivery(settings, self._home, outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
         self._feeds = {route.name: Feed(route, inference.describe, counters) for route in settings.route}
+        for feed in self._feeds.values():
+            feed.prepare()
         self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained_ns: dict[str, int] = {}

@@ -25,8 +25,11 @@ LIMIT_BYTES = 2**20
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def model(*outputs: TensorSpec, labels: tuple[str, ...] = (), task: str = "", rows: int = -1) -> ModelManifest:
-    return ModelManifest("m", "1", (TensorSpec("x", FP32, (rows, 4)),), outputs, (), task=task, labels=labels)
+def model(
+    *outputs: TensorSpec, labels: tuple[str, ...] = (), task: str = "", rows: int = -1, batch: bool = True
+) -> ModelManifest:
+    x = TensorSpec("x", FP32, (rows, 4))
+    return ModelManifest("m", "1", (x,), outputs, (), task=task, labels=labels, batch=batch)
 
 
 def out(name: str, *shape: int, datatype: Datatype = FP32, softmax: bool = False) -> TensorSpec:
@@ -99,6 +102,13 @@ def test_each_row_has_a_label_of_its_own() -> None:
     result = published(model(out("y", -1, 3), labels=ABC), {"y": fp32([[1, 2, 3], [6, 5, 4]])}, rows=2)
     assert result["results"] == [{"label": "c", "score": 3.0}, {"label": "a", "score": 6.0}]
     assert not {"label", "score", "outputs"} & result.keys()
+
+
+def test_a_model_without_rows_gives_its_outputs_whole() -> None:
+    steps = model(out("y", -1, 3), labels=ABC, batch=False)
+    result = published(steps, {"y": fp32([[1, 2, 3], [4, 5, 6]])}, rows=2)
+    assert result["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]
+    assert not {"label", "score", "results"} & result.keys()
 
 
 def test_a_default_scikit_learn_classifier_gives_its_own_label_and_probabilities() -> None:
@@ -200,6 +210,7 @@ def answered(draw: st.DrawFn) -> tuple[ModelManifest, tuple[str, ...], dict[str,
     manifest = model(
         *outputs,
         labels=labels,
+        batch=draw(st.sampled_from([True, True, False])),
         task=draw(st.sampled_from(["", "classification", "audio-classification", "object-detection"])),
     )
     named = tuple(draw(st.lists(st.sampled_from(names), unique=True)))
