@@ -1,8 +1,8 @@
 """Rules that decide whether requests may share a run: how answers are compared, and which operators forbid it. Pure.
 
 Answers of the same rows, computed apart and together, differ by rounding: engines sum in another order where a matrix
-has another number of rows. Measured with ONNX Runtime on models of packages, that is 0 to 4 steps of the least significant
-bit of the largest element; rows that do depend on each other differ by far more (decision 0023).
+has another number of rows. Measured with ONNX Runtime on models of packages, that is 0 to 4 steps of the least
+significant bit of the largest element; rows that do depend on each other differ by far more (decision 0023).
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ from gateway.domain.tensor import Datatype
 RUNTIMES = ("onnx", "openvino", "litert", "reference")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
+"""Axes by letter: N rows, C channels, H height, W width, L length."""
+OWN_LAYOUTS = (*LAYOUTS, "LNC")
+"""Layouts that a variant's own tensors may have. LNC is what recurrent networks take by default: rows come second."""
 LEVELS = ("unverified", "exercised", "proven")
 """What a trial found out about a variant, ascending: it opens; it ran on generated inputs; its golden set passed."""
 ROWS = -1

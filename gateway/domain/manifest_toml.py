@@ -12,6 +12,7 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.manifest import (
     LAYOUTS,
     LEVELS,
+    OWN_LAYOUTS,
     PRECISIONS,
     ROWS,
     RUNTIMES,
@@ -211,7 +212,7 @@ def _bindings(table: Table | None) -> dict[str, Binding]:
     found: dict[str, Binding] = {}
     for tensor in table.remaining() if table else ():
         if table is not None and (entry := table.table(tensor)) is not None:
-            found[tensor] = Binding(entry.text("name"), entry.text("layout", "", among=("", *LAYOUTS)))
+            found[tensor] = Binding(entry.text("name"), entry.text("layout", "", among=("", *OWN_LAYOUTS)))
             entry.finish()
     return found
 

@@ -12,7 +12,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Array, Datatype
 
-_OTHER_LAYOUT = {"NCHW": "NHWC", "NHWC": "NCHW", "NCL": "NLC", "NLC": "NCL"}
+_OTHER_LAYOUT = {"NCHW": "NHWC", "NHWC": "NCHW", "NCL": "NLC", "NLC": "NCL", "LNC": "NLC"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def plan_outputs(manifest: ModelManifest, variant: Variant, ports: Sequence[Port
 
 
 def takes_single_rows(manifest: ModelManifest, passages: Sequence[Passage], ports: Sequence[Port]) -> bool:
-    """Whether a batch must go through the engine row by row: the graph's first dimension is fixed at 1."""
-    bound = {passage.port for passage in passages}
+    """Return whether a batch must go through the engine row by row: the graph's first dimension is rows, fixed at 1."""
+    bound = {passage.port for passage in passages if passage.axes is None or passage.axes[0] == 0}
     return manifest.batched and any(
         port.shape is not None and port.shape[:1] == (1,) for port in ports if port.name in bound
     )

@@ -27,7 +27,7 @@ from gateway.domain.verdict import (
 from gateway.store.settings import StateSettings
 
 Kept = TypeVar("Kept")
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdict (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS signature (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);

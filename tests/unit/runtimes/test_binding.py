@@ -9,6 +9,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
 from gateway.runtimes.binding import Passage, Port, convert, plan_inputs, plan_outputs
+from gateway.runtimes.joining import prove
 from gateway.runtimes.session import BoundSession, bind
 
 
@@ -48,6 +49,31 @@ def test_what_needs_nothing_is_handed_on_as_it_is():
     answer = session.run({"x": x})["y"]
     assert engine.fed[0]["x"] is x
     assert answer is x
+
+
+class Running:
+    """A time-major engine: each step's answer is the sum over the steps so far."""
+
+    def __init__(self, rows):
+        self.inputs, self.outputs = ports((-1, rows, 2))
+
+    def run(self, feeds, wanted):
+        del wanted
+        return [feeds["x"].cumsum(axis=0)]
+
+    def close(self):
+        pass
+
+
+def test_rows_in_the_second_dimension_are_named_by_the_layout():
+    time_major = variant(x=Binding("x", "LNC"), y=Binding("y", "LNC"))
+    subject = manifest((-1, -1, 2), "NLC")
+    session = BoundSession(Running(-1), subject, time_major)
+    rows = [{"x": np.random.default_rng(row).random((1, 5, 2), np.float32)} for row in range(8)]
+    np.testing.assert_array_equal(session.run(rows[0])["y"], rows[0]["x"].cumsum(axis=1))
+    assert prove(subject, lambda inputs: dict(session.run(inputs)), rows, "fp32", frozenset()).allowed
+    with pytest.raises(VariantError, match=r"the manifest says \[-1, -1, 2\], but variant v has \[-1, 1, 2\]"):
+        BoundSession(Running(1), subject, time_major)
 
 
 @given(
