@@ -76,7 +76,10 @@ class LiteRtRuntime:
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
         """Return the operators of the main graph. Raises VariantError."""
         interpreter = _interpreter_maker(_engine(), model_file(variant, files, ".tflite"), Budget(options=PLAIN))()
-        return frozenset(each["op_name"] for each in interpreter._get_ops_details())
+        listed = getattr(interpreter, "_get_ops_details", None)
+        if listed is None:
+            raise VariantError(f"this LiteRT cannot list the operators of {variant.artifacts[0].path}")
+        return frozenset(each["op_name"] for each in listed())
 
 
 @dataclass(frozen=True, slots=True)

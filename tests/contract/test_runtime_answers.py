@@ -7,10 +7,15 @@ import pytest
 
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet, judge
+from gateway.domain.joining import forbidden, unbounded
 from gateway.domain.manifest import RUNTIMES
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.verdict import Budget
+from gateway.runtimes.catalog import get_runtime
 from tests.simulators import models
+
+KNOWN_OPERATORS = {"add", "matmul", "gemm", "fullyconnected", "conv", "conv2d", "convolution"}
+"""Each model here has one of them, however its format spells it."""
 
 
 def copied(answers):
@@ -45,6 +50,12 @@ def test_a_row_is_answered_alike_alone_and_in_a_batch(case):
     for row in range(3):
         for name, answer in session.run(rows(case.inputs, row, row + 1)).items():
             np.testing.assert_allclose(answer[0], together[name][row], rtol=1e-4, atol=1e-4)
+
+
+def test_names_the_operators_of_its_graph(case):
+    operators = get_runtime(case.variant.runtime).operators(case.variant, case.files)
+    assert {name.casefold().replace("_", "") for name in operators} & KNOWN_OPERATORS
+    assert (forbidden(operators), unbounded(operators)) == ("", "")
 
 
 def test_outputs_are_lent_until_the_next_run_and_never_alias_the_inputs(case):

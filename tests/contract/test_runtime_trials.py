@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import openvino
 import psutil
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import RUNTIMES, Artifact, Golden, Tolerance, Variant
+from gateway.domain.manifest import RUNTIMES, Artifact, Golden, ModelManifest, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.verdict import Budget, Joining
 from gateway.runtimes.catalog import get_runtime
@@ -229,3 +232,38 @@ def test_an_answer_beyond_the_limit_is_refused(small):
     file = small.files / small.variant.artifacts[0].path
     with pytest.raises(VariantError, match="exceeds 64 bytes"):
         asyncio.run(inspect_file(small.variant.runtime, file, replace(QUICK, answer_limit_bytes=64)))
+
+
+def looping(folder):
+    """A model whose only input says how often its body runs; openvino can convert it, too."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Add", ["v", "one"], ["w"]), helper.make_node("Identity", ["go"], ["still"])],
+        "body",
+        [value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("v", TensorProto.FLOAT, [1])],
+        [value("still", TensorProto.BOOL, []), value("w", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "zero"], ["y"], body=body)],
+        "looping",
+        [value("n", TensorProto.INT64, [])],
+        [value("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.zeros(1, np.float32), "zero")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_a_loop_is_found_however_quick_it_was_in_its_trial(tmp_path, runtime):
+    looping(tmp_path)
+    name = "m.onnx"
+    if runtime == "openvino":
+        openvino.save_model(openvino.convert_model(tmp_path / "m.onnx"), tmp_path / "m.xml", compress_to_fp16=False)
+        name = "m.xml"
+    variant = Variant(runtime, runtime, "fp32", (Artifact(name, "0" * 64, 1),))
+    signature = asyncio.run(inspect_file(runtime, tmp_path / name, QUICK))
+    manifest = ModelManifest("looping", "1", signature.inputs, signature.outputs, (variant,))
+    verdict = asyncio.run(try_variant(manifest, variant, tmp_path, Budget(), QUICK))
+    assert (verdict.passed, verdict.level, verdict.joining) == (True, "exercised", None), verdict
+    assert verdict.unbounded.startswith("control flow (")
