@@ -36,7 +36,7 @@ def exercise(manifest: ModelManifest, run: Run, settings: TrialSettings, enter: 
     """
     end_s, refusal, tried = time.monotonic() + settings.exercise_s, "", 0
     for index, sample in enumerate(islice(samples(manifest), settings.exercise_samples)):
-        enter(f"running it on generated inputs ({_words(sample)})")
+        enter(f"running it on generated inputs, which a golden set would replace ({_words(sample)})")
         tried += 1
         try:
             inputs = generated(manifest, sample)

@@ -137,7 +137,9 @@ def test_a_model_that_never_answers(tmp_path):
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), IMPATIENT))
     assert not verdict.passed
     remedy = "if this device is that slow, raise [trial] deadline_s (listing_deadline_s for devices)"
-    assert verdict.reason.startswith("no answer within 3 s while running it on generated inputs (")
+    assert verdict.reason.startswith(
+        "no answer within 3 s while running it on generated inputs, which a golden set would replace ("
+    )
     assert verdict.reason.endswith(remedy)
 
 
