@@ -13,7 +13,7 @@ from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Joining
 
 SMALL_SIZES = (2, 3)
-"""Rows of the first runs that are compared with runs of one row; one number is odd. The last has all rows."""
+"""Rows of the runs that are compared with runs of one row, beside a run of all rows; one number is odd."""
 REPEATED_ROWS = 3
 """Rows that are run apart a second time, in reverse order, to find state and randomness."""
 
@@ -63,7 +63,7 @@ def _uninformative(apart: Sequence[Tensors]) -> str:
 
 
 def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], precision: str) -> str:
-    for size in (*SMALL_SIZES, len(rows)):
+    for size in (len(rows), *SMALL_SIZES):  # the largest first: TensorRT builds an engine per range of shapes
         for order in (range(size), range(size - 1, -1, -1)):
             together = run(stacked([rows[index] for index in order]))
             for place, index in enumerate(order):
