@@ -98,9 +98,6 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
         "rank": candidate.rank,
         "eligible": candidate.eligible,
         "reason": candidate.reason,
-        "level": candidate.level or None,
-        "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
-        "remarks": list(verdict.remarks) if verdict else [],
         "measured": measured
         and {
             "p50_us": measured.p50_us,
@@ -108,6 +105,9 @@ def candidate_json(candidate: Candidate) -> dict[str, Any]:
             "cpu_us": measured.cpu_us,
             "memory_bytes": measured.memory_bytes,
         },
+        "level": candidate.level or None,
+        "joining": joining and {"allowed": joining.allowed, "reason": joining.reason},
+        "remarks": list(verdict.remarks) if verdict else [],
     }
 
 

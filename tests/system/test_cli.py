@@ -53,6 +53,7 @@ def test_explain(cli):
     assert (explained["model"], len(explained["variants"]) >= 7) == ("activity", True)
     for variant in explained["variants"]:
         keys = ["name", "runtime", "precision", "accelerator", "rank", "eligible", "reason", "measured"]
+        keys += ["level", "joining", "remarks"]
         assert list(variant) == keys
         assert variant["reason"]
         if variant["measured"]:
