@@ -24,7 +24,7 @@ from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import SharedMemorySettings
+from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings
 from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
 from gateway.runtimes.settings import TrialSettings
@@ -36,6 +36,7 @@ DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
+SERVER_NAME_LIMIT_CHARS = 128
 MACHINE_ID = Path("/etc/machine-id")
 
 
@@ -45,12 +46,19 @@ class GatewaySettings:
 
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
+    server_name: str = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
 
     def __post_init__(self) -> None:
-        """Refuse an id that is no level of an MQTT topic. Raises ConfigurationError (table gateway)."""
+        """Refuse an id that is no level of an MQTT topic, and an unfit name. ConfigurationError (table gateway)."""
         if not GATEWAY_ID.fullmatch(self.id):
             raise ConfigurationError(
                 f"must be up to 64 letters, digits, '.', '_' or '-', not {self.id!r:.80}", table="gateway", key="id"
+            )
+        if not (0 < len(self.server_name) <= SERVER_NAME_LIMIT_CHARS and self.server_name.isprintable()):
+            raise ConfigurationError(
+                f"must be 1 to {SERVER_NAME_LIMIT_CHARS} printable characters, not {self.server_name!r:.80}",
+                table="gateway",
+                key="server_name",
             )
 
 

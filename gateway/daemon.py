@@ -162,7 +162,14 @@ class Daemon:
             return
         from gateway.frontends.grpc_v2.service import InferenceService
 
-        service = InferenceService(self._engine, self._listed, self._engine, self._config.grpc, self._regions)
+        service = InferenceService(
+            self._engine,
+            self._listed,
+            self._engine,
+            self._config.grpc,
+            self._regions,
+            server_name=self._config.gateway.server_name,
+        )
         frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -178,7 +185,14 @@ class Daemon:
         sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         frontend = RestFrontend(
-            self._engine, self._listed, self._engine, self._config.http, security, metrics.render, self._regions
+            self._engine,
+            self._listed,
+            self._engine,
+            self._config.http,
+            security,
+            metrics.render,
+            self._regions,
+            server_name=self._config.gateway.server_name,
         )
         bound = await frontend.start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)

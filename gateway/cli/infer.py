@@ -32,7 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
         answer = ask(arguments)
     else:
         response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
-        answer = json.loads(encode_response(response).header)
+        answer = json.loads(encode_response(response, literals=True).header)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":
         print(json.dumps(answer))
     else:

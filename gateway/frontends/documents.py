@@ -14,7 +14,6 @@ from gateway.domain.ports import IndexEntry, Inference, Repository
 from gateway.domain.statistics import Duration, Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 
-SERVER_NAME = "edge-inference-gateway"
 EXTENSIONS = (
     "classification",
     "model_configuration",
@@ -23,8 +22,8 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-"""Triton's names of what works here; `sequence` and CUDA shared memory do not, and system shared memory only where
-it is allowed."""
+"""Triton's names of what works here; `sequence`, CUDA shared memory, `trace` and `logging` do not, and system shared
+memory only where it is allowed."""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
 _STAGES = ("compute_input", "compute_infer", "compute_output")
@@ -32,9 +31,9 @@ _STAGES = ("compute_input", "compute_infer", "compute_output")
 Document = dict[str, Any]
 
 
-def server_metadata(*more: str) -> Document:
+def server_metadata(name: str, *more: str) -> Document:
     """ServerMetadata; `more` are extensions that only one protocol, or configuration, has."""
-    return {"name": SERVER_NAME, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
+    return {"name": name, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
 
 
 def described(

@@ -28,9 +28,26 @@ def no_regions() -> RequestError:
 
 
 def no_cuda_regions() -> RequestError:
-    """UNSUPPORTED: another process's GPU memory."""
+    """Return UNSUPPORTED: GPU memory of another process."""
     return RequestError(
-        Fault.UNSUPPORTED, "CUDA shared memory is not offered by this gateway; send tensors in raw_input_contents"
+        Fault.UNSUPPORTED,
+        "CUDA shared memory is not offered by this gateway; send the tensors' bytes, or register system shared memory",
+    )
+
+
+def no_trace_settings() -> RequestError:
+    """Return UNSUPPORTED: requests are not traced."""
+    return RequestError(
+        Fault.UNSUPPORTED,
+        "trace settings are not offered by this gateway, which traces no requests; see /metrics and model statistics",
+    )
+
+
+def no_log_settings() -> RequestError:
+    """Return UNSUPPORTED: what is logged is the operator's to decide."""
+    return RequestError(
+        Fault.UNSUPPORTED,
+        "log settings are not offered over the network; set [log] in the configuration and reload the gateway",
     )
 
 

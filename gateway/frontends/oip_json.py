@@ -4,8 +4,9 @@ A request is one JSON object, followed (REST only) by the binary tensors whose `
 tensors stay views of the request's bytes; JSON numbers are counted before they are parsed, so that a body cannot grow
 into more objects than its shapes declare. Unknown keys are ignored, unknown parameters counted.
 
-What JSON cannot say is refused, never bent: BF16 (as Triton does), BYTES that are no UTF-8, NaN and infinities. The
-caller of such an output is told to ask for `binary_data`.
+What JSON cannot carry is refused: BF16 (as Triton does) and BYTES that are not UTF-8. The caller of such an output is
+told to ask for `binary_data`. NaN and infinity are read everywhere, but written only for callers that are known to read
+them (`oip_json_literals`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gateway.domain.tensor import (
     encode_raw,
 )
 from gateway.frontends.oip_json_arrays import read_array
+from gateway.frontends.oip_json_literals import literals_to_objects, write_with_literals
 from gateway.frontends.placement import PARAMETERS, Place
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
@@ -97,10 +99,7 @@ def decode_request(
     views of `binary`, or of what `caller` registered in `regions`. Raises RequestError INVALID naming tensor and place,
     NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
-    try:
-        parsed = _BODY.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _invalid(f"the request body is no inference request: {error}") from None
+    parsed = _parse(body)
     said = read_parameters(parsed.parameters or {})
     outputs, binary_outputs, ignored = _read_outputs(parsed.outputs or (), caller, regions)
     inputs, ignored_inputs = _read_inputs(parsed.inputs, binary, caller, regions)
@@ -118,9 +117,11 @@ def decode_request(
     return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
 
 
-def encode_response(response: InferResponse, asked: JsonRequest | None = None) -> JsonAnswer:
-    """The answer as JSON, with those outputs appended as raw bytes that `asked` wants binary; one that it gives a
-    destination goes there.
+def encode_response(response: InferResponse, asked: JsonRequest | None = None, *, literals: bool = False) -> JsonAnswer:
+    """Return the answer as JSON, followed by those outputs as raw bytes that `asked` wants binary.
+
+    An output with a destination goes there; its line has neither data nor parameters, as in Triton: the C++ client
+    refuses parameters without `binary_data_size`. `literals`: write NaN and infinity, which strict parsers refuse.
 
     Raises RequestError INVALID where an output cannot be written as JSON, or not to its destination.
     """
@@ -131,12 +132,12 @@ def encode_response(response: InferResponse, asked: JsonRequest | None = None) -
     for name, tensor in response.outputs.items():
         line: dict[str, Any] = {"name": name, "datatype": tensor.datatype.label, "shape": list(tensor.array.shape)}
         if name in destinations:
-            line["parameters"] = dict(destinations[name].put(encode_raw(tensor.datatype, tensor.array)))
+            destinations[name].put(encode_raw(tensor.datatype, tensor.array))
         elif asked is not None and asked.wants_binary(name):
             tensors.append(encode_raw(tensor.datatype, tensor.array))
             line["parameters"] = {BINARY_SIZE: len(tensors[-1])}
         else:
-            line["data"] = json_data(tensor, name)
+            line["data"] = _data(tensor, name, literals=literals)
         described.append(line)
     answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": described}
     if response.id:
@@ -146,13 +147,28 @@ def encode_response(response: InferResponse, asked: JsonRequest | None = None) -
     return JsonAnswer(msgspec.json.encode(answer), tuple(tensors))
 
 
-def json_data(tensor: Tensor, name: str) -> list[Any]:
-    """The tensor's elements in C order as JSON values. RequestError INVALID where JSON cannot carry them."""
+def _parse(body: bytes | memoryview) -> _JsonBody:
+    """Parse strictly first; only a body that fails is searched for NaN and infinity."""
+    try:
+        try:
+            return _BODY.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            return _BODY.decode(literals_to_objects(bytes(body)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(f"the request body is no inference request: {error}") from None
+
+
+def _data(tensor: Tensor, name: str, *, literals: bool) -> list[Any] | msgspec.Raw:
+    """Return the tensor's elements in C order as JSON values. RequestError INVALID where JSON cannot carry them."""
     if tensor.datatype is Datatype.BYTES:
         return [_text(element, name) for element in tensor.array.ravel()]
     if tensor.datatype is Datatype.BF16:
         raise _invalid(f"output '{name}' is BF16, which JSON does not carry; ask for it with binary_data")
     if tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
+        if literals:
+            return write_with_literals(tensor.array)
         raise _invalid(f"output '{name}' holds NaN or infinity, which JSON cannot write; ask for it with binary_data")
     return tensor.array.ravel().tolist()
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, element_count
+from gateway.frontends.oip_json_literals import PREFIX, NonFinite
 
 _OPENING = re.compile(rb"[\s\[]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -21,17 +22,21 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 def read_array(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str) -> Array:
     """The JSON array `raw`, flat or nested as `shape` says, as an array of that shape.
 
-    `name` is the input's, for messages; `raw` is empty where the request has no data. Raises RequestError INVALID.
+    `name` is the input's, for messages; `raw` is empty where the request has no data. NaN and infinity in it are the
+    objects that `literals_to_objects` makes. Raises RequestError INVALID.
     """
     if not raw:
         raise _invalid(f"input '{name}' has neither 'data' nor 'binary_data_size'")
     if datatype is Datatype.BF16:
         raise _invalid(f"input '{name}' is BF16, which JSON does not carry; send it as binary data")
+    literals = raw.count(PREFIX)
+    if literals and datatype.dtype.kind != "f":
+        raise _invalid(f"input '{name}' holds NaN or infinity in data, which {datatype.label} cannot hold")
     count = element_count(shape, name)
     if not count:
         return _empty(datatype, raw, shape, name)
     depth = _check_outline(raw, shape, count, text=datatype is Datatype.BYTES, name=name)
-    return _fit(_numbers(datatype, raw, depth, name), shape, depth, name)
+    return _fit(_numbers(datatype, raw, depth, literals, name), shape, depth, name)
 
 
 def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
@@ -61,22 +66,22 @@ def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, 
     return depth
 
 
-def _numbers(datatype: Datatype, raw: bytes, depth: int, name: str) -> Array:
+def _numbers(datatype: Datatype, raw: bytes, depth: int, literals: int, name: str) -> Array:
     try:
-        nested = _decoder(datatype, min(depth, RANK_LIMIT)).decode(raw)
+        nested = _decoder(datatype, min(depth, RANK_LIMIT), literals=literals > 0).decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(f"input '{name}': data of {datatype.label}: {str(error).replace('`$', '`data')}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(f"input '{name}': data: {error}") from None
     try:
-        return _array(datatype, nested)
+        return _array(datatype, nested, literals)
     except OverflowError:
         raise _invalid(f"input '{name}': data holds a number outside the range of {datatype.label}") from None
     except ValueError:
         raise _invalid(f"input '{name}': data is ragged; rows must have equal lengths") from None
 
 
-def _array(datatype: Datatype, nested: list[Any]) -> Array:
+def _array(datatype: Datatype, nested: list[Any], literals: int) -> Array:
     """Raises OverflowError for what the datatype cannot hold, ValueError for ragged rows."""
     if datatype is Datatype.BYTES:
         texts = np.array(nested, object)
@@ -85,7 +90,7 @@ def _array(datatype: Datatype, nested: list[Any]) -> Array:
         return flat.reshape(texts.shape)
     with np.errstate(over="ignore"):
         array = np.array(nested, datatype.dtype)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and array.size - np.count_nonzero(np.isfinite(array)) != literals:
         raise OverflowError
     return array
 
@@ -107,10 +112,10 @@ def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
     return array.reshape(shape)
 
 
-@lru_cache(maxsize=len(Datatype) * (RANK_LIMIT + 1))
-def _decoder(datatype: Datatype, depth: int) -> msgspec.json.Decoder[list[Any]]:
+@lru_cache(maxsize=2 * len(Datatype) * (RANK_LIMIT + 1))
+def _decoder(datatype: Datatype, depth: int, *, literals: bool) -> msgspec.json.Decoder[list[Any]]:
     """A decoder that checks type and range of each element where it stands."""
-    kind: Any = _element(datatype)
+    kind: Any = float | NonFinite if literals else _element(datatype)
     for _ in range(max(1, depth)):
         kind = list[kind]
     return msgspec.json.Decoder(kind)

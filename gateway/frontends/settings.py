@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from gateway.domain.errors import ConfigurationError
 
+SERVER_NAME = "edge-inference-gateway"
+"""What server metadata calls this server where the configuration says nothing else."""
 KEY_LIMIT_BYTES = 255
 """Longest name of a file (NAME_MAX), which a segment's key is."""
 

@@ -227,6 +227,7 @@ async def test_it_is_off_unless_allowed():
         async with serving(regions=allowed()) as gateway, triton.InferenceServerClient(gateway.target) as client:
             extensions = (await client.get_server_metadata()).extensions
             assert ("system_shared_memory" in extensions, "cuda_shared_memory" in extensions) == (True, False)
+            await client.unregister_cuda_shared_memory()
             code, words = await refused(client.register_cuda_shared_memory("c", b"", 0, 8))
             assert (code, "CUDA shared memory is not offered" in words) == ("StatusCode.UNIMPLEMENTED", True)
 

@@ -1,6 +1,7 @@
 """Every endpoint's body and every refusal's form, as plain HTTP clients see them."""
 
 import asyncio
+import gzip
 import json
 
 import numpy as np
@@ -172,13 +173,59 @@ async def test_errors_are_json_everywhere(method, path, status, says):
         assert answer.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("length", ["0", "-1", "abc", "99999999999999999999", "5000", ""])
+@pytest.mark.parametrize("length", ["00", "-1", "abc", "99999999999999999999", "5000", ""])
 async def test_the_header_length_must_fit(length):
     async with serving() as gateway:
         headers = {"Inference-Header-Content-Length": length}
         answer = await gateway.client.post(INFER, json=infer_body(1), headers=headers)
         assert answer.status_code == 400
         assert "Inference-Header-Content-Length" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}], ids=["plain", "gzip"])
+@pytest.mark.parametrize("version", ["", "/versions/1"])
+async def test_a_raw_binary_request_is_its_tensor(headers, version):
+    raw = np.arange(6, dtype="<f4").tobytes()
+    async with serving() as gateway:
+        answer = await gateway.client.post(
+            f"/v2/models/identity_fp32{version}/infer",
+            content=gzip.compress(raw) if headers else raw,
+            headers={"Inference-Header-Content-Length": "0", **headers},
+        )
+        length = int(answer.headers["inference-header-content-length"])
+        (output,) = json.loads(answer.content[:length])["outputs"]
+        assert output == {"name": "y", "datatype": "FP32", "shape": [1, 6], "parameters": {"binary_data_size": 24}}
+        assert answer.content[length:] == raw
+        (request,) = gateway.inference.requests
+        assert (request.version, request.caller) == (version and "1", "127.0.0.1")
+
+
+async def test_a_raw_binary_request_that_fits_no_shape():
+    async with serving() as gateway:
+        headers = {"Inference-Header-Content-Length": "0"}
+        answer = await gateway.client.post(INFER, content=bytes(5), headers=headers)
+        assert (answer.status_code, "makes the whole body input 'x'" in answer.json()["error"]) == (400, True)
+
+
+async def test_nan_and_infinity_are_written_as_triton_writes_them():
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"data":[NaN,1,-Infinity,Infinity]}]}'
+    async with serving() as gateway:
+        answer = await gateway.client.post(INFER, content=body)
+        assert answer.status_code == 200
+        assert b'"data":[NaN,1.0,-Infinity,Infinity]' in answer.content
+
+
+@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/identity_fp32/trace/setting", "/v2/logging"])
+async def test_settings_over_the_network_are_refused_with_the_reason(path):
+    async with serving() as gateway:
+        for answer in (await gateway.client.get(path), await gateway.client.post(path, json={})):
+            assert (answer.status_code, "are not offered" in answer.json()["error"]) == (501, True)
+        assert (await gateway.client.delete(path)).status_code == 405
+
+
+async def test_the_server_is_called_as_configured():
+    async with serving(server_name="line 4, camera") as gateway:
+        assert (await gateway.client.get("/v2")).json()["name"] == "line 4, camera"
 
 
 class Broken(SimulatedInference):

@@ -13,6 +13,7 @@ from gateway.domain.access import Address, Security
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.server import RestFrontend
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.settings import SERVER_NAME
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -28,10 +29,17 @@ class Gateway:
     """A running frontend; `target` is its first address as clients write it, `client` speaks to it."""
 
     def __init__(
-        self, inference: SimulatedInference, settings: RestSettings, security: Security, regions: Regions | None
+        self,
+        inference: SimulatedInference,
+        settings: RestSettings,
+        security: Security,
+        regions: Regions | None,
+        server_name: str,
     ) -> None:
         self.inference = inference
-        self.frontend = RestFrontend(inference, inference, inference, settings, security, metrics, regions)
+        self.frontend = RestFrontend(
+            inference, inference, inference, settings, security, metrics, regions, server_name=server_name
+        )
         self.addresses: tuple[Address, ...] = ()
         self.client = httpx.AsyncClient()
 
@@ -52,8 +60,14 @@ async def serving(
     addresses: Sequence[Address] = (LOOPBACK,),
     inference: SimulatedInference | None = None,
     regions: Regions | None = None,
+    server_name: str = SERVER_NAME,
 ) -> AsyncIterator[Gateway]:
-    gateway = Gateway(inference or SimulatedInference(), settings or RestSettings(), security or Security(), regions)
+    inference, settings, security = (
+        inference or SimulatedInference(),
+        settings or RestSettings(),
+        security or Security(),
+    )
+    gateway = Gateway(inference, settings, security, regions, server_name)
     gateway.addresses = await gateway.frontend.start(addresses)
     await gateway.frontend.answer()
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)

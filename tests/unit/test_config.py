@@ -158,6 +158,12 @@ def test_where_the_state_is_kept(named, environ, expected):
     assert state_folder(named, environ) == Path(expected)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 129, "two\\nlines"])
+def test_a_server_name_is_short_and_printable(name):
+    with pytest.raises(ConfigurationError, match="gateway.server_name: must be 1 to 128 printable characters"):
+        parse_config(f'[gateway]\nserver_name = "{name}"\n', "")
+
+
 def test_the_id_is_the_configured_one_or_stable_and_not_the_machine_s():
     assert gateway_id(parse_config("[gateway]\nid = 'cellar'\n", "")) == "cellar"
     derived = gateway_id(parse_config("", ""))

@@ -25,8 +25,15 @@ from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
 from gateway.frontends.grpc_v2.templates import PREFIX
-from gateway.frontends.not_offered import no_cuda_regions, no_regions, refuse_load_parameters
+from gateway.frontends.not_offered import (
+    no_cuda_regions,
+    no_log_settings,
+    no_regions,
+    no_trace_settings,
+    refuse_load_parameters,
+)
 from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_region
+from gateway.frontends.settings import SERVER_NAME
 
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
@@ -46,8 +53,11 @@ class InferenceService:
         statistics: Statistics,
         settings: GrpcSettings,
         regions: Regions | None = None,
+        *,
+        server_name: str = SERVER_NAME,
     ) -> None:
         """`regions`: None where shared memory is not allowed."""
+        self._server_name = server_name
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
         self.codec = InferCodec(regions)
@@ -92,7 +102,7 @@ class InferenceService:
     async def server_metadata(self, request: Any, call: CallInfo) -> Any:
         """Name, version, extensions."""
         return message("inference.ServerMetadataResponse")(
-            **documents.server_metadata(*([EXTENSION] if self._regions else []))
+            **documents.server_metadata(self._server_name, *([EXTENSION] if self._regions else []))
         )
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:
@@ -170,17 +180,21 @@ class InferenceService:
             raise unknown_region(request.name, "CUDA ")
         return message("inference.CudaSharedMemoryStatusResponse")()
 
-    async def cuda_shared_memory(self, request: Any, call: CallInfo) -> NoReturn:
-        """Register and unregister. UNSUPPORTED."""
+    async def cuda_shared_memory_register(self, request: Any, call: CallInfo) -> NoReturn:
+        """UNSUPPORTED."""
         raise no_cuda_regions()
+
+    async def cuda_shared_memory_unregister(self, request: Any, call: CallInfo) -> Any:
+        """Forget nothing: programs forget all regions before they register their first, and Triton lets them."""
+        return message("inference.CudaSharedMemoryUnregisterResponse")()
 
     async def trace_setting(self, request: Any, call: CallInfo) -> NoReturn:
         """UNSUPPORTED."""
-        raise RequestError(Fault.UNSUPPORTED, "trace settings are not offered by this gateway")
+        raise no_trace_settings()
 
     async def log_settings(self, request: Any, call: CallInfo) -> NoReturn:
         """UNSUPPORTED."""
-        raise RequestError(Fault.UNSUPPORTED, "log settings cannot be changed over the network; see the configuration")
+        raise no_log_settings()
 
     def _answers(self) -> Mapping[str, Answer]:
         return {
@@ -200,8 +214,8 @@ class InferenceService:
             "SystemSharedMemoryRegister": self.system_shared_memory_register,
             "SystemSharedMemoryUnregister": self.system_shared_memory_unregister,
             "CudaSharedMemoryStatus": self.cuda_shared_memory_status,
-            "CudaSharedMemoryRegister": self.cuda_shared_memory,
-            "CudaSharedMemoryUnregister": self.cuda_shared_memory,
+            "CudaSharedMemoryRegister": self.cuda_shared_memory_register,
+            "CudaSharedMemoryUnregister": self.cuda_shared_memory_unregister,
             "TraceSetting": self.trace_setting,
             "LogSettings": self.log_settings,
             "Check": self.health.check,

@@ -12,6 +12,7 @@ from gateway.frontends.http.door import Door
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.door import OPEN_PATHS, caller_of
 from gateway.frontends.rest_v2.errors import Refusals
+from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
 from gateway.frontends.rest_v2.routes import HANDLERS, Ports
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -25,13 +26,14 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     settings: RestSettings,
     security: Security,
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
-    regions: Regions | None = None,
+    regions: Regions | None,
+    server_name: str,
 ) -> Application:
     """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
     refuse = Refusals(settings.retry_after_s)
     app = application(
-        (*HANDLERS, *REGION_HANDLERS),
-        Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings), regions),
+        (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
+        Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings), regions, server_name),
         refuse,
         title="edge-inference-gateway",
         description="Open Inference Protocol v2 with Triton's extensions.",

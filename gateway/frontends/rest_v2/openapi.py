@@ -54,6 +54,6 @@ class InferOperation(Operation):
             name="Inference-Header-Content-Length",
             param_in="header",
             schema=Schema(type=OpenAPIType.INTEGER),
-            description="size of the JSON part where binary tensors follow it",
+            description="size of the JSON part where binary tensors follow it; 0: the body is the only input's bytes",
         )
         self.parameters = [*(self.parameters or []), length]

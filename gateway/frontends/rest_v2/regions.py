@@ -1,15 +1,17 @@
-"""Endpoints of Triton's system shared memory extension. As `routes`, to be imported only to build an application."""
+"""Endpoints of Triton's shared memory extensions. As `routes`, to be imported only to build an application."""
 
 import msgspec
 from litestar import get, post
 
-from gateway.frontends.not_offered import no_regions
+from gateway.frontends.not_offered import no_cuda_regions, no_regions
 from gateway.frontends.peer import Peer
 from gateway.frontends.regions import Regions, Registrant, unknown_region
 from gateway.frontends.rest_v2.routes import Call, Document, optional_body, ports_of
 
 SHARED = "/v2/systemsharedmemory"
 REGION = SHARED + "/region/{region:str}"
+CUDA = "/v2/cudasharedmemory"
+CUDA_REGION = CUDA + "/region/{region:str}"
 
 
 class _Segment(msgspec.Struct):
@@ -45,7 +47,34 @@ async def unregister_region(request: Call) -> Document:
     return {}
 
 
-REGION_HANDLERS = (region_status, register_region, unregister_region)
+@get([CUDA + "/status", CUDA_REGION + "/status"], summary="CUDA shared memory regions")
+async def cuda_region_status(request: Call) -> list[Document]:
+    """None is ever registered."""
+    if name := _name(request):
+        raise unknown_region(name, "CUDA ")
+    return []
+
+
+@post([CUDA + "/unregister", CUDA_REGION + "/unregister"], status_code=200, summary="Unregister CUDA shared memory")
+async def unregister_cuda_region() -> Document:
+    """Forget nothing: programs forget all regions before they register their first, and Triton lets them."""
+    return {}
+
+
+@post(CUDA_REGION + "/register", status_code=200, summary="Register CUDA shared memory")
+async def register_cuda_region() -> Document:
+    """Refuse: CUDA shared memory is not offered."""
+    raise no_cuda_regions()
+
+
+REGION_HANDLERS = (
+    region_status,
+    register_region,
+    unregister_region,
+    cuda_region_status,
+    unregister_cuda_region,
+    register_cuda_region,
+)
 
 
 def _regions(request: Call) -> Regions:

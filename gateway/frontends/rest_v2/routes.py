@@ -15,7 +15,8 @@ from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends import documents
 from gateway.frontends.http.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.not_offered import refuse_load_parameters
-from gateway.frontends.oip_json import JsonAnswer, decode_request, encode_response
+from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.oip_raw import raw_request
 from gateway.frontends.regions import EXTENSION, Regions
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -33,7 +34,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Ports:
     """What the endpoints reach; `metrics_text` gives the metrics page and its content type, `regions` is None where
-    shared memory is not allowed."""
+    shared memory is not allowed. `server_name` stands in the server metadata."""
 
     inference: Inference
     repository: Repository
@@ -42,6 +43,7 @@ class Ports:
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
     bodies: BodyReader
     regions: Regions | None
+    server_name: str
 
 
 class _IndexBody(msgspec.Struct):
@@ -55,8 +57,9 @@ class _LoadBody(msgspec.Struct):
 @get("/v2", summary="Server metadata")
 async def server_metadata(request: Call) -> Document:
     """Name, version and the extensions that work here."""
-    shared = () if ports_of(request).regions is None else (EXTENSION,)
-    return documents.server_metadata("binary_tensor_data", *shared)
+    ports = ports_of(request)
+    shared = () if ports.regions is None else (EXTENSION,)
+    return documents.server_metadata(ports.server_name, "binary_tensor_data", *shared)
 
 
 @get("/v2/health/live", summary="Liveness")
@@ -128,24 +131,14 @@ async def unload(request: Call) -> Document:
 @post([MODEL + "/infer", VERSION + "/infer"], status_code=200, summary="Inference", operation_class=InferOperation)
 async def infer(request: Call) -> Response[bytes]:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
-    model, version = _names(request)
     ports = ports_of(request)
-    ports.inference.describe(model, version)  # an unknown model is refused before its body is read
+    ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
     headers = dict(request.headers)
     with ports.bodies.lease() as lease:
         body = await ports.bodies.read(request.receive, headers, lease)
-        whole = memoryview(body).toreadonly()
-        end = _json_end(len(whole), headers.get(HEADER_LENGTH), ports.settings)
-        asked = decode_request(
-            whole[:end],
-            model,
-            version,
-            binary=whole[end:] if HEADER_LENGTH in headers else None,
-            now_ns=time.monotonic_ns(),
-            caller=request.scope["state"]["caller"],
-            regions=ports.regions,
-        )
-        answer = encode_response(await _unless_gone(ports.inference.infer(asked.request), request.receive), asked)
+        asked = _decode(request, memoryview(body).toreadonly(), headers.get(HEADER_LENGTH))
+        response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
+        answer = encode_response(response, asked, literals=True)
     return await _response(answer, headers.get("accept-encoding", ""), ports.settings)
 
 
@@ -197,6 +190,24 @@ async def optional_body(request: Call, kind: type[T]) -> T:
             raise RequestError(Fault.INVALID, f"the request body: {error}") from None
 
 
+def _decode(request: Call, whole: memoryview, length: str | None) -> JsonRequest:
+    """The request in a body; `length` is the Inference-Header-Content-Length, None where there is none."""
+    ports, caller = ports_of(request), request.scope["state"]["caller"]
+    model, version = _names(request)
+    if length == "0":
+        return raw_request(whole, ports.inference.describe(model, version), version, caller=caller)
+    end = _json_end(len(whole), length, ports.settings)
+    return decode_request(
+        whole[:end],
+        model,
+        version,
+        binary=None if length is None else whole[end:],
+        now_ns=time.monotonic_ns(),
+        caller=caller,
+        regions=ports.regions,
+    )
+
+
 def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
     """Where the JSON part of a body of `whole` bytes ends, as Inference-Header-Content-Length says."""
     end = whole
@@ -205,7 +216,8 @@ def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
         if not 0 < end <= whole:
             raise RequestError(
                 Fault.INVALID,
-                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {whole}, not {length:.20}",
+                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {whole}, or 0 for a raw binary "
+                f"request, not {length:.20}",
             )
     if end > settings.max_json_bytes:
         raise RequestError(

@@ -10,6 +10,7 @@ from gateway.frontends.http.server import HttpServer
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.settings import SERVER_NAME
 from gateway.wire.asgi import Application
 
 
@@ -25,12 +26,14 @@ class RestFrontend(HttpServer):
         security: Security,
         metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
         regions: Regions | None = None,
+        *,
+        server_name: str = SERVER_NAME,
     ) -> None:
         """`regions`: None where shared memory is not allowed."""
 
         def build() -> Application:
             from gateway.frontends.rest_v2.app import create_app
 
-            return create_app(inference, repository, statistics, settings, security, metrics_text, regions)
+            return create_app(inference, repository, statistics, settings, security, metrics_text, regions, server_name)
 
         super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build)

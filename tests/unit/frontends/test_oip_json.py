@@ -48,7 +48,7 @@ def elements(datatype: Datatype) -> st.SearchStrategy[Any]:
     if datatype is Datatype.BOOL:
         return st.booleans()
     if datatype.dtype.kind == "f":
-        return st.floats(width=datatype.dtype.itemsize * 8, allow_nan=False, allow_infinity=False)
+        return st.floats(width=datatype.dtype.itemsize * 8)
     bounds = np.iinfo(datatype.dtype)
     return st.integers(int(bounds.min), int(bounds.max))
 
@@ -69,14 +69,14 @@ def as_request(answer: JsonAnswer) -> dict[str, Any]:
 
 @given(tensors(), st.booleans())
 def test_what_is_written_is_read_back(tensor: Tensor, nested: bool) -> None:
-    body = as_request(encode_response(InferResponse("m", "1", "", {"x": tensor})))
+    body = as_request(encode_response(InferResponse("m", "1", "", {"x": tensor}), literals=True))
     if nested and tensor.datatype is not Datatype.BYTES:
         body["inputs"][0]["data"] = tensor.array.tolist()
     read = decode(body).request.inputs["x"]
     assert read.datatype is tensor.datatype
     assert read.array.dtype == tensor.datatype.dtype
     assert read.array.shape == tensor.array.shape
-    assert read.array.tolist() == tensor.array.tolist()
+    np.testing.assert_array_equal(read.array, tensor.array)
 
 
 @given(tensors(), tensors())
@@ -107,9 +107,33 @@ def test_any_data_is_an_array_of_the_shape_or_invalid(data: object, datatype: st
     outcome = attempt(one(datatype, shape, data))
     if isinstance(outcome, RequestError):
         assert outcome.fault is Fault.INVALID
-        assert "'x'" in outcome.message or "malformed" in outcome.message  # NaN is no JSON at all
+        assert "'x'" in outcome.message
     else:
         assert list(outcome.request.inputs["x"].array.shape) == shape
+
+
+@pytest.mark.parametrize("datatype", ["INT8", "UINT64", "BOOL", "BYTES"])
+@pytest.mark.parametrize("literal", [b"NaN", b"-Infinity"])
+def test_only_floats_hold_nan_and_infinity(datatype: str, literal: bytes) -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"%b","shape":[1],"data":[%b]}]}' % (datatype.encode(), literal)
+    assert f"NaN or infinity in data, which {datatype} cannot hold" in refused(body).message
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+def test_the_literals_that_rapidjson_reads(datatype: str) -> None:
+    data = b"[[NaN , -NaN,Inf],[-Inf,\nInfinity,-Infinity]]"
+    body = b'{"inputs":[{"name":"x","datatype":"%b","shape":[2,3],"data":%b}]}' % (datatype.encode(), data)
+    read = decode(body).request.inputs["x"].array
+    np.testing.assert_array_equal(read, [[np.nan, np.nan, np.inf], [-np.inf, np.inf, -np.inf]])
+
+
+@given(st.lists(st.text(alphabet='\\"NaInfity-,[{ :é') | st.text(), min_size=1, max_size=4))
+def test_texts_are_not_searched_for_literals(texts: list[str]) -> None:
+    body = one("BYTES", [len(texts)], texts, id=texts[0])
+    body["inputs"].append({"name": "y", "datatype": "FP32", "shape": [1], "data": [float("inf")]})
+    request = decode(json.dumps(body, ensure_ascii=False).encode()).request
+    assert [element.decode() for element in request.inputs["x"].array] == texts
+    assert (request.id, request.inputs["y"].array.tolist()) == (texts[0], [np.inf])
 
 
 def test_text_may_hold_what_json_is_made_of() -> None:
@@ -196,7 +220,15 @@ REFUSED: list[tuple[str, object, str]] = [
     ("nested parameter", one("FP32", [1], [1], parameters={"a": [1]}), "parameters"),
     ("no object", [1], "object"),
     ("no inputs", {}, "inputs"),
-    ("NaN", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[NaN]}]}', "malformed"),
+    ("NaN as a name", b'{"inputs":[{"name":NaN,"datatype":"FP32","shape":[1],"data":[1]}]}', "name"),
+    ("NaN as a parameter", b'{"parameters":{"timeout":NaN},"inputs":[]}', "parameters"),
+    ("NaN as data", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":NaN}]}', "nested 0 deep"),
+    ("NaN misspelt", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[nan]}]}', "malformed"),
+    ("Infinity cut short", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[Infin]}]}', "malformed"),
+    ("NaN as a text", one("FP32", [2], ["NaN", float("nan")]), "got `str`"),
+    ("null beside NaN", one("FP32", [2], [None, float("nan")]), "got `null`"),
+    ("too large beside NaN", one("FP32", [2], [1e39, float("nan")]), "outside the range of FP32"),
+    ("too many NaN", one("FP32", [65_537], [float("nan")] * 65_537), "binary data"),
     ("deep", b'{"inputs":' + b"[" * 200_000, "expected|Expected"),
     ("deep and unknown", b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "recursion"),
     (

@@ -184,14 +184,25 @@ def test_there_is_one_repository(service, method):
 def test_shared_memory_is_off(service, kind):
     assert not call(service, f"{kind}SharedMemoryStatus").regions
     assert refused(service, f"{kind}SharedMemoryStatus", name="r").fault is Fault.NOT_FOUND
-    for method in ("Register", "Unregister"):
-        error = refused(service, f"{kind}SharedMemory{method}", name="r")
-        assert (error.fault, "not offered" in error.message) == (Fault.UNSUPPORTED, True)
+    error = refused(service, f"{kind}SharedMemoryRegister", name="r")
+    assert (error.fault, "not offered" in error.message) == (Fault.UNSUPPORTED, True)
+
+
+def test_programs_may_forget_cuda_regions_that_cannot_be(service):
+    assert refused(service, "SystemSharedMemoryUnregister", name="r").fault is Fault.UNSUPPORTED
+    for name in ("", "r"):
+        assert not call(service, "CudaSharedMemoryUnregister", name=name).ListFields()
 
 
 @pytest.mark.parametrize("method", ["TraceSetting", "LogSettings"])
 def test_settings_over_the_network_are_off(service, method):
     assert refused(service, method).fault is Fault.UNSUPPORTED
+
+
+def test_the_server_is_called_as_configured(inference, service):
+    named = InferenceService(inference, inference, inference, GrpcSettings(), server_name="line 4, camera")
+    assert call(named, "ServerMetadata").name == "line 4, camera"
+    assert call(service, "ServerMetadata").name == "edge-inference-gateway"
 
 
 def test_only_what_works_is_advertised(service):

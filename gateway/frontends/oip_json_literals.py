@@ -1,0 +1,62 @@
+"""NaN and infinity in JSON bodies, as Triton reads and writes them.
+
+JSON has no such numbers (RFC 8259, 6). Triton reads the literals `NaN`, `Inf` and `Infinity`, each with or without a
+minus sign, and writes `NaN`, `Infinity` and `-Infinity` (RapidJSON's kParseNanAndInfFlag and kWriteNanAndInfFlag).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Array
+
+LITERALS_LIMIT = 65_536
+"""Literals of one request: each is a Python object for a moment, about 1 µs of the event loop."""
+
+PREFIX = b'{"non-finite":'
+"""How a literal begins once it is an object. No JSON string contains it: its quotes would be escaped."""
+
+_LITERAL = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
+
+
+class NonFinite(msgspec.Struct, rename={"text": "non-finite"}):
+    """A literal within an array of floats; numpy asks it for its value."""
+
+    text: Literal["NaN", "-NaN", "Inf", "-Inf", "Infinity", "-Infinity"]
+
+    def __float__(self) -> float:
+        return float(self.text)
+
+
+def literals_to_objects(body: bytes) -> bytes:
+    """Return `body` with each literal outside strings as the object that `NonFinite` reads: JSON that parsers take.
+
+    Raises RequestError INVALID for more than LITERALS_LIMIT of them.
+    """
+    unescaped = body.replace(rb"\\", b"__").replace(rb"\"", b"__")  # same length, and each quote opens or closes
+    in_string = np.logical_xor.accumulate(np.frombuffer(unescaped, np.uint8) == ord('"'))
+    outside = (match for match in _LITERAL.finditer(body) if not in_string[match.start()])
+    found = list(islice(outside, LITERALS_LIMIT + 1))
+    if len(found) > LITERALS_LIMIT:
+        raise RequestError(
+            Fault.INVALID,
+            f"the request body holds NaN or infinity more than {LITERALS_LIMIT} times; send the tensors as binary data",
+        )
+    pieces: list[bytes] = []
+    end = 0
+    for match in found:
+        pieces += (body[end : match.start()], PREFIX, b'"', match[0], b'"}')
+        end = match.end()
+    return b"".join((*pieces, body[end:]))
+
+
+def write_with_literals(array: Array) -> msgspec.Raw:
+    """Return the elements of a float array in C order as a JSON array that may hold NaN, Infinity and -Infinity."""
+    return msgspec.Raw(json.dumps(array.ravel().tolist(), separators=(",", ":")).encode())
