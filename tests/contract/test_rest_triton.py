@@ -52,6 +52,18 @@ async def test_every_datatype(datatype, binary_in, binary_out):
         assert ("data" in result.get_output("y")) is not binary_out
 
 
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False])
+async def test_nan_and_infinity_travel_in_json_too(binary_in, binary_out):
+    values = np.array([[np.nan, np.inf], [-np.inf, 1.5]], "f4")
+    item = triton.InferInput("x", [2, 2], "FP32")
+    item.set_data_from_numpy(values, binary_data=binary_in)
+    outputs = [triton.InferRequestedOutput("y", binary_data=binary_out)]
+    async with serving() as gateway, triton.InferenceServerClient(gateway.target) as client:
+        result = await client.infer("identity_fp32", [item], outputs=outputs)
+        np.testing.assert_array_equal(result.as_numpy("y"), values)
+
+
 async def test_bfloat16_travels_binary():
     async with serving() as gateway, triton.InferenceServerClient(gateway.target) as client:
         item = triton.InferInput("x", [1, 2], "BF16")

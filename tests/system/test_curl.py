@@ -3,6 +3,7 @@
 import json
 import subprocess
 
+import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
@@ -44,6 +45,16 @@ def test_health(curl):
     assert (status, json.loads(body)) == (200, {"name": "activity", "ready": True})
     assert headers["content-type"].startswith("application/json")
     assert curl("/v2/models/nobody/ready")[0] == 503
+
+
+def test_a_raw_binary_request(curl):
+    wanted = golden("meter-reader", 1)
+    raw = ("-H", "Inference-Header-Content-Length: 0", "--data-binary", "@-")
+    status, headers, said = curl("/v2/models/meter-reader/infer", *raw, body=wanted.rows.tobytes())
+    scores = np.frombuffer(said[int(headers["inference-header-content-length"]) :], "<f4")
+    assert (status, scores.argmax()) == (200, wanted.scores[0].argmax())
+    status, _, said = curl("/v2/models/meter-reader/infer", *raw, body=wanted.rows.tobytes()[:-1])
+    assert (status, "255 bytes do not fit" in json.loads(said)["error"]) == (400, True)
 
 
 def test_inference_in_json(curl):

@@ -36,6 +36,14 @@ def test_golden_rows_get_their_classes(client, model, binary, rows):
     assert (scores.argmax(axis=1) == wanted.scores.argmax(axis=1)).all()
 
 
+def test_nan_in_json_is_refused_where_the_model_wants_numbers(client):
+    wanted = golden("meter-reader", 1)
+    rows = np.where(wanted.rows == wanted.rows.max(), np.float32(np.nan), wanted.rows)
+    with pytest.raises(InferenceServerException, match="holds NaN or infinity, which this model refuses") as caught:
+        client.infer("meter-reader", given(wanted.name, rows, binary=False))
+    assert caught.value.status() == "400"
+
+
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 def test_compressed_both_ways(client, algorithm):
     wanted = golden("meter-reader", 64)

@@ -160,7 +160,7 @@ def test_where_the_state_is_kept(named, environ, expected):
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "two\\nlines"])
 def test_a_server_name_is_short_and_printable(name):
-    with pytest.raises(ConfigurationError, match="gateway.server_name: must be 1 to 128 printable characters"):
+    with pytest.raises(ConfigurationError, match=r"gateway\.server_name: must be 1 to 128 printable characters"):
         parse_config(f'[gateway]\nserver_name = "{name}"\n', "")
 
 
