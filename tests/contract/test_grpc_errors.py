@@ -100,7 +100,6 @@ async def test_tritonclient_sees_the_same():
             client.register_system_shared_memory("r", "/r", 8),
             client.register_cuda_shared_memory("r", b"", 0, 8),
             client.unregister_system_shared_memory(),
-            client.unregister_cuda_shared_memory(),
             client.get_trace_settings(),
             client.get_log_settings(),
         ):
