@@ -73,6 +73,21 @@ def requests() -> list[bytes]:
     return [b"".join(len(raw).to_bytes(2) + raw for raw in made), len(made[0]).to_bytes(2) + made[0]]
 
 
+def bodies() -> list[bytes]:
+    """Inference requests in JSON: numbers, text and what looks like a number in text."""
+    texts = (
+        rb'{"id":"NaN \" [","inputs":[{"name":"x","datatype":"BYTES","shape":[3],"data":["-Infinity","\\","a\"NaN,"]}'
+    )
+    floats = b'{"name":"y","datatype":"FP32","shape":[2,2],"data":[[NaN,1.5],[-Infinity,Infinity]]}'
+    whole = b'{"name":"z","datatype":"INT8","shape":[4],"data":[1,-2,3,127]}'
+    truths = b'{"name":"b","datatype":"BOOL","shape":[1,2],"data":[true, false]}'
+    return [
+        texts + b"," + floats + b"]}",
+        b'{"inputs":[' + whole + b"," + truths + b'],"parameters":{"priority":1}}',
+        b'{"inputs":[' + floats + b',{"name":"e","datatype":"FP64","shape":[0,2],"data":[]}],"outputs":[{"name":"y"}]}',
+    ]
+
+
 def models() -> list[bytes]:
     """ONNX files: external data in an initializer, an attribute and a subgraph; lists of numbers."""
     tensor = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
@@ -91,6 +106,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "hpack_blocks": blocks,
     "huffman_code": lambda: [b"www.example.com", bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff"), b""],
     "infer_codec": requests,
+    "json_body": bodies,
     "onnx_facts": models,
 }
 

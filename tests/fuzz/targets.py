@@ -5,12 +5,14 @@
 `hpack_blocks` blocks are read as the hpack package reads them; what it refuses is refused.
 `huffman_code` likewise, and what is decoded is encoded to the same bytes.
 `infer_codec`  a codec that remembers what it met decodes like one that meets everything for the first time.
+`json_body`    a JSON request is refused, or its tensors are those that Python's parser reads.
 `onnx_facts`  names in an ONNX file are those that the onnx package's parser finds, or the file is refused.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +25,7 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 
-from gateway.domain.errors import RequestError
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.onnx_file import read_onnx
 from gateway.domain.tensor import Datatype
@@ -38,6 +40,7 @@ from gateway.frontends.grpc_v2.http2.hpack import TABLE_BYTES, Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
+from gateway.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
 LIMITS = Limits(
@@ -221,6 +224,27 @@ def _content(datatype: Datatype, array: np.ndarray[Any, Any]) -> Any:
     return array.tolist() if datatype is Datatype.BYTES else np.ascontiguousarray(array).tobytes()
 
 
+def json_body(words: bytes) -> None:
+    """A body of HTTP or MQTT. Python's parser knows NaN and Infinity too, but neither Inf nor -NaN."""
+    try:
+        read = decode_request(words, "m", now_ns=NOW_NS).request.inputs
+    except RequestError as error:
+        if error.fault not in {Fault.INVALID, Fault.UNSUPPORTED}:
+            raise
+        return
+    try:  # keys that are ignored may hold other bytes than UTF-8
+        sent = {item["name"]: item for item in json.loads(words.decode(errors="replace"))["inputs"]}
+    except json.JSONDecodeError:
+        assert b"Inf" in words or b"-NaN" in words
+        return
+    assert read.keys() == sent.keys()
+    for name, tensor in read.items():
+        values = np.array(sent[name]["data"], object).ravel()[: tensor.array.size]
+        if tensor.datatype is Datatype.BYTES:
+            values = np.array([text.encode() for text in values], object)
+        np.testing.assert_array_equal(tensor.array.ravel(), values.astype(tensor.datatype.dtype))
+
+
 # ---- model files ----------------------------------------------------------------------------------------------------
 def onnx_facts(words: bytes) -> None:
     """An ONNX file: what the onnx package's parser finds is found, or the file is refused with ValueError."""
@@ -261,5 +285,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "hpack_blocks": hpack_blocks,
     "huffman_code": huffman_code,
     "infer_codec": infer_codec,
+    "json_body": json_body,
     "onnx_facts": onnx_facts,
 }

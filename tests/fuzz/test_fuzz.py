@@ -9,7 +9,14 @@ import pytest
 from tests.fuzz.mutation import SEEDS, spoil
 from tests.fuzz.targets import TARGETS
 
-ROUNDS = {"connection": 1500, "hpack_blocks": 4000, "huffman_code": 4000, "infer_codec": 1000, "onnx_facts": 4000}
+ROUNDS = {
+    "connection": 1500,
+    "hpack_blocks": 4000,
+    "huffman_code": 4000,
+    "infer_codec": 1000,
+    "json_body": 4000,
+    "onnx_facts": 4000,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
