@@ -181,19 +181,19 @@ class InferenceService:
         return message("inference.CudaSharedMemoryStatusResponse")()
 
     async def cuda_shared_memory_register(self, request: Any, call: CallInfo) -> NoReturn:
-        """UNSUPPORTED."""
+        """Refuse with UNSUPPORTED: there is no CUDA shared memory here."""
         raise no_cuda_regions()
 
     async def cuda_shared_memory_unregister(self, request: Any, call: CallInfo) -> Any:
-        """Forget nothing: programs forget all regions before they register their first, and Triton lets them."""
+        """Do nothing: programs unregister all regions before they register their first one, and Triton accepts it."""
         return message("inference.CudaSharedMemoryUnregisterResponse")()
 
     async def trace_setting(self, request: Any, call: CallInfo) -> NoReturn:
-        """UNSUPPORTED."""
+        """Refuse with UNSUPPORTED to read or change what is traced."""
         raise no_trace_settings()
 
     async def log_settings(self, request: Any, call: CallInfo) -> NoReturn:
-        """UNSUPPORTED."""
+        """Refuse with UNSUPPORTED to read or change what is logged."""
         raise no_log_settings()
 
     def _answers(self) -> Mapping[str, Answer]:

@@ -49,7 +49,7 @@ async def unregister_region(request: Call) -> Document:
 
 @get([CUDA + "/status", CUDA_REGION + "/status"], summary="CUDA shared memory regions")
 async def cuda_region_status(request: Call) -> list[Document]:
-    """None is ever registered."""
+    """Return no regions: none is ever registered."""
     if name := _name(request):
         raise unknown_region(name, "CUDA ")
     return []
@@ -57,7 +57,7 @@ async def cuda_region_status(request: Call) -> list[Document]:
 
 @post([CUDA + "/unregister", CUDA_REGION + "/unregister"], status_code=200, summary="Unregister CUDA shared memory")
 async def unregister_cuda_region() -> Document:
-    """Forget nothing: programs forget all regions before they register their first, and Triton lets them."""
+    """Do nothing: programs unregister all regions before they register their first one, and Triton accepts it."""
     return {}
 
 

@@ -191,7 +191,7 @@ async def optional_body(request: Call, kind: type[T]) -> T:
 
 
 def _decode(request: Call, whole: memoryview, length: str | None) -> JsonRequest:
-    """The request in a body; `length` is the Inference-Header-Content-Length, None where there is none."""
+    """Return the request in a body; `length` is the Inference-Header-Content-Length, None without the header."""
     ports, caller = ports_of(request), request.scope["state"]["caller"]
     model, version = _names(request)
     if length == "0":
