@@ -162,14 +162,8 @@ class Daemon:
             return
         from gateway.frontends.grpc_v2.service import InferenceService
 
-        service = InferenceService(
-            self._engine,
-            self._listed,
-            self._engine,
-            self._config.grpc,
-            self._regions,
-            server_name=self._config.gateway.server_name,
-        )
+        engine, name = self._engine, self._config.gateway.server_name
+        service = InferenceService(engine, self._listed, engine, self._config.grpc, self._regions, server_name=name)
         frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
         bound = await frontend.start(self._config.grpc_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
@@ -184,15 +178,9 @@ class Daemon:
 
         sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
+        engine, name = self._engine, self._config.gateway.server_name
         frontend = RestFrontend(
-            self._engine,
-            self._listed,
-            self._engine,
-            self._config.http,
-            security,
-            metrics.render,
-            self._regions,
-            server_name=self._config.gateway.server_name,
+            engine, self._listed, engine, self._config.http, security, metrics.render, self._regions, server_name=name
         )
         bound = await frontend.start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
