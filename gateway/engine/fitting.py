@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import CPU
-from gateway.domain.manifest import ModelManifest
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument, joining_obstacle
 from gateway.domain.statistics import Placement
@@ -55,7 +54,7 @@ class Fitting:
                 opened.session,
                 declared=opened.manifest,
                 witness=opened.witness,
-                cost=self._cost(opened.candidate, manifest),
+                cost=self._cost(opened),
                 threads=_threads(opened.candidate),
                 house=self.house,
                 statistics=old.statistics if old and old.manifest == manifest else None,
@@ -77,28 +76,28 @@ class Fitting:
             max_batch_rows=self.house.settings.max_batch_rows if manifest.batched else 0,
             signed=opened.release.signed,
             level=candidate.level,
-            joining=self._not_joined(candidate, manifest),
+            joining=self._not_joined(opened),
             remarks=candidate.verdict.remarks if candidate.verdict else (),
         )
 
-    def _not_joined(self, candidate: Candidate, manifest: ModelManifest) -> str:
+    def _not_joined(self, opened: Opened) -> str:
         """Return why requests are not joined, "" where they may be."""
-        if not self.house.settings.queue_of(manifest.name).join:
+        if not self.house.settings.queue_of(opened.manifest.name).join:
             return "[[limits.queue]] switches it off"
-        return joining_obstacle(manifest, candidate.verdict)
+        return joining_obstacle(opened.manifest, opened.candidate.verdict)
 
-    def _cost(self, candidate: Candidate, manifest: ModelManifest) -> Cost:
+    def _cost(self, opened: Opened) -> Cost:
         """Return the cost of a candidate.
 
         A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that. So does
         one whose open axes let a caller choose how long a run takes.
         """
-        settings = self.house.settings
+        settings, manifest, candidate = self.house.settings, opened.served, opened.candidate
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
         return judge(
             candidate.verdict,
             candidate.accelerator or CPU,
-            joins=not self._not_joined(candidate, manifest),
+            joins=not self._not_joined(opened),
             inline_limit_us=settings.inline_limit_us if on_loop else 0,
             batch_rows=settings.batch_rows,
             batch_gain=settings.batch_gain,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import ModelRefused, TrialFinished
-from gateway.domain.verdict import Verdict
-from gateway.engine.settings import EngineSettings
+from gateway.domain.verdict import Joining, Verdict
+from gateway.engine.settings import EngineSettings, QueueSettings
 from tests.simulators.engine_rig import PASSED, Rig, bare, manifest, measured, refused, request
 
 
@@ -194,4 +195,60 @@ async def test_refinement_does_not_hide_that_a_newer_file_is_refused() -> None:
     await rig.repository.refine()
     assert rig.engine.placement("m").variant == "b"
     assert "a newer file is refused" in rig.repository.index()[0].reason
+    await rig.repository.close()
+
+
+EXERCISED = replace(PASSED, level="exercised")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("require", "released", "serves"),
+    [("", "", False), ("", "exercised", True), ("exercised", "", True), ("proven", "exercised", False)],
+)
+async def test_what_is_signed_must_be_proven_unless_its_release_or_the_device_says_otherwise(
+    require: str, released: str, serves: bool
+) -> None:
+    rig = Rig(trials={"a": EXERCISED}, require=require)
+    await rig.commit(manifest(require=released))
+    if serves:
+        assert rig.engine.placement("m").level == "exercised"
+    else:
+        (refusal,) = rig.told(ModelRefused)
+        assert "is exercised, but must be proven here" in refusal.reason  # type: ignore[union-attr]
+        assert "add a golden set" in refusal.reason  # type: ignore[union-attr]
+    await rig.serve(manifest(require=released))
+    assert rig.engine.ready("m") == (require != "proven"), "by hand"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_file_whose_rows_depend_on_each_other_has_no_batch_dimension_and_is_never_joined() -> None:
+    rig = Rig(EngineSettings(inline_limit_us=0))
+    dependent = Joining(reason="joined answers differ by up to 3")
+    rig.trials["onnx"] = replace(measured(100.0, 1.0), level="exercised", joining=dependent)
+    await rig.repository.synchronise([bare("m", "model.onnx")])
+    assert rig.engine.placement("m").max_batch_rows == 0
+    assert rig.engine.placement("m").joining == "joined answers differ by up to 3"
+    rig.session.gate.clear()
+    tasks = [asyncio.ensure_future(rig.engine.infer(request(float(value)))) for value in range(4)]
+    await rig.begun()
+    rig.session.gate.set()
+    await asyncio.gather(*tasks)
+    assert rig.session.runs == [[0.0], [1.0], [2.0], [3.0]]
+    assert (await rig.engine.infer(request(rows=0))).outputs["y"].array.shape == (0, 1), "the model's affair"
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_joining_is_switched_off_by_setting() -> None:
+    rig = Rig(EngineSettings(inline_limit_us=0, queue=(QueueSettings("m", join=False),)))
+    rig.trials["a"] = measured(100.0, 1.0)
+    await rig.serve(manifest())
+    rig.session.gate.clear()
+    tasks = [asyncio.ensure_future(rig.engine.infer(request(float(value)))) for value in range(3)]
+    await rig.begun()
+    rig.session.gate.set()
+    await asyncio.gather(*tasks)
+    assert rig.session.runs == [[0.0], [1.0], [2.0]]
     await rig.repository.close()
