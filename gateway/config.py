@@ -141,18 +141,23 @@ def read_addresses(texts: typing.Iterable[str], table: str, key: str = "listen")
 
 
 def read_security(config: Config) -> Security:
-    """Certificates and tokens from the files that the configuration names. Raises ConfigurationError."""
+    """Certificates and tokens from the files that the configuration names, each found usable.
+
+    Raises ConfigurationError naming the setting, the file and what to do.
+    """
     tls, tokens_file = config.tls, config.auth.tokens_file
     if bool(tls.cert) != bool(tls.key):
         raise ConfigurationError("cert and key go together; set both", file=config.file, table="tls")
     if tls.client_ca and not tls.cert:
         raise ConfigurationError("client_ca needs cert and key as well", file=config.file, table="tls")
-    return Security(
+    security = Security(
         certificate=_file_bytes(config, "tls", "cert", tls.cert),
         key=_file_bytes(config, "tls", "key", tls.key),
         client_ca=_file_bytes(config, "tls", "client_ca", tls.client_ca),
         tokens=_tokens(config, tokens_file) if tokens_file else None,
     )
+    _check_certificates(config, security)
+    return security
 
 
 def check_listeners(config: Config, security: Security) -> None:
@@ -216,7 +221,24 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error}", file=config.file, table=table, key=key) from error
+        denied = f"chgrp edge-gateway {name} && chmod g+r {name}, or name another file"
+        remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
+        problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
+        raise ConfigurationError(problem, file=config.file, table=table, key=key) from error
+
+
+def _check_certificates(config: Config, security: Security) -> None:
+    """Refuse a certificate, key or authority that no listener could use. Loads OpenSSL only where there is one."""
+    if security.certificate is None:
+        return
+    from gateway.frontends.tls import server_context
+
+    try:
+        server_context(security, protocol="h2")
+    except ConfigurationError as error:
+        tls = config.tls
+        files = tls.client_ca if error.key == "client_ca" else f"{tls.cert} and {tls.key}"
+        raise ConfigurationError(f"{files}: {error.problem}", file=config.file, table="tls", key=error.key) from None
 
 
 def _tokens(config: Config, name: str) -> Any:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from gateway import assembly
 from gateway.committed.store import Store
-from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security
+from gateway.config import Config, gateway_id, load_config, models_folder
+from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
 from gateway.observe.logs import configure_logging, get_logger, log_event
@@ -25,7 +26,7 @@ from gateway.serving import Fleet, Listed, control_frontend
 from gateway.store.state import State
 
 if TYPE_CHECKING:
-    from gateway.domain.access import Address, Security
+    from gateway.domain.access import Address
     from gateway.domain.statistics import Sample
     from gateway.domain.vitals import Vitals
     from gateway.frontends.grpc_v2.grpcio_server import GrpcFrontend
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.frontends.regions import Regions
     from gateway.frontends.rest_v2.server import RestFrontend
 
-LIVE = frozenset({"models", "log", "file"})
+LIVE = frozenset({"models", "log", "file", "auth", "tls"})
 """Settings that SIGHUP applies at once; the others wait for a restart."""
 
 HTTP_WAITS_S = 1.0
@@ -95,10 +96,8 @@ class Daemon:
         return self._up
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        config = self._config
-        security = read_security(config)
-        check_listeners(config, security)
-        state = State.open(self._state_folder, config.state)
+        self._credentials = Credentials(self._config)
+        state = State.open(self._state_folder, self._config.state)
         stack.callback(state.close)
         self._state = state
         await self._build(state)
@@ -106,8 +105,8 @@ class Daemon:
         stack.push_async_callback(self._fleet.close)
         stack.push_async_callback(self._end_background)
         self._start_regions(stack)
-        await self._start_grpc(stack, security)
-        await self._start_http(stack, security)
+        await self._start_grpc(stack)
+        await self._start_http(stack)
         await self._start_control(stack)
         await self._first_synchronisation()
         self._engine.serving = True
@@ -157,20 +156,21 @@ class Daemon:
         await self._fleet.synchronise(releases)
         self._log.info("models in step", folder=str(models_folder(self._config)), serving=self._summary())
 
-    async def _start_grpc(self, stack: AsyncExitStack, security: Security) -> None:
+    async def _start_grpc(self, stack: AsyncExitStack) -> None:
         if not self._config.grpc_listen:
             return
         from gateway.frontends.grpc_v2.service import InferenceService
 
-        engine, name = self._engine, self._config.gateway.server_name
+        engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
         service = InferenceService(engine, self._listed, engine, self._config.grpc, self._regions, server_name=name)
-        frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, security)
+        frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, guards.security)
         bound = await frontend.start(self._config.grpc_listen)
+        self._credentials.guard(frontend)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._readiness_changed = service.health.changed
         self._announce("grpc", bound)
 
-    async def _start_http(self, stack: AsyncExitStack, security: Security) -> None:
+    async def _start_http(self, stack: AsyncExitStack) -> None:
         if not self._config.http_listen:
             return
         from gateway.frontends.rest_v2.server import RestFrontend
@@ -178,11 +178,12 @@ class Daemon:
 
         sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
-        engine, name = self._engine, self._config.gateway.server_name
+        engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials.security
         frontend = RestFrontend(
-            engine, self._listed, engine, self._config.http, security, metrics.render, self._regions, server_name=name
+            engine, self._listed, engine, self._config.http, guards, metrics.render, self._regions, server_name=name
         )
         bound = await frontend.start(self._config.http_listen)
+        self._credentials.guard(frontend)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
         self._begin_answering(stack, self._answer_http(frontend), "http")
@@ -316,11 +317,8 @@ class Daemon:
         while self._reload_again:
             self._reload_again = False
             self._notify.reloading()
-            if self._loading is not None:
-                await asyncio.wait({self._loading})  # what the start read must not come after what we read
             try:
-                path = Path(self._config.file) if self._config.file else None
-                await self._synchronise(self._overrides(load_config(path)))
+                await self._read_again()
             except ConfigurationError as error:
                 self._log.error("reload refused; the old configuration stays in force", problem=str(error))
             except Exception as error:  # noqa: BLE001  a task's boundary: whoever waits for READY=1 must hear of the end
@@ -328,8 +326,19 @@ class Daemon:
             self._notify.ready(self._summary())
         self._begin_refining()
 
+    async def _read_again(self) -> None:
+        """Credentials are renewed first, also where the configuration is broken: a revoked token must not go on."""
+        config = None
+        try:
+            config = self._overrides(load_config(Path(self._config.file) if self._config.file else None))
+        finally:
+            await self._credentials.renew(config)
+        if self._loading is not None:
+            await asyncio.wait({self._loading})  # what the start read must not come after what we read
+        await self._synchronise(config)
+
     def _apply(self, config: Config) -> None:
-        """Take over what may change while running: [models] and [log]; say what waits for a restart."""
+        """Take over [models] and [log] (Credentials has taken [auth] and [tls]); say what waits for a restart."""
         waiting = [
             spec.name
             for spec in dataclasses.fields(Config)

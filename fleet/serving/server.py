@@ -72,7 +72,7 @@ class Server:
         settings, rates = self._settings, self._settings.rates
         handshakes = Buckets(rates.handshake_per_s, rates.handshake_burst, rates.tracked_limit)
         return Terms(
-            context,
+            lambda: context,
             settings.handshake_timeout_s,
             settings.max_handshakes,
             settings.max_handshakes_per_address,

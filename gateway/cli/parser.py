@@ -112,7 +112,7 @@ VERBS = (
     Verb(
         "run",
         "run",
-        "serve models over gRPC, HTTP and MQTT until SIGTERM; SIGHUP reads configuration and models again",
+        "serve models over gRPC, HTTP and MQTT until SIGTERM; SIGHUP reads configuration, credentials and models again",
         "  edge-gateway run\n"
         "  edge-gateway run --models models --mqtt mqtt://127.0.0.1:1883\n"
         "  edge-gateway run --grpc unix:/run/edge-gateway/grpc.sock --http off\n"

@@ -49,6 +49,34 @@ class Security:
     tokens: Tokens | None = field(default=None, repr=False)
 
 
+def check_replaceable(old: Security, new: Security) -> None:
+    """Refuse a set that turns TLS or client certificates on or off: listeners are made for one or the other.
+
+    Raises ConfigurationError (table tls).
+    """
+    for key in ("certificate", "client_ca"):
+        if (getattr(old, key) is None) != (getattr(new, key) is None):
+            setting = "cert" if key == "certificate" else key
+            word = "off" if getattr(new, key) is None else "on"
+            raise ConfigurationError(
+                f"turning this {word} needs a restart; restart the gateway, or write the setting as it was",
+                table="tls",
+                key=setting,
+            )
+
+
+def changes(old: Security, new: Security) -> tuple[str, ...]:
+    """Name what differs, for the log: "tokens (1 added, 1 revoked)", "certificate and key", "client_ca"."""
+    before, after = (set(each.tokens.names if each.tokens else ()) for each in (old, new))
+    said = f"tokens ({len(after - before)} added, {len(before - after)} revoked)"
+    differs = {
+        said: old.tokens != new.tokens,
+        "certificate and key": (old.certificate, old.key) != (new.certificate, new.key),
+        "client_ca": old.client_ca != new.client_ca,
+    }
+    return tuple(name for name, different in differs.items() if different)
+
+
 def read_tokens(text: str, file: str) -> Tokens:
     """One token a line, `NAME TOKEN` or `TOKEN`; '#' at a word's start begins a comment.
 

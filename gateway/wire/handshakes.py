@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 class Terms:
     """What holds for all ports of a server: `timeout_s` for a handshake, how many at one time (`most`), and with one
     `group` of addresses (`most_of_group`; "" is bound by `most` alone). `begins`: whether a group may begin another one
-    now. `counts`: `handshakes_turned_away`, `handshakes_failed`."""
+    now. `context` is asked for each handshake. `counts`: `handshakes_turned_away`, `handshakes_failed`."""
 
-    context: ssl.SSLContext
+    context: Callable[[], ssl.SSLContext]
     timeout_s: float
     most: int
     most_of_group: int
@@ -110,7 +110,7 @@ class Handshakes:
             await self._loop.connect_accepted_socket(
                 self._connect,
                 peer,
-                ssl=self._terms.context,
+                ssl=self._terms.context(),
                 ssl_handshake_timeout=patience_s,
                 ssl_shutdown_timeout=patience_s,
             )

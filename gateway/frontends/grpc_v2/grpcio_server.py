@@ -48,7 +48,7 @@ class GrpcFrontend:
         import grpc.aio
 
         logging.getLogger(GRPCIO_LOG).addFilter(_worth_a_line)
-        credentials = _credentials(self._security)
+        credentials = self._credentials()
         server = grpc.aio.server(options=_options(self._settings))
         calls = _Calls(self._service, self._settings, self._security)
         server.add_generic_rpc_handlers((calls,))
@@ -62,6 +62,28 @@ class GrpcFrontend:
         await server.start()
         self._server, self._calls = server, calls
         return bound
+
+    def secure(self, security: Security) -> None:
+        """Ask for these tokens from the next message on, and use these certificates from the next handshake on.
+
+        TLS and client certificates stay on or off. Raises as `check_certificates` does; then nothing has changed.
+        """
+        check_certificates(security)
+        self._security = security
+        if self._calls is not None:
+            self._calls.tokens = security.tokens
+
+    def _credentials(self) -> Any:
+        """Credentials that grpcio asks for at each handshake, on a thread of its own; None without a certificate."""
+        import grpc
+
+        if not check_certificates(self._security):
+            return None
+        return grpc.dynamic_ssl_server_credentials(
+            _certificates(self._security),
+            lambda: _certificates(self._security),
+            require_client_authentication=self._security.client_ca is not None,
+        )
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then cancel them."""
@@ -83,7 +105,7 @@ class _Calls:
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         import grpc.aio
 
-        self._tokens = security.tokens
+        self.tokens = security.tokens
         self._certificates = security.client_ca is not None
         self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
         self._in_progress = self._arrived = 0
@@ -133,8 +155,8 @@ class _Calls:
             log.warning("%d gRPC calls did not end within %s s of being cancelled", self._in_progress, limit_s)
 
     def _admit(self, metadata: Any) -> None:
-        if self._tokens is not None:
-            _token_name(self._tokens, metadata)
+        if self.tokens is not None:
+            _token_name(self.tokens, metadata)
         if self._closing:
             raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         self._check_load()
@@ -181,7 +203,12 @@ class _Calls:
         await self._pump(rpc, context, lambda: rpc.answer(rpc.parse(raw), self._info(context)))
 
     async def _bidirectional(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> None:
-        await self._pump(rpc, context, lambda: rpc.answer(_parsed(rpc, requests), self._info(context)))
+        await self._pump(rpc, context, lambda: rpc.answer(self._parsed(rpc, requests, context), self._info(context)))
+
+    async def _parsed(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async for raw in requests:
+            self._caller(context)  # again: its token may have been revoked
+            yield rpc.parse(raw)
 
     async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[], Any]) -> None:
         # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
@@ -189,6 +216,7 @@ class _Calls:
             with self._counted():
                 async with aclosing(answer()) as replies:
                     async for reply in replies:
+                        self._caller(context)  # again: its token may have been revoked
                         await context.write(reply)
                 return
         except RequestError as error:
@@ -225,8 +253,8 @@ class _Calls:
         return CallInfo(self._caller(context), ends_ns, is_local(context.peer()))
 
     def _caller(self, context: Any) -> str:
-        if self._tokens is not None:
-            return _token_name(self._tokens, context.invocation_metadata())
+        if self.tokens is not None:
+            return _token_name(self.tokens, context.invocation_metadata())
         if self._certificates:
             name = certificate_name(context.auth_context())
             if name:
@@ -237,11 +265,6 @@ class _Calls:
 def _worth_a_line(record: logging.LogRecord) -> bool:
     """grpcio logs an error and its traceback for every answer whose caller has left, be it at its own deadline."""
     return not (record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
-
-
-async def _parsed(rpc: Rpc, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    async for raw in requests:
-        yield rpc.parse(raw)
 
 
 def _bare(error: RequestError) -> RequestError:
@@ -256,18 +279,11 @@ def _token_name(tokens: Tokens, metadata: Any) -> str:
     return tokens.caller(sent if isinstance(sent, str) else None)
 
 
-def _credentials(security: Security) -> Any:
+def _certificates(security: Security) -> Any:
     import grpc
 
-    pair = check_certificates(security)
-    if pair is None:
-        return None
-    certificate, key = pair
-    return grpc.ssl_server_credentials(
-        [(key, certificate)],
-        root_certificates=security.client_ca,
-        require_client_auth=security.client_ca is not None,
-    )
+    pair = [(security.key, security.certificate)]
+    return grpc.ssl_server_certificate_configuration(pair, root_certificates=security.client_ca)
 
 
 def _bind(server: Any, address: Address, credentials: Any, unix_socket_mode: int) -> Address:

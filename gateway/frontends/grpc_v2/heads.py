@@ -41,10 +41,11 @@ INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
 @dataclass(slots=True)
 class Head:
     """A call that is taken. `window_bits` inflate its messages (0: not compressed); `info` is every such call's,
-    without its deadline."""
+    without its deadline; `authorization` is the header by which its caller was recognised."""
 
     rpc: Rpc
     info: CallInfo
+    authorization: bytes | None
     timeout_ns: int | None
     window_bits: int
     unary: bool
@@ -58,10 +59,10 @@ class Head:
 
 
 class HeadReader:
-    """Reads the heads of one connection."""
+    """Reads the heads of one connection. `tokens` may be replaced; heads that were read before do not change."""
 
     def __init__(self, rpcs: Mapping[bytes, Rpc], peer: Peer, tokens: Tokens | None, retry_after_s: float) -> None:
-        self._rpcs, self._peer, self._tokens, self._retry_after_s = rpcs, peer, tokens, retry_after_s
+        self._rpcs, self._peer, self.tokens, self._retry_after_s = rpcs, peer, tokens, retry_after_s
 
     def read(self, headers: Headers) -> Head | bytes:
         """The head, or the whole response of a call that is not taken. Raises StreamError where it is malformed."""
@@ -79,16 +80,19 @@ class HeadReader:
         rpc = self._rpcs.get(fields[b":path"])
         if rpc is None:
             raise RequestError(Fault.UNSUPPORTED, f"unknown method '{_text(fields[b':path']):.200}'")
-        caller = self._caller(fields.get(b"authorization"))
+        authorization = fields.get(b"authorization")
+        caller = self.caller(authorization)
         peer = self._peer
         info = CallInfo(caller, None, peer.local, peer.uid, peer.pid)
         window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
-        return Head(rpc, info, read_timeout(fields.get(b"grpc-timeout")), window_bits, rpc.kind is Kind.UNARY)
+        timeout_ns = read_timeout(fields.get(b"grpc-timeout"))
+        return Head(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is Kind.UNARY)
 
-    def _caller(self, authorization: bytes | None) -> str:
-        if self._tokens is None:
+    def caller(self, authorization: bytes | None) -> str:
+        """The caller's name. RequestError UNAUTHENTICATED where a token is asked for and this one is not known."""
+        if self.tokens is None:
             return self._peer.name
-        return self._tokens.caller(None if authorization is None else _text(authorization))
+        return self.tokens.caller(None if authorization is None else _text(authorization))
 
 
 def read_timeout(value: bytes | None) -> int | None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from gateway.domain.access import Tokens
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2 import replies
@@ -59,8 +60,8 @@ class Link(asyncio.BufferedProtocol):
         """Greet the peer, or turn it away."""
         self._transport = cast("asyncio.Transport", transport)
         server, settings = self._server, self.settings
-        reader = HeadReader(server.rpcs, peer_of(transport), server.tokens, settings.retry_after_s)
-        self._h2 = Connection(settings.http2, reader.read, FIELDS)
+        self._reader = HeadReader(server.rpcs, peer_of(transport), server.tokens, settings.retry_after_s)
+        self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
@@ -351,8 +352,24 @@ class Link(asyncio.BufferedProtocol):
     def cut_off(self, error: RequestError) -> None:
         """End whatever is still under way with `error`."""
         for stream in self.streams():
-            call = stream.call
-            self.turn_down(stream, error)
-            stream.call = call
-            self._give_up(stream)
+            self._cut_off(stream, error)
         self.drain()
+
+    def take_tokens(self, tokens: Tokens | None) -> None:
+        """Ask for `tokens` from now on. Calls in progress that brought another one end UNAUTHENTICATED."""
+        self._reader.tokens = tokens
+        self._h2.forget_heads()
+        for stream in self.streams():
+            head = stream.head
+            if type(head) is Head:  # else it was turned down, and its answer waits to be taken
+                try:
+                    self._reader.caller(head.authorization)
+                except RequestError as error:
+                    self._cut_off(stream, error)
+        self.flush()
+
+    def _cut_off(self, stream: Stream, error: RequestError) -> None:
+        call = stream.call
+        self.turn_down(stream, error)
+        stream.call = call
+        self._give_up(stream)

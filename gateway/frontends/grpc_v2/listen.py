@@ -35,9 +35,7 @@ def cannot_listen(address: Address) -> UnreachableError:
     return refusal(address, TABLE, OSError("the listener could not be opened"))
 
 
-def check_certificates(security: Security) -> tuple[bytes, bytes] | None:
-    """Certificate and key to serve with, None where TLS is not configured. Raises as `server_context` does: grpcio
-    would say nothing of what is wrong with them."""
-    if server_context(security, protocol="h2") is None or security.certificate is None or security.key is None:
-        return None
-    return security.certificate, security.key
+def check_certificates(security: Security) -> bool:
+    """Return True where TLS is configured and usable. Raises as `server_context` does: grpcio would not say what is
+    wrong."""
+    return server_context(security, protocol="h2") is not None

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 from ssl import SSLContext
+from typing import Any, cast
 
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
@@ -47,6 +47,7 @@ class GrpcServer:
         self.room = Room(settings.max_receiving_bytes)
         self.calls = 0
         self._service, self._security = service, security
+        self._context: SSLContext | None = None
         self._links: dict[Link, None] = {}
         self._sockets: Sockets
         self._paths: list[Path] = []
@@ -57,16 +58,27 @@ class GrpcServer:
 
         TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
         """
-        context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
+        self._context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
             bound = [bound_address(each) for each in sockets]
             self._sockets = Sockets(
                 self._link, self._service.hold, self._service.release, most=SPARE_FACTOR * self.settings.max_connections
             )
             for each in sockets:
-                self._serve(each, context)
+                self._serve(each)
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
+
+    def secure(self, security: Security) -> None:
+        """Ask for these tokens at once, and use these certificates from the next handshake on.
+
+        TLS and client certificates stay on or off. Raises as `server_context` does; then nothing has changed.
+        """
+        self._context = server_context(security, protocol="h2")
+        if security.tokens != self.tokens:
+            self.tokens = security.tokens
+            for link in list(self._links):
+                link.take_tokens(security.tokens)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
@@ -150,11 +162,13 @@ class GrpcServer:
         if not (self.calls or self._links):
             self._idle.set()
 
-    def _serve(self, listener: socket, context: SSLContext | None) -> None:
-        if context is None or listener.family == AF_UNIX:
-            self._sockets.listen(listener, Wire)
-        else:
-            self._sockets.listen(listener, partial(SecureWire, context, self.settings.handshake_timeout_s))
+    def _serve(self, listener: socket) -> None:
+        guarded = self._context is not None and listener.family != AF_UNIX
+        self._sockets.listen(listener, self._secure_wire if guarded else Wire)
+
+    def _secure_wire(self, *connection: Any) -> SecureWire:
+        context = cast("SSLContext", self._context)  # TLS stays on
+        return SecureWire(context, self.settings.handshake_timeout_s, *connection)
 
     def _link(self) -> Link:
         return Link(self)

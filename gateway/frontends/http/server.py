@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
 from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
@@ -38,7 +38,8 @@ class HttpServer:
         """Whoever is not `welcome`, and will be refused, has few connections of its own.
 
         `table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
-        self._settings, self._security, self._table = settings, security, table
+        self._settings, self._table, self.tokens = settings, table, security.tokens
+        self._security = security
         self._refuse, self._application, self._welcome = refuse, build, welcome
         self._context: ssl.SSLContext | None = None
         self._listeners = Listeners(settings)
@@ -55,7 +56,15 @@ class HttpServer:
     async def answer(self) -> None:
         """Answer those who wait and whoever comes. Only this loads litestar and uvicorn: 0.12 s and 14 MiB, on a thread
         because the loop serves gRPC already (`python -m tests.performance.start`)."""
-        await self._listeners.answer(self._build, self._terms(self._context) if self._context else None)
+        await self._listeners.answer(self._build, self._terms() if self._context else None)
+
+    def secure(self, security: Security) -> None:
+        """Ask for these tokens from the next request on, and use these certificates from the next handshake on.
+
+        TLS and client certificates stay on or off. Raises as `server_context` does; then nothing has changed.
+        """
+        self._context = server_context(security, protocol="http/1.1")
+        self.tokens = security.tokens
 
     async def somebody(self) -> None:
         """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""
@@ -65,10 +74,15 @@ class HttpServer:
         """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
         await self._listeners.stop(grace_s)
 
-    def _terms(self, context: ssl.SSLContext) -> Terms:
-        """Who shakes hands is a stranger still."""
+    def _terms(self) -> Terms:
+        """Bound handshakes; a peer counts as a stranger until its handshake has ended."""
         most = self._settings.max_connections
-        return Terms(context, self._settings.header_timeout_s, most, max(1, most // STRANGERS_PART))
+        return Terms(
+            lambda: cast("ssl.SSLContext", self._context),  # TLS stays on
+            self._settings.header_timeout_s,
+            most,
+            max(1, most // STRANGERS_PART),
+        )
 
     def _build(self) -> tuple[Application, Connect]:
         from gateway.frontends.http.connection import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.domain.access import Security
+from gateway.domain.access import Tokens
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
@@ -24,12 +24,13 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     repository: Repository,
     statistics: Statistics,
     settings: RestSettings,
-    security: Security,
+    tokens: Callable[[], Tokens | None],
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
     server_name: str,
 ) -> Application:
-    """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
+    """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type;
+    `tokens` those that are asked for now."""
     refuse = Refusals(settings.retry_after_s)
     app = application(
         (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
@@ -40,7 +41,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     )
     return Door(
         app,
-        lambda scope: caller_of(scope, security.tokens),
+        lambda scope: caller_of(scope, tokens()),
         refuse,
         max_requests=settings.max_requests,
         open_paths=OPEN_PATHS,

@@ -34,6 +34,7 @@ class RestFrontend(HttpServer):
         def build() -> Application:
             from gateway.frontends.rest_v2.app import create_app
 
-            return create_app(inference, repository, statistics, settings, security, metrics_text, regions, server_name)
+            ports = (inference, repository, statistics)
+            return create_app(*ports, settings, lambda: self.tokens, metrics_text, regions, server_name)
 
         super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.access import Address, check_exposure, read_address, read_tokens
+from gateway.domain.access import (
+    Address,
+    Security,
+    changes,
+    check_exposure,
+    check_replaceable,
+    read_address,
+    read_tokens,
+)
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 FILE = "# cameras\ncam-1 s3cret#1\n\nlone-token   # the cupboard\n"
@@ -125,3 +133,22 @@ def test_a_certificate_is_no_tokens_file() -> None:
     """Its lines are public: taken for tokens they would let anybody in."""
     with pytest.raises(ConfigurationError, match=r"tokens\.txt: holds PEM"):
         read_tokens("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "tokens.txt")
+
+
+FULL = Security(b"cert", b"key", b"ca", read_tokens("a one\nb two\n", "tokens"))
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (FULL, ()),
+        (Security(b"cert", b"other", b"ca", FULL.tokens), ("certificate and key",)),
+        (Security(b"cert", b"key", b"other", FULL.tokens), ("client_ca",)),
+        (Security(b"cert", b"key", b"ca", read_tokens("a one\nc 3\nd 4\n", "")), ("tokens (2 added, 1 revoked)",)),
+        (Security(b"cert", b"key", b"ca", read_tokens("z one\nb two\n", "")), ("tokens (0 added, 0 revoked)",)),
+        (Security(b"cert", b"key", b"ca"), ("tokens (0 added, 2 revoked)",)),
+    ],
+)
+def test_what_a_reload_changed_is_said(new: Security, said: tuple[str, ...]) -> None:
+    assert changes(FULL, new) == said
+    check_replaceable(FULL, new)

@@ -81,6 +81,11 @@ class Blocks:
             _remember(self._essences, essence, head)
         return head
 
+    def forget_heads(self) -> None:
+        """Read every head again: what they depend on beside their fields has changed."""
+        self._heads.clear()
+        self._essences.clear()
+
     def skim(self, block: bytes) -> Headers | None:
         """Keep the table in step with a block, and say what it holds."""
         headers = self._decoder.decode(block)

@@ -51,8 +51,8 @@ class Connection:
         self._events: list[Event] = []
         self._sender.say(limits.settings_frame())
         self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
-        self.take = self._sender.take
-        """What is to be written now."""
+        self.take, self.forget_heads = self._sender.take, self._blocks.forget_heads
+        """What is to be written now; see `Blocks.forget_heads`."""
 
     # ---- what the owner asks ---------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:

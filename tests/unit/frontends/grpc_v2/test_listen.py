@@ -40,11 +40,11 @@ def test_certificates_name_their_caller(facts, name):
 def test_a_good_pair_and_authority():
     authority = Authority()
     certificate, key = authority.issue("localhost")
-    assert check_certificates(Security(certificate, key, authority.pem)) == (certificate, key)
+    assert check_certificates(Security(certificate, key, authority.pem)) is True
 
 
 def test_no_tls_at_all():
-    assert check_certificates(Security()) is None
+    assert check_certificates(Security()) is False
 
 
 @pytest.mark.parametrize("missing", [{"certificate"}, {"key"}, {"certificate", "key"}])

@@ -1,0 +1,60 @@
+"""Tokens and certificates in force at the listeners, and their replacement by a reload."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Protocol
+
+from gateway.config import Config, check_listeners, read_security
+from gateway.domain.access import Security, changes, check_replaceable
+from gateway.domain.errors import ConfigurationError
+from gateway.observe.logs import get_logger
+
+_log = get_logger("credentials")
+
+
+class Guarded(Protocol):
+    """A front end that asks for tokens and uses certificates."""
+
+    def secure(self, security: Security) -> None:
+        """Use these from now on. Raises ConfigurationError; then nothing has changed."""
+
+
+class Credentials:
+    """What `[auth]` and `[tls]` named when they were last read without an error, and the front ends that use it."""
+
+    def __init__(self, config: Config) -> None:
+        """Read the files that `config` names. Raises as `read_security` and `check_listeners` do."""
+        self._config, self.security = config, read_security(config)
+        check_listeners(config, self.security)
+        self._guarded: list[Guarded] = []
+
+    def guard(self, frontend: Guarded) -> None:
+        """Tell `frontend` of each later replacement."""
+        self._guarded.append(frontend)
+
+    async def renew(self, wanted: Config | None) -> None:
+        """Read the files that `wanted` (None: the configuration in force) names, and put them in force everywhere.
+
+        What cannot be used is said in the log, and what was in force stays, as a whole.
+        """
+        try:
+            config, security = await asyncio.to_thread(self._read, wanted)
+            differs = changes(self.security, security)
+            if differs:
+                for frontend in self._guarded:
+                    frontend.secure(security)
+        except ConfigurationError as error:
+            _log.error("credentials refused; those read before stay in force", problem=str(error))
+            return
+        self._config, self.security = config, security
+        _log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
+
+    def _read(self, wanted: Config | None) -> tuple[Config, Security]:
+        """Raises ConfigurationError where the files cannot be used, or not by the listeners that are open."""
+        config = replace(self._config, auth=wanted.auth, tls=wanted.tls) if wanted else self._config
+        security = read_security(config)
+        check_replaceable(self.security, security)
+        check_listeners(config, security)
+        return config, security
