@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.committed.store import Store
-from gateway.config import Config, models_folder
+from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.events import Publish
 from gateway.domain.inventory import Inventory, RuntimeListing
@@ -55,11 +55,16 @@ class Survey:
         """The profile's name, None where none matches."""
         return self.profile.name if self.profile else None
 
+    @property
+    def profile_sentence(self) -> str:
+        """The profile's name with where it came from, for people."""
+        return f"{self.profile.name} (from {self.profile.origin})" if self.profile else "none matches"
+
 
 async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, store: Store | None = None) -> Survey:
-    """Probe `root` and match a profile, shipped or (`store`, else as configured) the fleet's. On this machine, vendor
-    libraries and runtimes are asked in child processes: where accelerators were found, or always with `ask_all`.
-    ConfigurationError for a profile that does not exist."""
+    """Probe `root` and match a profile: shipped, this site's, or (`store`, else as configured) the fleet's. On this
+    machine, vendor libraries and runtimes are asked in child processes: where accelerators were found, or always with
+    `ask_all`. ConfigurationError for a profile that does not exist or cannot be read."""
     inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
     signed = await (store or Store(config.fleet, config.library)).profiles() if root == HERE else ()
     profile = _profile(config, inventory, signed)
@@ -181,8 +186,14 @@ def releases_of(config: Config, model: str) -> tuple[Release, ...]:
 
 
 def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
-    """A profile of the fleet takes the place of the shipped one of its name."""
-    profiles = tuple({profile.name: profile for profile in (*load_profiles(profiles_folder()), *signed)}.values())
+    """Of one name, the fleet's profile counts before this site's, and this site's before the shipped one."""
+    of_site = site_profiles_folder(config)
+    found = (
+        *load_profiles(profiles_folder()),
+        *(load_profiles(of_site) if of_site else ()),
+        *(replace(profile, origin="signed by the fleet") for profile in signed),
+    )
+    profiles = tuple({profile.name: profile for profile in found}.values())
     if config.gateway.profile:
         named = next((profile for profile in profiles if profile.name == config.gateway.profile), None)
         if named is None:

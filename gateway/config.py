@@ -33,6 +33,8 @@ from gateway.store.text import read_text
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
 """Read where it exists and no other is named."""
+DEFAULT_PROFILES = Path("/etc/edge-gateway/device_profiles")
+"""Where this site's device profiles are looked for where no folder is named."""
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -47,6 +49,7 @@ class GatewaySettings:
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
     server_name: str = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
+    profiles_dir: str = ""  # folder of device profiles of this site; "": /etc/edge-gateway/device_profiles if it exists
 
     def __post_init__(self) -> None:
         """Refuse an id that is no level of an MQTT topic, and an unfit name. ConfigurationError (table gateway)."""
@@ -205,6 +208,13 @@ def models_folder(config: Config) -> Path:
     package = Path(__file__).parent
     shipped = package / "_share" / "models"
     return shipped if shipped.is_dir() else package.parent / "models"
+
+
+def site_profiles_folder(config: Config) -> Path | None:
+    """Return the folder of this site's device profiles: as configured, else the default one if it exists, else None."""
+    if config.gateway.profiles_dir:
+        return Path(config.gateway.profiles_dir)
+    return DEFAULT_PROFILES if DEFAULT_PROFILES.is_dir() else None
 
 
 def _listen(table: Table, default: tuple[str, ...]) -> tuple[Address, ...]:

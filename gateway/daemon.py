@@ -119,7 +119,7 @@ class Daemon:
         store = Store(config.fleet, config.library)
         surveyed = await assembly.survey(config, store=store)
         where = assembly.site(config, surveyed, str(self._state_folder / "compiled"))
-        self._log.info("device surveyed", profile=where.profile.name, threads=where.threads)
+        self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
         self._surveyed = surveyed
         loader = assembly.loader(config, where, state, self._publish)
         self._engine, self._repository = assembly.serving(

@@ -86,7 +86,7 @@ def uninstall(layout: Layout) -> None:
         _run_if_booted("systemctl", "daemon-reload")
     for path in kept:
         _say(f"kept {path}, because it was changed")
-    for state, what in layout.states.items():
+    for state, what in {layout.profiles: "your device profiles", **layout.states}.items():
         if layout.real(state).exists():
             _say(f"kept {state} ({what}); remove it with: rm -r {state}")
     if layout.live:

@@ -73,6 +73,11 @@ class Layout:
         return {Path("/etc/edge-gateway") / name: name for name in ("edge-gateway.toml", "edge-agent.toml")}
 
     @property
+    def profiles(self) -> Path:
+        """The folder of the operator's own device profiles: begins empty, and nothing in it is ever touched."""
+        return Path("/etc/edge-gateway/device_profiles")
+
+    @property
     def states(self) -> dict[Path, str]:
         """Folder that stays when all else goes, to what it holds."""
         return {
@@ -106,5 +111,6 @@ class Layout:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that must exist, parents first."""
-        leaves = {path.parent for path in (*self.files.values(), *self.links, *self.configurations, self.venv)}
+        placed = (*self.files.values(), *self.links, *self.configurations, self.venv)
+        leaves = {self.profiles, *(path.parent for path in placed)}
         return tuple(sorted((leaves | {parent for leaf in leaves for parent in leaf.parents}) - {Path("/")}))

@@ -38,7 +38,14 @@ def command(arguments: argparse.Namespace) -> int:
     if root == HERE:
         findings += [*_models(config), *_listeners(config)]
     if arguments.json:
-        print_json({"profile": surveyed.profile_name, "findings": [asdict(finding) for finding in findings]})
+        origin = surveyed.profile.origin if surveyed.profile else None
+        print_json(
+            {
+                "profile": surveyed.profile_name,
+                "profile_from": origin,
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
     else:
         _print(surveyed, findings)
     return 1 if findings else 0
@@ -108,7 +115,7 @@ def _listeners(config: Config) -> list[Finding]:
 
 
 def _print(surveyed: Survey, findings: list[Finding]) -> None:
-    print(f"profile {surveyed.profile_name or 'none matches'}")
+    print(f"profile {surveyed.profile_sentence}")
     for name, status in (surveyed.statuses or {}).items():
         listed = ", ".join(surveyed.listings[name].devices) if name in surveyed.listings else ""
         what = f"{status.version} lists {listed}" if status.version else status.problem

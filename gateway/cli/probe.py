@@ -16,16 +16,17 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the inventory."""
     surveyed = asyncio.run(assembly.survey(configured(arguments), root_folder(arguments)))
     if arguments.json:
-        print_json(inventory_json(surveyed.inventory, surveyed.profile_name))
+        origin = surveyed.profile.origin if surveyed.profile else None
+        print_json({**inventory_json(surveyed.inventory, surveyed.profile_name), "profile_from": origin})
     else:
-        _print(surveyed.inventory, surveyed.profile_name)
+        _print(surveyed.inventory, surveyed.profile_sentence)
     return 0
 
 
-def _print(inventory: Inventory, profile: str | None) -> None:
+def _print(inventory: Inventory, profile: str) -> None:
     cpu, memory = inventory.cpu, inventory.memory_bytes
     facts = (
-        ("profile", profile or "none matches"),
+        ("profile", profile),
         ("architecture", inventory.arch or "unknown"),
         ("board", inventory.board.model or "unknown"),
         ("processor", f"{cpu.model or 'unknown'} ({cpu.cores or '?'} cores)"),

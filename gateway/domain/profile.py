@@ -62,7 +62,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A class of devices. Among those that match, the highest `priority` wins; `ladder` is best first."""
+    """A class of devices. Among those that match, the highest `priority` wins; `ladder` is best first.
+
+    `origin` says where it came from: its file, or "signed by the fleet".
+    """
 
     name: str
     description: str
@@ -70,6 +73,7 @@ class Profile:
     match: Match
     budget: Budget
     ladder: tuple[Step, ...]
+    origin: str = field(default="", compare=False)
 
 
 def choose_profile(profiles: Sequence[Profile], inventory: Inventory) -> Profile | None:
@@ -89,6 +93,7 @@ def read_profile(text: str, file: str) -> Profile:
         match=_match(top.table("match", required=True)),
         budget=_budget(top.table("budget")),
         ladder=tuple(_step(table) for table in top.tables("ladder")),
+        origin=file,
     )
     if not profile.ladder:
         top.refuse("ladder", "missing; name at least one [[ladder]] step")

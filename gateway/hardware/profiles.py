@@ -19,13 +19,11 @@ def profiles_folder() -> Path:
 
 
 def load_profiles(folder: Path) -> tuple[Profile, ...]:
-    """All profiles of `folder`, in the order of their file names.
+    """Return all profiles of `folder`, in the order of their file names.
 
-    Raises ConfigurationError: no folder or no profile in it, a file that cannot be read or parsed, a name used twice.
+    Raises ConfigurationError: no folder, a file that cannot be read or parsed, a name used twice.
     """
-    files = sorted(folder.glob("*.toml"))
-    if not files:
-        raise ConfigurationError("holds no device profile (*.toml); name a folder that does", file=str(folder))
+    files = sorted(_names(folder))
     profiles: dict[str, Profile] = {}
     for file in files:
         profile = read_profile(_text(file), str(file))
@@ -35,6 +33,16 @@ def load_profiles(folder: Path) -> tuple[Profile, ...]:
             )
         profiles[profile.name] = profile
     return tuple(profiles.values())
+
+
+def _names(folder: Path) -> list[Path]:
+    try:
+        return [file for file in folder.iterdir() if file.suffix == ".toml"]
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot be read: {error.strerror}; name a folder of device profiles that the gateway's user may read",
+            file=str(folder),
+        ) from None
 
 
 def _text(file: Path) -> str:

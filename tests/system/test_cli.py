@@ -40,7 +40,7 @@ def told(done, code):
 
 def test_probe(cli):
     inventory = told(cli("probe", "--json"), 0)
-    assert list(inventory) == ["arch", "board", "cpu", "memory_bytes", "accelerators", "profile"]
+    assert list(inventory) == ["arch", "board", "cpu", "memory_bytes", "accelerators", "profile", "profile_from"]
     assert list(inventory["board"]) == ["model", "compatible"]
     assert list(inventory["cpu"]) == ["vendor", "model", "cores", "features"]
     assert inventory["memory_bytes"] > 0

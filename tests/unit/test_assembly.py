@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from gateway import assembly
-from gateway.config import Config
-from gateway.domain.errors import VariantError
+from gateway.config import Config, GatewaySettings
+from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Board, Cpu, Inventory
 from gateway.domain.manifest import RUNTIMES, Golden
 from gateway.domain.profile import Budget, Match, Profile, Step
 from gateway.domain.selection import Site
 from gateway.domain.verdict import RuntimeStatus
+from gateway.hardware.profiles import profiles_folder
 from gateway.store.library import scan
 from gateway.store.state import State
 from tests.simulators import models
@@ -81,3 +82,48 @@ def test_a_proven_file_that_changed_since_is_not_opened(loader, release):
     model_file(release).write_bytes(model_file(release).read_bytes() + b"\0")
     with pytest.raises(VariantError, match="changed since it was read; reload the models"):
         asyncio.run(loader.open(release, proven, release.manifest))
+
+
+# ---- device profiles ---------------------------------------------------------------------------------------------
+class Fleet:
+    """A store of the fleet that holds these profiles."""
+
+    def __init__(self, *signed):
+        self.signed = signed
+
+    async def profiles(self):
+        return self.signed
+
+
+def surveyed(folder, *signed):
+    config = Config(gateway=GatewaySettings(profile="generic-x86", profiles_dir=str(folder)))
+    return asyncio.run(assembly.survey(config, store=Fleet(*signed))).profile
+
+
+def write_profile(folder, *changes):
+    text = (profiles_folder() / "generic-x86.toml").read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "mine.toml").write_text(text)
+
+
+def test_a_profile_of_the_site_counts_before_the_shipped_one_and_a_signed_one_before_both(tmp_path):
+    shipped = surveyed(tmp_path)
+    assert shipped.origin == str(profiles_folder() / "generic-x86.toml")
+    write_profile(tmp_path, (shipped.description, "our own"))
+    own = surveyed(tmp_path)
+    assert (own.description, own.origin) == ("our own", str(tmp_path / "mine.toml"))
+    signed = surveyed(tmp_path, replace(shipped, description="theirs"))
+    assert (signed.description, signed.origin) == ("theirs", "signed by the fleet")
+
+
+def test_a_broken_profile_of_the_site_is_named_with_its_line(tmp_path):
+    write_profile(tmp_path, ("priority = 0", "priority = -1"))
+    with pytest.raises(ConfigurationError, match=rf"^{tmp_path}/mine.toml:\d+: priority: must be between 0 and 1000"):
+        surveyed(tmp_path)
+
+
+def test_a_folder_of_profiles_that_is_named_must_be_there(tmp_path):
+    with pytest.raises(ConfigurationError, match=rf"^{tmp_path}/away: cannot be read: No such file or directory; name"):
+        surveyed(tmp_path / "away")
