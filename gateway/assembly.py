@@ -79,6 +79,12 @@ async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, st
     return Survey(inventory, profile, statuses, listings)
 
 
+async def matching_profile(config: Config) -> Profile | None:
+    """Return the device profile that a daemon would serve by on this machine. ConfigurationError as `survey`."""
+    inventory = await asyncio.to_thread(probe, HERE, settings=config.hardware)
+    return _profile(config, inventory, await Store(config.fleet, config.library).profiles())
+
+
 def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
     """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core,
     and one where CPU time is what counts: more never take less of it.

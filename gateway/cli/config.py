@@ -1,16 +1,21 @@
-"""`edge-gateway config`: the settings in force; `config check FILE`: whether a file can be used."""
+"""`edge-gateway config`: the settings in force; `config check FILE`: whether the service could use a file."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+from gateway.assembly import matching_profile
+from gateway.cli.access import denials
 from gateway.cli.common import configured
-from gateway.config import Config, check_listeners, gateway_id, load_config, read_security
+from gateway.cli.service_user import service_account
+from gateway.config import Config, check_listeners, gateway_id, load_config, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.profile import Profile
 from gateway.terminal.tables import print_json, print_table
 
 
@@ -49,15 +54,29 @@ def _shown(key: str, value: Any) -> str:
 
 def _check(arguments: argparse.Namespace) -> int:
     name = arguments.file or arguments.config
-    problem = None
+    account, unit = service_account(arguments.user)
+    findings, profile = [], None
     try:
         config = load_config(Path(name) if name else None)
         name = name or config.file
+        state = Path(unit.state) if unit and unit.state else state_folder(None)
+        for setting, found in denials(config, account, state, unit.hidden if unit else ()):
+            findings.append(f"{setting}: {found.problem}; {found.remedy}")
         check_listeners(config, read_security(config))
+        profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
-        problem = str(error)
+        findings.append(str(error))
+    _print_check(arguments, name, account.name, profile, findings)
+    return 1 if findings else 0
+
+
+def _print_check(
+    arguments: argparse.Namespace, name: str, user: str, profile: Profile | None, findings: list[str]
+) -> None:
     if arguments.json:
-        print_json({"file": name, "ok": problem is None, "problem": problem})
-    else:
-        print(problem or f"{name or 'the defaults'}: fine")
-    return 1 if problem else 0
+        facts = {"file": name, "ok": not findings, "problem": findings[0] if findings else None}
+        print_json({**facts, "findings": findings, "user": user, "profile_from": profile.origin if profile else None})
+        return
+    print("\n".join(findings) or f"{name or 'the defaults'}: fine, for user {user}")
+    if profile:
+        print(f"device profile {profile.name}, from {profile.origin}")

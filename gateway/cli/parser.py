@@ -91,6 +91,12 @@ def _models(parser: argparse.ArgumentParser) -> None:
 def _config_verb(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("check",), help="check: read FILE and say what is wrong")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the configuration to check")
+    parser.add_argument(
+        "--user",
+        type=named,
+        metavar="NAME",
+        help="check: judge files as this user would read them (default: the installed unit's user, else the caller)",
+    )
     _config(parser)
     json_option(parser)
 
@@ -156,8 +162,10 @@ VERBS = (
     Verb(
         "config",
         "config",
-        "show the configuration in force, or check a file",
-        "  edge-gateway config\n  edge-gateway config check /etc/edge-gateway/edge-gateway.toml",
+        "show the configuration in force, or check a file and whether the service may use what it names",
+        "  edge-gateway config\n"
+        "  sudo edge-gateway config check /etc/edge-gateway/edge-gateway.toml\n"
+        "  sudo edge-gateway config check FILE --user edge-gateway",
         _config_verb,
     ),
     Verb(

@@ -1,0 +1,121 @@
+"""Whether an account may use every file and folder that a configuration names, judged on stat results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from gateway.config import Config, models_folder, site_profiles_folder
+from gateway.domain.permissions import READ, SEARCH, WRITE, Account, Denial, Node, denial
+
+ENTRIES_LIMIT = 10_000
+"""Files and folders looked at in one folder that is read whole."""
+ACL = "system.posix_acl_access"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """`setting` names a path on which the bits of `wanted` are needed. `whole`: on what lies in it, READ."""
+
+    setting: str
+    path: Path
+    wanted: int
+    whole: bool = False
+
+
+def denials(config: Config, account: Account, state: Path, hidden: Iterable[str] = ()) -> Iterator[tuple[str, Denial]]:
+    """Yield the setting and what keeps `account` from it, once for each path. What is absent is not judged.
+
+    `hidden`: folders that the service does not see at all.
+    """
+    told: set[str] = set()
+    for need in needs(config, state):
+        for path, wanted in _paths(need):
+            found = _unseen(path, hidden) or _judged(account, path, wanted)
+            if found is not None and found.path not in told:
+                told.add(found.path)
+                yield need.setting, found
+
+
+def needs(config: Config, state: Path) -> Iterator[Need]:
+    """Yield what a daemon with this configuration reads, writes and searches."""
+    tls, mqtt, site = config.tls, config.mqtt, site_profiles_folder(config)
+    files = {
+        "configuration": config.file,
+        "auth.tokens_file": config.auth.tokens_file,
+        **{f"tls.{key}": getattr(tls, key) for key in ("cert", "key", "client_ca")},
+        **{f"mqtt.{key}": getattr(mqtt, key) for key in ("ca", "cert", "key", "password_file")},
+        "fleet.root": str(config.fleet.root_file) if config.fleet.store else "",
+    }
+    yield from (Need(setting, Path(name), READ) for setting, name in files.items() if name)
+    yield Need("models.dir", models_folder(config), READ | SEARCH, whole=True)
+    if site is not None:
+        yield Need("gateway.profiles_dir", site, READ | SEARCH, whole=True)
+    if config.fleet.store:
+        yield Need("fleet.store", config.fleet.folder, READ | SEARCH)
+    yield Need("state", state, READ | WRITE | SEARCH)
+    yield from (Need("state", state / name, READ | WRITE) for name in ("state.sqlite", "state.lock"))
+    yield from _sockets(config)
+
+
+def _sockets(config: Config) -> Iterator[Need]:
+    control = config.control.address
+    listens = {"grpc": config.grpc_listen, "http": config.http_listen, "control": (control,) if control else ()}
+    for table, addresses in listens.items():
+        for address in addresses:
+            if address.path:
+                yield Need(f"{table}.listen", Path(address.path).parent, WRITE | SEARCH)
+
+
+def _paths(need: Need) -> Iterator[tuple[Path, int]]:
+    yield need.path, need.wanted
+    if need.whole:
+        yield from islice(_below(need.path), ENTRIES_LIMIT)
+
+
+def _below(folder: Path) -> Iterator[tuple[Path, int]]:
+    for place, folders, files in os.walk(folder, followlinks=True):
+        yield from ((Path(place, name), READ | SEARCH) for name in folders)
+        yield from ((Path(place, name), READ) for name in files)
+
+
+def _unseen(path: Path, hidden: Iterable[str]) -> Denial | None:
+    real = Path(os.path.realpath(path))
+    folder = next((folder for folder in hidden if real.is_relative_to(folder)), None)
+    if folder is None:
+        return None
+    problem = f"{path} lies in {folder}, which the unit hides from the service (ProtectHome=, PrivateTmp=)"
+    return Denial(folder, problem, "move it, to /etc/edge-gateway or /srv for example, and name it there")
+
+
+def _judged(account: Account, path: Path, wanted: int) -> Denial | None:
+    nodes: list[Node] = []
+    try:
+        for node in _nodes(path):
+            nodes.append(node)  # noqa: PERF402  what was seen before an error counts
+        return denial(account, nodes, wanted)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        unknown = Node(str(path), 0o777, account.uid, 0)
+        remedy = "run this check as root: sudo edge-gateway config check"
+        told = Denial(str(path), f"{path} could not be judged: {error.strerror or error}", remedy)
+        return denial(account, [*nodes, unknown], wanted) or told
+
+
+def _nodes(path: Path) -> Iterator[Node]:
+    """Yield every folder above where the path leads, then that itself; links are followed."""
+    real = Path(os.path.realpath(path))
+    for step in (*reversed(real.parents), real):
+        found = step.stat()
+        yield Node(str(step), found.st_mode, found.st_uid, found.st_gid, _has_acl(step))
+
+
+def _has_acl(path: Path) -> bool:
+    try:
+        return ACL in os.listxattr(path)
+    except OSError:  # a file system without them
+        return False
