@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway import assembly
 from gateway.cli.common import configured, root_folder
+from gateway.cli.running import ask_running, sentences, served_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
@@ -34,11 +35,13 @@ async def _explain(arguments: argparse.Namespace) -> int:
         manifest = await _manifest(loader, release)
         here = surveyed.statuses is not None
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
+    running = await asyncio.to_thread(ask_running, config, arguments)
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     obstacle = loader.obstacle(release, manifest, chosen) if chosen else "no variant can serve on this device"
     if arguments.json:
         told = explanation(release.name, loader.site.profile.name, candidates, chosen, config.selection.objective)
-        print_json({**told, "signed": release.signed, "refused": obstacle or None})
+        served = served_json(running, running.of(release.name))
+        print_json({**told, "signed": release.signed, "refused": obstacle or None, "serving": served})
     else:
         _print(
             replace(release, manifest=manifest),
@@ -49,6 +52,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
         )
         if obstacle:
             print(f"\nrefused: {obstacle}")
+        print("\n".join(sentences(running, release.name)))
     return 1 if obstacle else 0
 
 

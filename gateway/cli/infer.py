@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from gateway.cli.common import configured
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
+from gateway.cli.running import disk_meant, find_running
 from gateway.config import Config, state_folder
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
@@ -28,9 +30,11 @@ ROWS_SHOWN = 20
 def command(arguments: argparse.Namespace) -> int:
     """Print the answer."""
     labels: tuple[str, ...] = ()
-    if arguments.url:
-        answer = ask(arguments)
+    if (found := find_running(arguments)) is not None:
+        answer = ask(arguments, *found)
     else:
+        if not disk_meant(arguments):
+            print("no gateway runs here: answered in this process, from the disk", file=sys.stderr)
         response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
         answer = json.loads(encode_response(response, literals=True).header)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":

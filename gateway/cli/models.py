@@ -10,6 +10,7 @@ from typing import Any
 from gateway import assembly
 from gateway.cli.common import configured
 from gateway.cli.explain import candidate_json
+from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.release import Release
@@ -27,7 +28,11 @@ def command(arguments: argparse.Namespace) -> int:
     """List, or check: 1 where a release has a finding."""
     config = configured(arguments)
     if arguments.action is None:
-        return _list(config, as_json=arguments.json)
+        running = ask_running(config, arguments)
+        if not running.where:
+            return _list(config, running.why_not, as_json=arguments.json)
+        print_served(running, as_json=arguments.json)
+        return 0
     if arguments.dir is None:
         raise ConfigurationError("models check needs the folder to check: edge-gateway models check DIR")
     checked = asyncio.run(_check(config, Path(arguments.dir), state_folder(arguments.state)))
@@ -109,10 +114,11 @@ def _print_checked(checked: list[Checked]) -> None:
     print_table(("model", "version", "variant", "passes", "why"), rows)
 
 
-def _list(config: Config, *, as_json: bool) -> int:
+def _list(config: Config, why: str, *, as_json: bool) -> int:
     releases = asyncio.run(releases_here(config))
     if as_json:
-        print_json({"folder": str(models_folder(config)), "models": [_release_json(release) for release in releases]})
+        found = {"asked": None, "why_not": why, "folder": str(models_folder(config))}
+        print_json({**found, "models": [_release_json(release) for release in releases]})
         return 0
     rows = [
         (
@@ -126,7 +132,7 @@ def _list(config: Config, *, as_json: bool) -> int:
         for release in releases
     ]
     store = f", signed ones in {config.fleet.store}" if config.fleet.store else ""
-    print(f"models in {models_folder(config)}{store}\n")
+    print(f"models in {models_folder(config)}{store}; from the disk: {why}\n")
     print_table(("model", "version", "signed", "whole", "variants", "problem"), rows)
     return 0
 

@@ -47,6 +47,20 @@ def _root(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _asking(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url",
+        type=named,
+        metavar="ADDR",
+        help="ask the gateway there: host:port, http(s)://host or unix:/path (default: the one that runs here)",
+    )
+    parser.add_argument("--offline", action="store_true", help="ask no gateway: look at the disk")
+    parser.add_argument("--token-file", type=named, metavar="FILE", help="file with the caller's token")
+    parser.add_argument("--ca", type=named, metavar="FILE", help="PEM: who signs the gateway's certificate (https)")
+    parser.add_argument("--cert", type=named, metavar="FILE", help="PEM: our certificate, where one is asked for")
+    parser.add_argument("--key", type=named, metavar="FILE", help="PEM: its key, unless --cert holds it as well")
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     _device(parser)
     address = "host:port, unix:/path or off; repeatable, replaces the configured ones"
@@ -70,6 +84,7 @@ def _explain(parser: argparse.ArgumentParser) -> None:
         "--no-measure", dest="measure", action="store_false", help="do not try variants that have no verdict here yet"
     )
     parser.add_argument("--again", action="store_true", help="try every variant again, whatever is kept")
+    _asking(parser)
     _device(parser)
     _root(parser)
     json_option(parser)
@@ -84,6 +99,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 def _models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("check",), help="check: digests and golden sets of DIR")
     parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
+    _asking(parser)
     _device(parser)
     json_option(parser)
 
@@ -108,9 +124,8 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--image", metavar="F", action="append", help="a JPEG or PNG file; repeatable")
     source.add_argument("--npz", metavar="F", help="arrays by input name (or input.<name>, as in a golden set)")
     source.add_argument("--json", metavar="F", help="an Open Inference Protocol request body; - reads standard input")
-    parser.add_argument("--url", type=named, metavar="ADDR", help="ask a daemon over HTTP: host:port or unix:/path")
-    parser.add_argument("--token-file", type=named, metavar="FILE", help="with --url: file with the caller's token")
     parser.add_argument("--output", choices=("table", "json"), help="default: json with --json, else table")
+    _asking(parser)
     _device(parser)
 
 
@@ -153,8 +168,9 @@ VERBS = (
     Verb(
         "models",
         "models",
-        "list the model directory, or check releases before they are pushed",
+        "list what the running gateway serves, or without one the model directory; or check releases",
         "  edge-gateway models\n"
+        "  edge-gateway models --offline\n"
         "  edge-gateway models check models/meter-reader/1\n"
         "  edge-gateway models check DIR --json",
         _models,
@@ -171,10 +187,11 @@ VERBS = (
     Verb(
         "infer",
         "infer",
-        "answer one request, in this process or by a running daemon",
+        "answer one request by the gateway that runs, or without one in this process",
         "  edge-gateway infer meter-reader --image digit.png\n"
         "  edge-gateway infer activity --npz window.npz --output json\n"
-        "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000",
+        "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
+        "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",
         _infer,
     ),
 )

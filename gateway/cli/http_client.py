@@ -1,0 +1,181 @@
+"""One connection to a gateway over HTTP: TCP, TLS or a UNIX socket. Whatever goes wrong is said with its remedy."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from gateway.cli.files import read_file
+from gateway.domain.access import read_address
+from gateway.domain.errors import ConfigurationError, UnreachableError
+
+TIMEOUT_S = 60.0
+"""Time that each step of an exchange may take: connecting, sending, the answer's next bytes."""
+ANSWER_LIMIT_BYTES = 256 * 1_048_576
+PORTS = {"http": 80, "https": 443}
+HOST = re.compile(r"[^\s\x00-\x20\x7f]+")
+"""What http.client takes as a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a gateway answers: the path of a UNIX socket, else host and port. `prefix` stands before each path."""
+
+    host: str = "localhost"
+    port: int = 0
+    unix: str = ""
+    tls: bool = False
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        if self.unix:
+            return f"unix:{self.unix}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Files by which the two sides recognise each other. `pinned`: the server must show this certificate itself."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    pinned: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The caller's token, where there is one. Raises ConfigurationError for a file that holds none."""
+        if not self.token_file:
+            return {}
+        words = read_file(self.token_file).decode("utf-8", "replace").split()
+        if not words or not words[-1].isascii():
+            raise ConfigurationError("holds no token; write the token into it, and nothing else", file=self.token_file)
+        return {"Authorization": f"Bearer {words[-1]}"}
+
+    def context(self) -> ssl.SSLContext:
+        """TLS as a client: the system's authorities, or `ca`. Raises ConfigurationError for a file that is no PEM."""
+        context = ssl.create_default_context()
+        try:
+            if self.ca or self.pinned:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.load_verify_locations(self.ca or self.pinned)
+            if self.pinned and not self.ca:  # it is this device's own: what names it lists does not matter
+                context.check_hostname = False
+                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            named = ", ".join(filter(None, (self.ca or self.pinned, self.cert, self.key)))
+            problem = f"cannot be used ({error}); --ca, --cert and --key take PEM files, and no encrypted key"
+            raise ConfigurationError(problem, file=named) from None
+        return context
+
+
+def read_url(text: str) -> Place:
+    """Read host:port, http(s)://host[:port][/prefix] or unix:/path. Raises ConfigurationError."""
+    if "://" not in text:
+        address = read_address(text, "--url", "")
+        if address is None:
+            raise ConfigurationError("takes host:port, http://…, https://… or unix:/path", table="--url")
+        return Place(address.host or "localhost", address.port, address.path)
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r:.120} is no address: {error}", table="--url") from None
+    if parts.scheme not in PORTS or not HOST.fullmatch(host) or parts.username or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"{text!r:.120} is no gateway's address; write http://host:port or https://host", table="--url"
+        )
+    tls = parts.scheme == "https"
+    return Place(host, port or PORTS[parts.scheme], tls=tls, prefix=parts.path.rstrip("/"))
+
+
+class Client:
+    """A connection for as long as `with` lasts. Every method raises UnreachableError, in words."""
+
+    def __init__(self, place: Place, keys: Keys, timeout_s: float = TIMEOUT_S) -> None:
+        self.place, self._headers = place, keys.headers
+        if place.unix:
+            self._connection: http.client.HTTPConnection = _UnixConnection(place.unix, timeout_s)
+        elif place.tls:
+            self._connection = http.client.HTTPSConnection(
+                place.host, place.port, timeout=timeout_s, context=keys.context()
+            )
+        else:
+            self._connection = http.client.HTTPConnection(place.host, place.port, timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def exchange(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        """Send one request; status and content of its answer."""
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        try:
+            self._connection.request(method, self.place.prefix + path, body, {**named, **self._headers})
+            response = self._connection.getresponse()
+            content = response.read(ANSWER_LIMIT_BYTES + 1)
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: no host that DNS could have
+            raise UnreachableError(f"no gateway answers at {self.place}: {_words(error, self.place)}") from error
+        if len(content) > ANSWER_LIMIT_BYTES:
+            raise UnreachableError(
+                f"the answer of {self.place} has more than {ANSWER_LIMIT_BYTES} bytes; ask for fewer outputs or rows"
+            )
+        return response.status, content
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path, self._timeout_s = path, timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._path)
+
+
+def _words(error: Exception, place: Place) -> str:
+    """What happened and what to do."""
+    text = str(error) or type(error).__name__
+    match error:
+        case ssl.SSLError():
+            return _tls_words(error, text)
+        case PermissionError():
+            return f"{text}; run this as a user that may connect: root, or a member of group edge-gateway"
+        case TimeoutError():
+            return "it did not answer in time; see its log, or try again"
+        case http.client.HTTPException() if not place.unix and not place.tls:
+            return f"{text}; write https:// where it speaks TLS, and check that it is a gateway"
+        case ConnectionResetError() if place.tls:
+            return f"{text}; it may want a certificate: --cert FILE --key FILE"
+        case _:
+            return f"{text}; is edge-gateway run up, with HTTP on?"
+
+
+def _tls_words(error: ssl.SSLError, text: str) -> str:
+    match error:
+        case ssl.SSLCertVerificationError(verify_code=62 | 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
+            return f"{error.verify_message}; ask it by a name that its certificate lists"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not trusted ({error.verify_message}); name its authority with --ca FILE"
+        case _ if "ALERT" in text.upper():
+            return f"it ended the handshake ({text}); it may want a certificate: --cert FILE --key FILE"
+        case _:
+            return f"it does not speak TLS ({text}); write http:// where it is meant to be in the clear"
+
+
+def pem_exists(name: str | None) -> bool:
+    """Return True where `name` is a file that may be looked at."""
+    return bool(name) and Path(str(name)).is_file()

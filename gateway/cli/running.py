@@ -1,0 +1,185 @@
+"""What the gateway that runs on this device serves, as it says itself: over HTTP, else over its control socket."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.cli.common import configured
+from gateway.cli.http_client import Client, Keys, Place, pem_exists, read_url
+from gateway.cli.remote import model_path, read_answer, read_object
+from gateway.config import Config
+from gateway.domain.access import Address
+from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
+from gateway.terminal.tables import mark, print_json, print_table
+
+LOCAL_TIMEOUT_S = 10.0
+"""Time that a gateway on this device may take for each step before the disk is looked at."""
+CONTROL = Path("/run/edge-gateway/control.sock")
+"""Where the unit has its control socket."""
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not by us
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model version of a running gateway. `reason` says why it is not ready; `why`, why this variant serves."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+    variant: str = ""
+    accelerator: str = ""
+    signed: bool | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The models of a running gateway, and where it was asked (""); without one, `why_not` says so."""
+
+    where: str = ""
+    models: Sequence[Served] = ()
+    why_not: str = ""
+
+    def of(self, model: str) -> list[Served]:
+        """Return the versions of one model."""
+        return [each for each in self.models if each.name == model]
+
+
+def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
+    """Ask `--url`, or whatever gateway runs by `config` on this device, unless the disk is meant.
+
+    Raises UnreachableError and RequestError for `--url` only.
+    """
+    if arguments.url:
+        return _ask_http(read_url(arguments.url), keys_of(arguments))
+    if why := disk_meant(arguments):
+        return Running(why_not=why)
+    problems = []
+    for place, keys in _local(config, arguments):
+        try:
+            return _ask_http(place, keys)
+        except (UnreachableError, RequestError, ConfigurationError) as error:
+            problems.append(str(error))
+    try:
+        return _ask_control(config)
+    except (UnreachableError, RequestError) as error:
+        problems.append(str(error))
+    return Running(why_not=problems[0])
+
+
+def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | None:
+    """Return `--url`, else where a gateway on this device says that it lives, else None."""
+    if arguments.url:
+        return read_url(arguments.url), keys_of(arguments)
+    if disk_meant(arguments):
+        return None
+    for place, keys in _local(configured(arguments), arguments):
+        try:
+            with Client(place, keys, LOCAL_TIMEOUT_S) as client:
+                read_object(*client.exchange("GET", "/v2/health/live"))
+        except (UnreachableError, RequestError):
+            continue
+        return place, keys
+    return None
+
+
+def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
+    """Return the files that the command line names."""
+    if arguments.key and not arguments.cert:
+        raise ConfigurationError("--key needs --cert beside it")
+    return Keys(arguments.ca, arguments.cert, arguments.key, arguments.token_file, pinned)
+
+
+def served_json(running: Running, models: Sequence[Served]) -> dict[str, Any]:
+    """Return what a program may read of it."""
+    return {"asked": running.where or None, "why_not": running.why_not or None, "models": [*map(asdict, models)]}
+
+
+def print_served(running: Running, *, as_json: bool) -> None:
+    """Print all models of a running gateway."""
+    if as_json:
+        print_json(served_json(running, running.models))
+        return
+    rows = [
+        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.reason)
+        for one in running.models
+    ]
+    print(f"models of the gateway that runs at {running.where}\n")
+    print_table(("model", "version", "state", "signed", "variant", "accelerator", "reason"), rows)
+
+
+def sentences(running: Running, model: str) -> Iterator[str]:
+    """Say what serves now of one model."""
+    if not running.where:
+        yield f"from the disk: {running.why_not}"
+        return
+    for one in running.of(model):
+        variant = f": {one.variant} on {one.accelerator}" if one.variant else ""
+        because = "; ".join(filter(None, (one.why, one.reason)))
+        yield f"serving now at {running.where}, version {one.version}: {one.state}{variant}" + (
+            f" ({because})" if because else ""
+        )
+    if not running.of(model):
+        remedy = "if it lies in the model directory: systemctl reload edge-gateway"
+        yield f"the gateway that runs at {running.where} does not know this model; {remedy}"
+
+
+def disk_meant(arguments: argparse.Namespace) -> str:
+    """Return why no gateway is to be asked; "" where one is."""
+    if arguments.offline:
+        return "--offline was given"
+    given = [f"--{name}" for name in ("models", "state") if getattr(arguments, name, None)]
+    given += ["--root"] if getattr(arguments, "root", "/") != "/" else []
+    return f"{given[0]} names what to look at" if given else ""
+
+
+def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:
+    """Where HTTP is on by `config`. By TLS the server must show the certificate that it is configured with."""
+    tls, cert = config.tls.cert is not None, config.tls.cert
+    keys = keys_of(arguments, cert if pem_exists(cert) else None)
+    for address in config.http_listen:
+        if address.path or address.port:
+            yield _place(address, tls=tls), keys
+
+
+def _place(address: Address, *, tls: bool) -> Place:
+    if address.path:
+        return Place(unix=address.path)
+    return Place(ANYWHERE.get(address.host, address.host), address.port, tls=tls)
+
+
+def _ask_http(place: Place, keys: Keys) -> Running:
+    with Client(place, keys, LOCAL_TIMEOUT_S) as client:
+        index = read_answer(*client.exchange("POST", "/v2/repository/index"))
+        try:
+            return Running(str(place), [_served(client, line) for line in index])
+        except (TypeError, KeyError, AttributeError):
+            raise UnreachableError(f"what answers at {place} is no gateway; name another address with --url") from None
+
+
+def _served(client: Client, line: dict[str, Any]) -> Served:
+    """One line of the index; of a version that is ready, what serves it."""
+    name, version, state = line["name"], line["version"], line["state"]
+    if state != "READY":
+        return Served(name, version, state, line["reason"])
+    try:
+        config = read_object(*client.exchange("GET", f"{model_path(name, version)}/config"))
+    except RequestError as error:  # it went since the index was read
+        return Served(name, version, "UNAVAILABLE", error.message)
+    facts = {key: value["string_value"] for key, value in config["parameters"].items()}
+    variant, accelerator, why = (facts.get(key, "") for key in ("variant", "accelerator", "reason"))
+    return Served(name, version, state, line["reason"], variant, accelerator, facts.get("signed") == "true", why)
+
+
+def _ask_control(config: Config) -> Running:
+    address = config.control.address
+    place = Place(unix=address.path if address else str(CONTROL))
+    with Client(place, Keys(), LOCAL_TIMEOUT_S) as client:
+        status = read_object(*client.exchange("GET", "/v1/status"))
+    keys = ("model", "version", "state", "reason", "variant", "accelerator", "signed")
+    return Running(str(place), [Served(*(one[key] for key in keys)) for one in status["models"]])

@@ -1,0 +1,230 @@
+"""`models`, `explain` and `infer` ask the gateway that runs: by the configuration, by --url, with TLS and tokens."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulators.authority import Authority
+from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHIPPED, SHORT_TRIALS, copy_model, running
+
+BASE = QUIET + SHORT_TRIALS
+GOLDEN = str(SHIPPED / "meter-reader/1/golden.npz")
+INFER = ["infer", "elsewhere", "--npz", GOLDEN, "--output", "json"]
+
+
+def cli(*arguments, config=None):
+    options = [] if config is None else ["--config", str(config)]
+    environ = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run([*COMMAND, *arguments, *options], cwd=ROOT, env=environ, capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def told(*arguments, config):
+    code, said, errors = cli(*arguments, "--json", config=config)
+    assert code == 0, errors
+    return json.loads(said)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A model that only the daemon has, and one that it refuses."""
+    folder = tmp_path_factory.mktemp("library")
+    copy_model("meter-reader", folder, name="elsewhere")
+    (copy_model("activity", folder) / "golden.npz").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory, state, library):
+    folder = tmp_path_factory.mktemp("g")
+    config = f'{BASE}[http]\nlisten = ["unix:{folder}/h.sock"]\n'
+    with running(folder, models=library, state=state, config=config, http=()) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory, state, library):
+    """Without HTTP: only its control socket tells what it serves."""
+    folder = tmp_path_factory.mktemp("c")
+    config = f'{BASE}[http]\nlisten = ["off"]\n[control]\nlisten = "unix:{folder}/c.sock"\n'
+    with running(folder, models=library, state=state, config=config, http=()) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def nothing(tmp_path):
+    """The configuration of a gateway that does not run."""
+    file = tmp_path / "edge.toml"
+    file.write_text(f'[http]\nlisten = ["unix:{tmp_path}/h.sock"]\n[control]\nlisten = "unix:{tmp_path}/c.sock"\n')
+    return file
+
+
+@pytest.mark.parametrize("server", ["gateway", "quiet"])
+def test_models_are_those_that_are_served(server, request):
+    daemon = request.getfixturevalue(server)
+    found = told("models", config=daemon.config_file)
+    assert found["asked"] == f"unix:{daemon.folder}/{'h' if server == 'gateway' else 'c'}.sock"
+    refused, ready = sorted(found["models"], key=lambda one: one["name"])
+    assert (refused["name"], refused["state"], refused["variant"]) == ("activity", "UNAVAILABLE", "")
+    assert "golden.npz is missing" in refused["reason"]
+    assert (ready["name"], ready["state"], ready["accelerator"]) == ("elsewhere", "READY", "cpu")
+    assert ready["variant"]
+    assert "passed here" in ready["why"] or server == "quiet"  # the control socket does not tell
+    _, said, _ = cli("models", config=daemon.config_file)
+    for text in (found["asked"], "UNAVAILABLE", "golden.npz is missing", ready["variant"]):
+        assert text in said
+
+
+def test_offline_is_the_disk(gateway):
+    found = told("models", "--offline", config=gateway.config_file)
+    assert (found["asked"], found["why_not"]) == (None, "--offline was given")
+    assert [one["name"] for one in found["models"]] == ["activity", "meter-reader"]
+
+
+def test_without_a_gateway_it_says_that_this_is_the_disk(nothing):
+    found = told("models", config=nothing)
+    assert found["asked"] is None
+    assert f"no gateway answers at unix:{nothing.parent}/h.sock" in found["why_not"]
+    code, said, _ = cli("models", config=nothing)
+    assert (code, f"from the disk: no gateway answers at unix:{nothing.parent}/h.sock" in said) == (0, True)
+
+
+def test_explain_says_what_serves_now(gateway, quiet, nothing):
+    options = ("explain", "activity", "--no-measure")
+    for daemon, name in ((gateway, "h.sock"), (quiet, "c.sock")):
+        _, said, _ = cli(*options, config=daemon.config_file)
+        assert f"serving now at unix:{daemon.folder}/{name}, version 1: UNAVAILABLE (" in said
+        (served,) = told(*options, config=daemon.config_file)["serving"]["models"]
+        assert served["state"] == "UNAVAILABLE"
+    assert "does not know this model" in cli("explain", "meter-reader", "--no-measure", config=gateway.config_file)[1]
+    assert "from the disk: no gateway answers" in cli(*options, config=nothing)[1]
+
+
+def test_infer_is_answered_by_the_gateway_that_runs(gateway, nothing):
+    code, said, errors = cli(*INFER, config=gateway.config_file)
+    assert (code, errors) == (0, "")
+    assert json.loads(said)["model_name"] == "elsewhere"
+    assert cli(*INFER, "--offline", config=gateway.config_file)[0] == 2
+    code, _, errors = cli("infer", "meter-reader", "--npz", GOLDEN, config=nothing)
+    assert (code, errors) == (0, "no gateway runs here: answered in this process, from the disk\n")
+
+
+# ---- TLS and tokens --------------------------------------------------------------------------------------------------
+AUTHORITY, CLIENTS = Authority(), Authority()
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory):
+    folder = AUTHORITY.write(tmp_path_factory.mktemp("pems"))
+    (folder / "clients.pem").write_bytes(CLIENTS.pem)
+    certificate, key = CLIENTS.issue("me")
+    (folder / "me.pem").write_bytes(certificate)
+    (folder / "me.key").write_bytes(key)
+    (folder / "tokens").write_text("me right\n")
+    (folder / "right").write_text("right\n")
+    (folder / "wrong").write_text("wrong\n")
+    (folder / "empty").write_text("\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, state, library, pems):
+    config = f'{BASE}[tls]\ncert = "{pems}/cert.pem"\nkey = "{pems}/key.pem"\n[auth]\ntokens_file = "{pems}/tokens"\n'
+    with running(tmp_path_factory.mktemp("guarded"), models=library, state=state, config=config) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def mutual(tmp_path_factory, state, library, pems):
+    config = f'{BASE}[tls]\ncert = "{pems}/cert.pem"\nkey = "{pems}/key.pem"\nclient_ca = "{pems}/clients.pem"\n'
+    with running(tmp_path_factory.mktemp("mutual"), models=library, state=state, config=config) as daemon:
+        yield daemon
+
+
+def port(daemon):
+    return daemon.http.rpartition(":")[2]
+
+
+def test_infer_over_tls_with_a_token(guarded, pems):
+    url = f"https://localhost:{port(guarded)}"
+    code, said, errors = cli(*INFER, "--url", url, "--ca", f"{pems}/ca.pem", "--token-file", f"{pems}/right")
+    assert (code, json.loads(said)["model_name"]) == (0, "elsewhere"), errors
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "code", "said"),
+    [
+        (
+            "https://localhost:{}",
+            (),
+            3,
+            "its certificate is not trusted (unable to get local issuer certificate); name",
+        ),
+        ("https://127.0.0.1:{}", ("--ca", "ca.pem"), 3, "ask it by a name that its certificate lists"),
+        ("http://localhost:{}", (), 3, "write https:// where it speaks TLS"),
+        (
+            "https://localhost:{}",
+            ("--ca", "ca.pem"),
+            1,
+            "a token is required: send 'Authorization: Bearer TOKEN'; name",
+        ),
+        ("https://localhost:{}", ("--ca", "ca.pem", "--token-file", "wrong"), 1, "unknown token"),
+        ("https://localhost:{}", ("--ca", "ca.pem", "--token-file", "empty"), 2, "holds no token"),
+        ("https://localhost:{}", ("--ca", "tokens"), 2, "--ca, --cert and --key take PEM files"),
+        ("https://localhost:{}", ("--key", "me.key"), 2, "--key needs --cert"),
+        ("https://no such host:{}", (), 2, "is no gateway's address"),
+        ("ftp://localhost:{}", (), 2, "is no gateway's address"),
+        ("https://localhost:port{}", (), 2, "is no address"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_its_remedy(guarded, pems, url, options, code, said):  # noqa: PLR0917  a table
+    named = [option if option.startswith("--") else f"{pems}/{option}" for option in options]
+    found, _, errors = cli("models", "--url", url.format(port(guarded)), *named)
+    assert (found, said in errors) == (code, True), errors
+    assert errors.count("\n") == 1
+
+
+def test_https_where_there_is_no_tls(tmp_path, state, library):
+    with running(tmp_path, models=library, state=state, config=BASE) as daemon:
+        code, _, errors = cli(*INFER, "--url", f"https://localhost:{port(daemon)}")
+    assert (code, "it does not speak TLS" in errors) == (3, True), errors
+
+
+def test_a_client_certificate(mutual, pems):
+    url = ("--url", f"https://localhost:{port(mutual)}", "--ca", f"{pems}/ca.pem")
+    assert cli(*INFER, *url, "--cert", f"{pems}/me.pem", "--key", f"{pems}/me.key")[0] == 0
+    code, _, errors = cli(*INFER, *url)
+    assert (code, "it may want a certificate: --cert FILE --key FILE" in errors) == (3, True), errors
+
+
+def test_the_gateway_of_this_device_is_known_by_the_certificate_that_is_configured(guarded, mutual, pems, tmp_path):
+    """Its name is localhost's at most, and its authority is not the system's."""
+    file = tmp_path / "edge.toml"
+    tls = f'[tls]\ncert = "{pems}/cert.pem"\nkey = "{pems}/key.pem"\n'
+    file.write_text(f'[http]\nlisten = ["127.0.0.1:{port(guarded)}"]\n{tls}')
+    found = told("models", "--token-file", f"{pems}/right", config=file)
+    assert found["asked"] == f"https://127.0.0.1:{port(guarded)}"
+    other = Authority().write(tmp_path / "other")
+    file.write_text(file.read_text().replace(f"{pems}/cert.pem", f"{other}/cert.pem"))
+    assert "its certificate is not trusted" in told("models", "--token-file", f"{pems}/right", config=file)["why_not"]
+
+
+def test_another_server_is_no_gateway(tmp_path):
+    (tmp_path / "index.html").write_text("hello")
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        where = server.stdout.readline().decode().split("port ")[1].split()[0]
+        code, _, errors = cli("models", "--url", f"127.0.0.1:{where}")
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+    assert (code, "is this address a gateway's?" in errors) == (3, True), errors
