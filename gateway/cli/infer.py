@@ -30,11 +30,12 @@ ROWS_SHOWN = 20
 def command(arguments: argparse.Namespace) -> int:
     """Print the answer."""
     labels: tuple[str, ...] = ()
-    if (found := find_running(arguments)) is not None:
+    found = find_running(arguments)
+    if not isinstance(found, str):
         answer = ask(arguments, *found)
     else:
         if not disk_meant(arguments):
-            print("no gateway runs here: answered in this process, from the disk", file=sys.stderr)
+            print(f"answered in this process, from the disk: {found}", file=sys.stderr)
         response, labels = asyncio.run(_infer_here(configured(arguments), arguments))
         answer = json.loads(encode_response(response, literals=True).header)
     if (arguments.output or ("json" if arguments.json else "table")) == "json":

@@ -72,20 +72,22 @@ def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
     return Running(why_not=problems[0])
 
 
-def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | None:
-    """Return `--url`, else where a gateway on this device says that it lives, else None."""
+def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
+    """Return `--url`, else where a gateway on this device says that it lives, else why none is asked."""
     if arguments.url:
         return read_url(arguments.url), keys_of(arguments)
-    if disk_meant(arguments):
-        return None
+    if why := disk_meant(arguments):
+        return why
+    problems = []
     for place, keys in _local(configured(arguments), arguments):
         try:
             with Client(place, keys, LOCAL_TIMEOUT_S) as client:
                 read_object(*client.exchange("GET", "/v2/health/live"))
-        except (UnreachableError, RequestError):
-            continue
-        return place, keys
-    return None
+        except (UnreachableError, RequestError) as error:
+            problems.append(str(error))
+        else:
+            return place, keys
+    return "; ".join(problems) or "HTTP is off"
 
 
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
@@ -130,7 +132,7 @@ def sentences(running: Running, model: str) -> Iterator[str]:
 
 
 def disk_meant(arguments: argparse.Namespace) -> str:
-    """Return why no gateway is to be asked; "" where one is."""
+    """Return why no gateway is to be asked; "" where one may be."""
     if arguments.offline:
         return "--offline was given"
     given = [f"--{name}" for name in ("models", "state") if getattr(arguments, name, None)]

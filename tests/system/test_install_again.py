@@ -53,11 +53,13 @@ def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image:
     _write(image / "var/lib/edge-gateway/state.sqlite", "verdicts")
     _write(image / "var/lib/edge-agent/journal.sqlite", "floors")
     _write(image / "etc/edge-gateway/tokens", "camera s3cret\n")
+    _write(image / "etc/edge-gateway/device_profiles/mine.toml", "schema = 1\n")
     _write(image / "usr/local/bin/other", "#!/bin/sh\n")
     done = make("uninstall", image)
     assert files(image) == {
         str(CONFIGURATION),
         str(AGENT_CONFIGURATION),
+        "etc/edge-gateway/device_profiles/mine.toml",
         "etc/edge-gateway/tokens",
         "usr/local/bin/other",
         "var/lib/edge-agent/journal.sqlite",
@@ -66,6 +68,7 @@ def test_uninstalling_keeps_state_and_a_changed_configuration_and_says_so(image:
     assert not (image / VENV).exists()
     assert f"kept /{CONFIGURATION}" in done.stdout
     assert f"kept /{AGENT_CONFIGURATION}" in done.stdout
+    assert "kept /etc/edge-gateway/device_profiles (your device profiles)" in done.stdout
     assert "kept /var/lib/edge-gateway" in done.stdout
     assert "kept /var/lib/edge-agent" in done.stdout
 
@@ -80,7 +83,10 @@ def test_an_upgrade_replaces_programs_and_keeps_a_changed_configuration(image: P
     _write(image / CONFIGURATION, "[log]\nlevel = 'debug'\n")
     _write(image / UNIT, "[Unit]\n")
     (image / VENV / "stale").touch()
+    profile = image / "etc/edge-gateway/device_profiles/mine.toml"
+    _write(profile, "schema = 1\n")
     done = bare(image, lock)
+    assert profile.read_text() == "schema = 1\n"
     assert (image / CONFIGURATION).read_text() == "[log]\nlevel = 'debug'\n"
     assert f"kept /{CONFIGURATION}" in done.stdout
     assert "Type=notify" in (image / UNIT).read_text()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.access import Address, Security
+from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.errors import UnreachableError
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.replies import CODES
@@ -37,6 +37,7 @@ from .conftest import Serve, nothing_left, until
 pytestmark = pytest.mark.asyncio
 AUTHORITY = Authority()
 TLS = Security(*AUTHORITY.issue("localhost"))
+TOKENS = read_tokens("a first\nb second\n", "")
 QUICK = {"last_calls_s": 0.05, "cancel_limit_s": 0.05}
 
 
@@ -142,6 +143,43 @@ def _free_port() -> int:
 def _server(inference: SimulatedInference) -> GrpcServer:
     settings = GrpcSettings()
     return GrpcServer(InferenceService(inference, inference, inference, settings), settings, Security())
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("body", [None, b"", "half", "whole"], ids=["head", "nothing", "half", "whole"])
+@pytest.mark.parametrize("path", [INFER, STREAM, WATCH], ids=["infer", "stream", "watch"])
+async def test_calls_in_progress_end_with_their_token(served: Serve, path: str, body: bytes | str | None) -> None:
+    """Whatever is here of the request; the connection stays, and what another token asked goes on."""
+    request = framed(b"") if path == WATCH else infer_request()
+    sent = {"half": request[:3], "whole": request}.get(body, body) if isinstance(body, str) else body
+    async with served(security=Security(tokens=TOKENS)) as gateway:
+        gateway.inference.gate.clear()
+        async with connected(gateway.addresses[0]) as client:
+            number = client.ask(path, sent, end=False, authorization="Bearer first")
+            other = client.ask(INFER, infer_request(), authorization="Bearer second")
+            await client.settled()
+            gateway.frontend.secure(Security(tokens=read_tokens("b second\nc third\n", "")))
+            assert (await client.over(number))[0].status == CODES["UNAUTHENTICATED"]
+            gateway.inference.gate.set()
+            assert (await client.over(other))[0].status == 0
+            assert (await client.infer(authorization="Bearer first")).status == CODES["UNAUTHENTICATED"]
+            assert (await client.infer(authorization="Bearer third")).status == 0
+            await nothing_left(gateway)
+
+
+async def test_an_answer_that_is_given_is_not_taken_back(served: Serve) -> None:
+    """It waits for the peer's window when its token is revoked."""
+    async with (
+        served(security=Security(tokens=TOKENS)) as gateway,
+        connected(gateway.addresses[0], {Codes.INITIAL_WINDOW_SIZE: 0}) as client,
+    ):
+        number = client.ask(INFER, infer_request(), authorization="Bearer first")
+        await client.settled()
+        await until(lambda: any(link.owes for link in gateway.frontend._links))
+        gateway.frontend.secure(Security(tokens=read_tokens("b second\n", "")))
+        client.h2.update_settings({Codes.INITIAL_WINDOW_SIZE: 65_535})
+        assert (await client.over(number))[0].status == 0
+        await nothing_left(gateway)
 
 
 # ---- the stop --------------------------------------------------------------------------------------------------------
