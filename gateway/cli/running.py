@@ -25,7 +25,10 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model version of a running gateway. `reason` says why it is not ready; `why`, why this variant serves."""
+    """A model version of a running gateway.
+
+    `reason` says why it is not ready; `why`, why this variant serves; `level`, what its trial showed.
+    """
 
     name: str
     version: str
@@ -34,6 +37,7 @@ class Served:
     variant: str = ""
     accelerator: str = ""
     signed: bool | None = None
+    level: str = ""
     why: str = ""
 
 
@@ -108,11 +112,11 @@ def print_served(running: Running, *, as_json: bool) -> None:
         print_json(served_json(running, running.models))
         return
     rows = [
-        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.reason)
+        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.level, one.reason)
         for one in running.models
     ]
     print(f"models of the gateway that runs at {running.where}\n")
-    print_table(("model", "version", "state", "signed", "variant", "accelerator", "reason"), rows)
+    print_table(("model", "version", "state", "signed", "variant", "accelerator", "level", "reason"), rows)
 
 
 def sentences(running: Running, model: str) -> Iterator[str]:
@@ -122,6 +126,7 @@ def sentences(running: Running, model: str) -> Iterator[str]:
         return
     for one in running.of(model):
         variant = f": {one.variant} on {one.accelerator}" if one.variant else ""
+        variant += f", {one.level}" if one.level else ""
         because = "; ".join(filter(None, (one.why, one.reason)))
         yield f"serving now at {running.where}, version {one.version}: {one.state}{variant}" + (
             f" ({because})" if because else ""
@@ -174,8 +179,9 @@ def _served(client: Client, line: dict[str, Any]) -> Served:
     except RequestError as error:  # it went since the index was read
         return Served(name, version, "UNAVAILABLE", error.message)
     facts = {key: value["string_value"] for key, value in config["parameters"].items()}
-    variant, accelerator, why = (facts.get(key, "") for key in ("variant", "accelerator", "reason"))
-    return Served(name, version, state, line["reason"], variant, accelerator, facts.get("signed") == "true", why)
+    variant, accelerator, level, why = (facts.get(key, "") for key in ("variant", "accelerator", "level", "reason"))
+    signed = facts.get("signed") == "true"
+    return Served(name, version, state, line["reason"], variant, accelerator, signed, level, why)
 
 
 def _ask_control(config: Config) -> Running:
