@@ -98,6 +98,23 @@ def test_reloading_and_feeding_the_watchdog_keep_the_process(seen: dict[str, str
     assert seen["fed"].strip() == "0"
 
 
+def test_files_are_judged_as_the_service_would_find_them(seen: dict[str, str]) -> None:
+    before, denied, after = (json.loads(seen[f"check.{when}"]) for when in ("before", "denied", "after"))
+    assert (before["ok"], before["user"], after["ok"]) == (True, "edge-gateway", True), (before, after)
+    tokens = "/etc/edge-gateway/tokens"
+    said = f"auth.tokens_file: user edge-gateway may not read the file {tokens} (mode 0600, owner 0, group 0); "
+    assert denied["findings"] == [f"{said}chgrp edge-gateway {tokens} && chmod g+r {tokens}"]
+
+
+def test_the_running_gateway_is_asked_over_http_and_where_that_wants_a_token_by_its_control_socket(
+    seen: dict[str, str],
+) -> None:
+    asked = [json.loads(seen[f"models.{way}"]) for way in ("http", "control")]
+    assert [one["asked"] for one in asked] == ["http://127.0.0.1:8000", "unix:/run/edge-gateway/control.sock"]
+    for one in asked:
+        assert {line["name"]: line["state"] for line in one["models"]} == dict.fromkeys(MODELS, "READY")
+
+
 def test_a_daemon_that_hangs_is_replaced(seen: dict[str, str]) -> None:
     assert "Watchdog timeout" in seen["bitten"]
 
