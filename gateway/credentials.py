@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gateway.config import Config, check_listeners, read_security
 from gateway.domain.access import Security, changes, check_replaceable
@@ -21,6 +21,9 @@ class Guarded(Protocol):
         """Use these from now on. Raises ConfigurationError; then nothing has changed."""
 
 
+Frontend = TypeVar("Frontend", bound=Guarded)
+
+
 class Credentials:
     """What `[auth]` and `[tls]` named when they were last read without an error, and the front ends that use it."""
 
@@ -30,9 +33,10 @@ class Credentials:
         check_listeners(config, self.security)
         self._guarded: list[Guarded] = []
 
-    def guard(self, frontend: Guarded) -> None:
-        """Tell `frontend` of each later replacement."""
+    def guard(self, frontend: Frontend) -> Frontend:
+        """Tell `frontend` of each later replacement. Returns it."""
         self._guarded.append(frontend)
+        return frontend
 
     async def renew(self, wanted: Config | None) -> None:
         """Read the files that `wanted` (None: the configuration in force) names, and put them in force everywhere.

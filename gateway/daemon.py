@@ -163,9 +163,9 @@ class Daemon:
 
         engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
         service = InferenceService(engine, self._listed, engine, self._config.grpc, self._regions, server_name=name)
-        frontend = _grpc_listener(self._config.grpc.server)(service, self._config.grpc, guards.security)
+        listener = _grpc_listener(self._config.grpc.server)
+        frontend = guards.guard(listener(service, self._config.grpc, guards.security))
         bound = await frontend.start(self._config.grpc_listen)
-        self._credentials.guard(frontend)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._readiness_changed = service.health.changed
         self._announce("grpc", bound)
@@ -178,12 +178,11 @@ class Daemon:
 
         sources = [self._mqtt_samples, self._state_samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
-        engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials.security
+        engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
         frontend = RestFrontend(
-            engine, self._listed, engine, self._config.http, guards, metrics.render, self._regions, server_name=name
+            engine, self._listed, engine, self._config.http, security, metrics.render, self._regions, server_name=name
         )
-        bound = await frontend.start(self._config.http_listen)
-        self._credentials.guard(frontend)
+        bound = await self._credentials.guard(frontend).start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
         self._begin_answering(stack, self._answer_http(frontend), "http")
