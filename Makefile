@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-long check bench fuzz lock format clean
+.PHONY: help demo demo-fleet test test-long test-world check bench fuzz lock format clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,11 @@ $(VENV)/.s3: requirements/s3.txt | $(VENV)/.test
 	@$(PIP) --target $(VENV)/s3 --upgrade -r $<
 	@touch $@
 
+$(VENV)/.world: requirements/world.txt | $(VENV)/.test
+	@echo "installing the packages whose models are served (about 400 MB, once)"
+	@$(PIP) --no-compile --target $(VENV)/world --upgrade -r $<
+	@touch $@
+
 $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
 	@touch $@
@@ -47,12 +52,14 @@ $(VENV)/.npm: tests/system/peers/tuf-js/package-lock.json | $(VENV)/bin/python
 	@npm ci --prefix $(VENV)/tuf-js --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
-.PHONY: debian-demo debian-test
+.PHONY: debian-demo debian-test debian-world
 debian-demo:
 	@packaging/debian-packages mosquitto
 debian-test:
 	@packaging/debian-packages mosquitto mosquitto-clients curl openssl nghttp2-client systemd prometheus sqlite3 softhsm2 faketime xfsprogs postgresql haproxy nginx \
 		g++ libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+debian-world:  # Debian's build of PyTorch is for CPUs only; the registry's brings gigabytes of CUDA
+	@packaging/debian-packages python3-torch
 
 # ---- what a newcomer types ---------------------------------------------------------------------------------------
 demo: $(VENV)/.runtime debian-demo ## detect this device, serve two models, play a camera and forty sensors
@@ -68,6 +75,9 @@ test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tes
 
 test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
+
+test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
+	@$(BIN)/python -m tests.world.run $(WORLD)
 
 check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && $(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
@@ -86,6 +96,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE) --extra fleet --extra hsm requirements/test.in -c requirements/constraints.txt -o requirements/test.txt
 	$(COMPILE) -c requirements/test.txt -o requirements/runtime.txt
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
+	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt
 	@$(MAKE) --no-print-directory lock-build
 

