@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def open_entries() -> Iterator[Entry]:
             yield _entry("onnx-open", test, model)
 
 
+@cache
 def _tests() -> list[Any]:
     from onnx.backend.test.case.node import collect_testcases
     from onnx.backend.test.loader import load_model_tests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import tomllib
 from collections import Counter
@@ -58,22 +59,21 @@ class Row:
 
 def print_report(rows: Sequence[Row], listed: Mapping[str, Mapping[str, str]]) -> bool:
     """Print the table and what deviates. True where no answer was wrong and the refused ones are those listed."""
-    console = Console(width=200)
-    console.print(_table(rows))
+    Console(width=200).print(_table(rows))
     for row in rows:
         if row.served and row.reason:
-            console.print(f"shapes only  {row.entry.source}/{row.entry.name}: {row.reason}")
+            print(f"shapes only  {row.entry.source}/{row.entry.name}: {row.reason}")
     new = [row for row in rows if row.outcome == "refused" and row.entry.name not in listed.get(row.entry.source, {})]
     gone = [row for row in rows if row.served and row.entry.name in listed.get(row.entry.source, {})]
     for row in new:
-        console.print(f"refused, but not listed: {row.entry.source}/{row.entry.name}: {row.reason}")
+        print(f"refused, but not listed: {row.entry.source}/{row.entry.name}: {row.reason}")
     for row in gone:
-        console.print(f"served, but listed as refused: {row.entry.source}/{row.entry.name}")
+        print(f"served, but listed as refused: {row.entry.source}/{row.entry.name}")
     for row in rows:
         if row.failed:
-            console.print(row.line)
+            print(row.line)
     asked, wrong = sum(row.tally.requests for row in rows), sum(row.failed for row in rows)
-    console.print(f"{len(rows)} models, {asked} requests, {wrong} models with a wrong answer")
+    print(f"{len(rows)} models, {asked} requests, {wrong} models with a wrong answer")
     return not (new or gone or any(row.failed for row in rows))
 
 
@@ -83,7 +83,7 @@ def refused_rows(file: Path) -> dict[str, dict[str, str]]:
 
 
 def write_refused(file: Path, rows: Iterable[Row]) -> None:
-    """Replace the list of every source that is among `rows`."""
+    """Replace the list's lines on what is among `rows`; the others stay."""
     listed = refused_rows(file)
     for row in rows:
         of_source = listed.setdefault(row.entry.source, {})
@@ -126,6 +126,4 @@ def _figures(rows: Sequence[Row]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    import json
-
     return json.dumps(text, ensure_ascii=False)

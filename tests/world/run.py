@@ -47,11 +47,15 @@ class Options:
     measure_s: float = 0.02
     packages: Path = ROOT / ".venv" / "world"
     torch_python: str = "/usr/bin/python3"
+    listed: bool = False
 
 
 def serve_corpus(options: Options, folder: Path) -> Iterator[Row]:
     """Serve every portion by a daemon of its own, ask, and yield one row per model."""
     entries = collect(options.groups, folder / "made", options.packages, options.torch_python)
+    if options.listed:
+        listed = refused_rows(REFUSED)
+        entries = [entry for entry in entries if entry.name in listed.get(entry.source, {})]
     waiting = iter(sampled(entries, options.sample, options.seed))
     number = 0
     while portion := list(islice(waiting, options.portion)):
@@ -137,7 +141,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="time per model and protocol, at most")
     parser.add_argument("--measure-s", type=float, default=0.02, help="[trial] measure_s of the daemon")
     parser.add_argument("--torch-python", default="/usr/bin/python3", help="an interpreter that can import torch")
-    parser.add_argument("--update", action="store_true", help=f"rewrite {REFUSED.name} for the sources that ran whole")
+    parser.add_argument("--listed", action="store_true", help=f"only what {REFUSED.name} lists: is it served by now?")
+    parser.add_argument("--update", action="store_true", help=f"rewrite the rows of {REFUSED.name} that ran")
     arguments = vars(parser.parse_args())
     update, groups = arguments.pop("update"), tuple(arguments.pop("groups").split(","))
     with tempfile.TemporaryDirectory(prefix="world-") as folder:
