@@ -20,6 +20,7 @@ from tests.world.wire import grpc_request, http_request, read_grpc, read_http
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 DEADLINE_S = 60.0
 LARGEST_BYTES = 64 << 20
+ERROR_CHARS = 400
 Call = Callable[[int], Awaitable[Tensors]]
 
 
@@ -112,6 +113,6 @@ async def _asked(call: Call, index: int, ask: Ask, tally: Tally, *, shapes_only:
     try:
         answer = await call(index)
     except CallError as error:
-        tally.errors[str(error)[:200]] += 1
+        tally.errors[str(error)[:ERROR_CHARS]] += 1
     else:
         tally.answers[compare(answer, ask.expected, shapes_only=shapes_only)] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +30,6 @@ class Row:
     entry: Entry
     outcome: str
     reason: str = ""
-    load_s: float = 0.0
     tally: Tally = field(default_factory=Tally)
     stated: int = 0
     asks: int = 0
@@ -105,7 +103,7 @@ def write_refused(file: Path, rows: Iterable[Row]) -> None:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    columns = ("source", "models", *LEVELS, "refused", "requests", "exact", "rounded", "wrong", "load p50 s", "p95 s")
+    columns = ("source", "models", *LEVELS, "refused", "requests", "exact", "rounded", "wrong")
     table = Table(*columns, title="models of the corpus")
     for source in dict.fromkeys(row.entry.source for row in rows):
         table.add_row(source, *_figures([row for row in rows if row.entry.source == source]))
@@ -118,11 +116,9 @@ def _figures(rows: Sequence[Row]) -> list[str]:
     outcomes, total = Counter(row.outcome for row in corpus), Tally()
     for row in corpus:
         total.add(row.tally)
-    loads = sorted(row.load_s for row in corpus if row.load_s)
     counts = [len(corpus), *(outcomes[each] for each in (*LEVELS, "refused")), total.requests]
     counts += [total.answers[Judgement.EXACT], total.answers[Judgement.ROUNDED], total.wrong]
-    p95 = loads[int(len(loads) * 0.95)] if loads else 0.0
-    return [*map(str, counts), f"{statistics.median(loads or [0.0]):.2f}", f"{p95:.2f}"]
+    return [*map(str, counts)]
 
 
 def _quoted(text: str) -> str:

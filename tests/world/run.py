@@ -20,17 +20,16 @@ from pathlib import Path
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.simulators.daemon import QUIET, ROOT, Daemon, starting
-from tests.world.callers import Load, Tally, call_grpc, call_http
+from tests.simulators.daemon import QUIET, ROOT, SHORT_TRIALS, Daemon, starting
+from tests.world.callers import ERROR_CHARS, Load, Tally, call_grpc, call_http
 from tests.world.corpus import GROUPS, Member, agrees, collect, members, sampled
 from tests.world.entry import Case, Entry
 from tests.world.report import Row, print_report, refused_rows, write_refused
-from tests.world.trials import load_seconds
 
 REFUSED = Path(__file__).with_name("refused.toml")
 GRPC_CALLERS, HTTP_CALLERS = 32, 16
 START_S = 3600.0
-CONFIG = QUIET + "[trial]\nnice = 0\nmeasure_s = {measure_s}\n[limits]\nready_within_s = 3600.0\n"
+CONFIG = QUIET + SHORT_TRIALS + "[limits]\nready_within_s = 3600.0\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,6 @@ class Options:
     asks: int = 32
     requests: int = 1000
     seconds: float = 2.0
-    measure_s: float = 0.02
     packages: Path = ROOT / ".venv" / "world"
     torch_python: str = "/usr/bin/python3"
     listed: bool = False
@@ -70,29 +68,27 @@ def serve_portion(entries: Sequence[Entry], options: Options, folder: Path) -> I
     tried = list(members(entries, folder / "models", options.asks, options.seconds, options.seed))
     kept = {member.entry.model for member in tried}
     yield from (Row(entry, "unrunnable") for entry in entries if entry.model not in kept)
-    config = CONFIG.format(measure_s=options.measure_s)
-    with starting(folder / "gateway", models=folder / "models", config=config) as daemon:
+    with starting(folder / "gateway", models=folder / "models", config=CONFIG) as daemon:
         daemon.wait("READY=1", START_S)
-        loads = load_seconds(daemon.lines())
         with triton.InferenceServerClient(daemon.grpc) as client:
             for member in tried:
-                yield _row(member, client, daemon, options, loads.get(member.entry.model, 0.0))
+                yield _row(member, client, daemon, options)
 
 
-def _row(member: Member, client: triton.InferenceServerClient, daemon: Daemon, options: Options, load_s: float) -> Row:
+def _row(member: Member, client: triton.InferenceServerClient, daemon: Daemon, options: Options) -> Row:
     entry = member.entry
     state, reason = _state(client, entry.model)
     if state != "READY":
-        return Row(entry, "refused", reason, load_s=load_s)
+        return Row(entry, "refused", reason)
     level = _level(client, entry.model)
     if not member.asks.asks:
-        return Row(entry, level, "no client can send or receive its tensors", load_s=load_s)
+        return Row(entry, level, "no client can send or receive its tensors")
     total = Tally()
     stated = sum(not _stated(client, entry.model, case, total) for case in entry.cases)
     for call, address, callers in ((call_grpc, daemon.grpc, GRPC_CALLERS), (call_http, daemon.http, HTTP_CALLERS)):
         load = Load(callers, options.requests, options.seconds)
         total.add(asyncio.run(call(address, entry.model, member.asks, load)))
-    return Row(entry, level, member.asks.shapes_only, load_s, total, stated, len(member.asks.asks))
+    return Row(entry, level, member.asks.shapes_only, total, stated, len(member.asks.asks))
 
 
 def _state(client: triton.InferenceServerClient, model: str) -> tuple[str, str]:
@@ -114,7 +110,7 @@ def _stated(client: triton.InferenceServerClient, model: str, case: Case, tally:
     try:
         return agrees(_answer(client, model, case), case)
     except InferenceServerException as error:
-        tally.errors[f"{error}"[:200]] += 1
+        tally.errors[str(error)[:ERROR_CHARS]] += 1
         return False
 
 
@@ -139,7 +135,6 @@ def main() -> int:
     parser.add_argument("--asks", type=int, default=32, help="different requests per model")
     parser.add_argument("--requests", type=int, default=1000, help="requests per model and protocol, at most")
     parser.add_argument("--seconds", type=float, default=2.0, help="time per model and protocol, at most")
-    parser.add_argument("--measure-s", type=float, default=0.02, help="[trial] measure_s of the daemon")
     parser.add_argument("--torch-python", default="/usr/bin/python3", help="an interpreter that can import torch")
     parser.add_argument("--listed", action="store_true", help=f"only what {REFUSED.name} lists: is it served by now?")
     parser.add_argument("--update", action="store_true", help=f"rewrite the rows of {REFUSED.name} that ran")
