@@ -91,6 +91,8 @@ def _opened(port: Port, array: Array, turn: int, random: np.random.Generator) ->
     """Rows of `array` by chance, as many as `turn` says, where the first dimension is open."""
     if not port.shape or isinstance(port.shape[0], int) or not array.size:
         return array
+    if array.ndim == 1 and array.dtype.kind in "iu":  # a shape of fifteen dimensions would take all memory
+        return array
     sizes = (len(array), *(size * len(array) for size in SIZES[1:])) if turn % 3 == 0 else SIZES
     return array[random.integers(0, len(array), sizes[turn % len(sizes)])]
 
