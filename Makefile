@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-long test-world check bench fuzz lock format clean
+.PHONY: help demo demo-fleet test test-long test-world check bench fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,10 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements/runtime.txt | $(VENV)/bin/python
 	@if [ ! -e $(VENV)/.test ]; then echo "installing the runtime (about 200 MB, once)"; $(PIP) -r $<; fi
 	@touch $@
+
+# What tests start runs without the packages of the tests, as where it is installed (tests/simulators/runtime_only.py).
+runtime-only: | $(VENV)/bin/python
+	@$(MAKE) --no-print-directory VENV=.venv-runtime PYTHON=$(BIN)/python .venv-runtime/.runtime
 
 $(VENV)/.test: requirements/test.txt | $(VENV)/bin/python
 	@echo "installing what the tests need (about 300 MB, once)"
@@ -69,11 +73,11 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 	@$(BIN)/python packaging/demo-fleet
 
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
-test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## install what the tests need and pass them
+test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm runtime-only debian-test ## install what the tests need and pass them
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
 
-test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm debian-test ## everything, however long it takes
+test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm runtime-only debian-test ## everything, however long it takes
 	@$(BIN)/pytest -q
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
@@ -104,6 +108,6 @@ format: $(VENV)/.test ## format and mend what can be mended
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-runtime .demo .bench .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 include packaging/install.mk

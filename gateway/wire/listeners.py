@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,11 @@ Connect = Callable[["Config", "ServerState"], "BoundedConnection"]
 Build = Callable[[], tuple[Application, Connect]]
 """The application, and what makes a connection to it; called on a thread: it may load much."""
 
+_LOADING = threading.Lock()
+"""Held while a port loads its libraries and builds its application: one port of the process at a time. An application
+of Litestar tries to import plugins of packages that may not be installed. A second thread that imports such a plugin
+while the first one's import fails gets "cannot import name", which Litestar does not expect."""
+
 
 class Listeners:
     """Any number of addresses, and who is connected to them. `listen` once, `answer` once, `stop` once and when neither
@@ -52,8 +58,7 @@ class Listeners:
 
     async def answer(self, build: Build, terms: Terms | None) -> None:
         """Answer those who wait and whoever comes; over TCP by TLS on these terms, where there are any."""
-        app, connect = await asyncio.to_thread(build)
-        config = await asyncio.to_thread(self._config, app)
+        config, connect = await asyncio.to_thread(self._load, build)
         from uvicorn.server import ServerState
 
         self._state = state = ServerState()
@@ -93,6 +98,11 @@ class Listeners:
             async with asyncio.timeout(CLOSING_S):
                 for server in self._servers:
                     await server.wait_closed()
+
+    def _load(self, build: Build) -> tuple[Config, Connect]:
+        with _LOADING:
+            app, connect = build()
+            return self._config(app), connect
 
     def _config(self, app: Application) -> Config:
         from uvicorn.config import Config

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.simulators import runtime_only
+
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "models"
-COMMAND = (sys.executable, "-m", "gateway")
+COMMAND = (runtime_only.interpreter(), "-m", "gateway")
 WAIT_S = 30.0
 QUIET = "[selection]\nidle_before_trial_s = 3600.0\n"
 """Nothing is measured behind a test's back."""

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +19,13 @@ import pytest
 from gateway.agent.control import Control
 from gateway.agent.settings import ControlSettings
 from gateway.store.library import file_digest
+from tests.simulators import runtime_only
 from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.fleet_server import FleetServer
 from tests.simulators.hammer import Hammer
 
-AGENT = (sys.executable, "-m", "gateway.agent")
+AGENT = (runtime_only.interpreter(), "-m", "gateway.agent")
 DEVICE, SLOT = "door-1", "meter-reader"
 SETTINGS: dict[str, dict[str, Any]] = {
     "probation": {"duration_s": 0.3, "look_s": 0.1, "slower_factor": 30.0},

@@ -12,10 +12,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tests.simulators import runtime_only
+
 if TYPE_CHECKING:
     from tests.simulators.daemon import Daemon
 
-COMMAND = (sys.executable, "-m", "tests.simulators.modules")
+COMMAND = (runtime_only.interpreter(), "-m", "tests.simulators.modules")
 EVENT = "modules loaded"
 
 
