@@ -130,9 +130,11 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
 
 
 @contextmanager
-def opened(config: Config, surveyed: Survey, state_folder: Path) -> Iterator[Loader]:
-    """A loader over the kept verdicts, for as long as a command looks at them. Raises as `site` and `State.open` do."""
+def opened(config: Config, surveyed: Survey, state_folder: Path, remark: Callable[[str], None]) -> Iterator[Loader]:
+    """Lend a command a loader over the kept verdicts. `remark` is told why they cannot be written. Raises as `site`."""
     state = State.open(state_folder, config.state)
+    if state.problem:
+        remark(state.problem)
     try:
         yield loader(config, site(config, surveyed), state, publish=lambda _event: None)
     finally:

@@ -100,6 +100,8 @@ class Daemon:
         state = State.open(self._state_folder, self._config.state)
         stack.callback(state.close)
         self._state = state
+        if state.problem:
+            self._log.warning("state kept in memory", problem=state.problem)
         await self._build(state)
         stack.push_async_callback(self._repository.close)
         stack.push_async_callback(self._fleet.close)
@@ -118,7 +120,7 @@ class Daemon:
         config = self._config
         store = Store(config.fleet, config.library)
         surveyed = await assembly.survey(config, store=store)
-        where = assembly.site(config, surveyed, str(self._state_folder / "compiled"))
+        where = assembly.site(config, surveyed, "" if state.problem else str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
         self._surveyed = surveyed
         loader = assembly.loader(config, where, state, self._publish)
@@ -200,7 +202,9 @@ class Daemon:
         settings = self._config.control
         if settings.address is None:
             return
-        frontend = control_frontend(self._fleet, self._repository, self._engine, self._surveyed, self._vitals, settings)
+        frontend = control_frontend(
+            self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem, settings
+        )
         bound = await frontend.start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)
@@ -259,8 +263,16 @@ class Daemon:
     def _state_samples(self) -> Iterable[Sample]:
         from gateway.domain.statistics import Sample
 
-        name, what = "edge_gateway_state_write_failures_total", "Verdicts that could not be kept."
-        return [Sample(name, what, self._state.write_failures)]
+        state, failures = self._state, "edge_gateway_state_write_failures_total"
+        writable, means = "edge_gateway_state_writable", "1 while verdicts reach the disk, else 0."
+        return [
+            Sample(failures, "Verdicts that did not reach the disk.", state.write_failures),
+            Sample(writable, means, float(not state.problem), counter=False),
+        ]
+
+    def _problem(self) -> str:
+        """Return what an operator has to mend, for the control API ("": nothing)."""
+        return "; ".join(problem for problem in (self._fleet.problem, self._state.problem) if problem)
 
     def _mqtt_samples(self) -> Iterable[Sample]:
         if self._mqtt is None:

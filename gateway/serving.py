@@ -197,16 +197,17 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     engine: Engine,
     surveyed: Survey,
     vitals: Callable[[], Vitals],
+    problem: Callable[[], str],
     settings: ControlSettings,
 ) -> ControlFrontend:
-    """The control API over all of them."""
+    """Wire the control API; `problem` as in `About`."""
     from gateway.frontends.control.about import About
     from gateway.frontends.control.server import ControlFrontend
     from gateway.hardware.report import inventory_json
 
     name = surveyed.profile_name
     inventory = inventory_json(surveyed.inventory, name)
-    about = About(name or "", inventory, vitals, fleet.waits_for_restart, lambda: fleet.problem)
+    about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem)
     return ControlFrontend(fleet, repository, engine, about, settings)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gateway.config import Config, load_config, read_addresses
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.tables import plain
 
 
 def configured(arguments: argparse.Namespace) -> Config:
@@ -41,6 +43,11 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
         return dataclasses.replace(config, **laid)
 
     return apply
+
+
+def remark(message: str) -> None:
+    """Print one line on standard error; the command goes on."""
+    print(f"edge-gateway: {plain(message)}", file=sys.stderr)
 
 
 def root_folder(arguments: argparse.Namespace) -> Path:

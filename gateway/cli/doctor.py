@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -73,19 +74,18 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
 
 
 def _with_trials(config: Config, surveyed: Survey, folder: Path) -> tuple[Survey, list[Finding]]:
-    """The survey with the rungs that earlier trials climbed, and what keeps the state from being read."""
-    try:
-        inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, folder))
-    except ConfigurationError as error:
-        return surveyed, [Finding("state", str(error), "")]
-    return Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings), []
+    """Return the survey with the rungs that earlier trials climbed, and why the state cannot be written."""
+    problems: list[str] = []
+    inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, folder, problems.append))
+    findings = [Finding("state", *problem.rsplit("; ", 1)) for problem in problems]
+    return Survey(inventory, surveyed.profile, surveyed.statuses, surveyed.listings), findings
 
 
-def _trials(config: Config, surveyed: Survey, folder: Path) -> list[Candidate]:
+def _trials(config: Config, surveyed: Survey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:
     """What earlier trials on this device found, without trying anything now."""
     if surveyed.profile is None or not os.path.lexists(folder):  # also False where it may not be looked for
         return []
-    with assembly.opened(config, surveyed, folder) as loader:
+    with assembly.opened(config, surveyed, folder, remark) as loader:
         try:
             releases = asyncio.run(releases_here(config))
         except ConfigurationError:  # a finding of its own

@@ -1,21 +1,22 @@
 """Verdicts and bare models' signatures between restarts: one SQLite file that several processes may share.
 
-It is a cache: a file that SQLite cannot read is set aside under another name and begun anew, a row that cannot be
-read counts as absent, and what cannot be written (a full disk) is remembered until the process ends.
+It is a cache. A file that SQLite cannot read is renamed, and a new one takes its place. A row that cannot be read
+counts as absent. A row that cannot be written stays in memory until the process ends. Where the file itself cannot be
+written (read-only file system, full disk, another owner), its rows are copied into a database in memory.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gateway.domain.errors import ConfigurationError
 from gateway.domain.verdict import (
     Signature,
     Verdict,
@@ -28,34 +29,43 @@ from gateway.store.settings import StateSettings
 
 Kept = TypeVar("Kept")
 SCHEMA_VERSION = 2
+TABLES = ("verdict", "signature")
+REMEDY = "free space there, let the user of this process write there, or name another folder with --state, then restart"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdict (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS signature (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
 """
+_READ_ONLY = ("mode=ro", "immutable=1")
+"""Parameters of SQLite's URIs (sqlite.org/uri.html), in the order in which they are tried. The second one ignores the
+write-ahead log, which can only be read where its index can be mapped."""
+_log = logging.getLogger(__name__)
 
 
 class State:
-    """Open with `State.open(folder)`; close when done. Used by one thread at a time."""
+    """Verdicts and signatures by key. Open it with `State.open(folder)`. One thread at a time may use it.
 
-    def __init__(self, connection: sqlite3.Connection, settings: StateSettings) -> None:
-        self._connection = connection
-        self._settings = settings
+    `problem` says why new rows do not reach the disk, and what to do ("": they do).
+    """
+
+    def __init__(self, connection: sqlite3.Connection, folder: Path, settings: StateSettings, problem: str) -> None:
+        self._connection, self._folder, self._settings = connection, folder, settings
+        self._in_memory = bool(problem)
         self._unwritten: dict[tuple[str, str], str] = {}
+        self.problem = problem
         self.write_failures = 0
-        """Rows that SQLite refused to write since this file was opened."""
+        """Rows that did not reach the disk since this file was opened."""
 
     @classmethod
     def open(cls, folder: Path, settings: StateSettings | None = None) -> State:
-        """Create folder and file as needed. Raises ConfigurationError where the folder cannot be written."""
+        """Open the file, and create it and its folder as needed. Where it cannot be written, `problem` says why."""
         settings = settings or StateSettings()
         file = folder / "state.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _alone(folder):
-                return cls(_connect_or_renew(file, settings), settings)
-        except (OSError, sqlite3.OperationalError) as error:
-            problem = f"the state cannot be kept here: {error}; name a writable folder with --state"
-            raise ConfigurationError(problem, file=str(folder)) from error
+                return cls(_connect_or_renew(file, settings), folder, settings, "")
+        except (OSError, sqlite3.Error) as error:
+            return cls(_in_memory(file, settings), folder, settings, _problem(folder, error))
 
     def verdict(self, key: str) -> Verdict | None:
         """The verdict kept under `key`, or None."""
@@ -102,11 +112,18 @@ class State:
                     f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608
                     (self._settings.verdicts_limit,),
                 )
-        except sqlite3.DatabaseError:
-            self.write_failures += 1
+        except sqlite3.DatabaseError as error:
             self._unwritten[table, key] = text
+            self._written(_problem(self._folder, error))
         else:
             self._unwritten.pop((table, key), None)
+            self._written(self.problem if self._in_memory else "")
+
+    def _written(self, problem: str) -> None:
+        self.write_failures += bool(problem)
+        if problem and not self.problem:
+            _log.warning("%s", problem)
+        self.problem = problem
 
 
 @contextmanager
@@ -128,7 +145,34 @@ def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection
         return _connect(file, settings)
 
 
-def _connect(file: Path, settings: StateSettings) -> sqlite3.Connection:
+def _problem(folder: Path, error: Exception) -> str:
+    return f"the state in {folder} cannot be written: {error}; new verdicts stay in memory; {REMEDY}"
+
+
+def _in_memory(file: Path, settings: StateSettings) -> sqlite3.Connection:
+    """Return a database in memory with the newest `verdicts_limit` rows of each table of `file`, if it can be read."""
+    memory = _connect(":memory:", settings)
+    for parameter in _READ_ONLY:
+        with suppress(sqlite3.Error, OSError):
+            for table, rows in _rows(f"{file.absolute().as_uri()}?{parameter}", settings).items():
+                memory.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)  # noqa: S608  a name of this file
+            memory.commit()
+            return memory
+        memory.rollback()
+    return memory
+
+
+def _rows(uri: str, settings: StateSettings) -> dict[str, list[tuple[object, ...]]]:
+    """Return (key, content, time) of each table, the oldest first. Raises sqlite3.Error."""
+    newest = "SELECT key, content, at_ms FROM {} ORDER BY rowid DESC LIMIT ?"
+    with closing(sqlite3.connect(uri, uri=True, timeout=settings.busy_timeout_ms / 1000)) as kept:
+        if kept.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
+            return {}
+        limit = (settings.verdicts_limit,)
+        return {table: kept.execute(newest.format(table), limit).fetchall()[::-1] for table in TABLES}
+
+
+def _connect(file: Path | str, settings: StateSettings) -> sqlite3.Connection:
     connection = sqlite3.connect(file, timeout=settings.busy_timeout_ms / 1000, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

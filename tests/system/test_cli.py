@@ -196,7 +196,6 @@ REFUSED = [
     (2, ["models", "check", "/nowhere"], "/nowhere: is no folder"),
     (2, ["models", "check"], "models check DIR"),
     (2, ["run", "--grpc", "nowhere"], "--grpc: 'nowhere' is no address"),
-    (2, ["run", "--state", "/proc/nowhere"], "name a writable folder with --state"),
     (2, ["run", "--grpc", "off", "--http", "off", "--mqtt", "nonsense"], "'nonsense' is no broker address"),
 ]
 

@@ -18,8 +18,8 @@ _STATM = Path("/proc/self/statm")
 class About:
     """`inventory` as `edge-gateway probe --json` prints it; `vitals` is asked on a thread: sensors take milliseconds.
 
-    `restart` says what waits for a restart of this process ("": nothing), `problem` why what is committed could not be
-    read ("": it could); `instance` is another after each start.
+    `restart` says what waits for a restart of this process ("": nothing). `problem` says why what is committed could
+    not be read, and why the state cannot be written ("": neither is so). `instance` is another after each start.
     """
 
     profile: str

@@ -63,7 +63,7 @@ class ModelDocument(msgspec.Struct):
 
 class StatusDocument(msgspec.Struct):
     """The process and its model versions. `instance` is another after each start; `restart`: what waits for one;
-    `problem`: why what is committed could not be read."""
+    `problem`: why what is committed could not be read, or why verdicts do not reach the disk."""
 
     instance: str
     version: str

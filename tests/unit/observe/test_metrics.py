@@ -139,14 +139,17 @@ def test_frontends_add_samples() -> None:
 def test_every_metric_is_documented() -> None:
     mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
     shared = Regions(SharedMemorySettings(allowed=True)).samples()
-    state = Sample("edge_gateway_state_write_failures_total", "Verdicts that could not be kept.", 0)
+    state = [
+        Sample("edge_gateway_state_write_failures_total", "Verdicts that did not reach the disk.", 0),
+        Sample("edge_gateway_state_writable", "1 while verdicts reach the disk, else 0.", 1, counter=False),
+    ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {
         name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
     }
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
-        for name, family in families(metrics_of(Counted(), *mqtt, *shared, state)).items()
+        for name, family in families(metrics_of(Counted(), *mqtt, *shared, *state)).items()
     }
     assert shown == documented
 

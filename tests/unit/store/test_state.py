@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LAYOUTS, TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Measurement, Signature, Verdict
 from gateway.store.settings import StateSettings
-from gateway.store.state import State
+from gateway.store.state import REMEDY, State
 
 PASSED = Verdict(True, "passed", Measurement(1.5, 2.5, 3.5, 4, 0.5), 0.99)
 WRITER = """
 import sys
 from pathlib import Path
 from gateway.domain.verdict import Verdict
-from gateway.store.state import State
+from gateway.store.state import REMEDY, State
 name, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 state = State.open(folder)
 for index in range(count):
@@ -141,17 +140,19 @@ def test_rows_that_cannot_be_read_count_as_absent(tmp_path: Path) -> None:
     state.close()
 
 
-def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_remembered_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     state = State.open(tmp_path, StateSettings(busy_timeout_ms=1))
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     state.keep_verdict("key", PASSED)
     assert state.write_failures == 1
+    assert "database is locked" in state.problem
+    assert [record.getMessage() for record in caplog.records] == [state.problem]
     assert state.verdict("key") == PASSED
     other.execute("ROLLBACK")
     state.keep_verdict("key", Verdict(False, "later"))
     assert state.verdict("key") == Verdict(False, "later")
-    assert state.write_failures == 1
+    assert (state.write_failures, state.problem) == (1, "")
     state.close()
     other.close()
 
@@ -180,17 +181,43 @@ def test_another_schema_is_begun_anew(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("folder", ["file/state", "file"])
-def test_a_folder_that_cannot_be_is_the_operators_mistake(tmp_path: Path, folder: str) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigurationError, match="name a writable folder with --state"):
-        State.open(tmp_path / folder)
+@pytest.mark.parametrize("name", ["state.sqlite", "state.lock"])
+def test_where_the_file_cannot_be_written_state_is_in_memory(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()  # as root, mode bits would stop nobody
+    state = State.open(tmp_path)
+    assert f"the state in {tmp_path} cannot be written" in state.problem
+    state.keep_verdict("key", PASSED)
+    assert (state.verdict("key"), state.write_failures) == (PASSED, 1)
+    assert state.problem.endswith(REMEDY)
+    state.close()
 
 
-def test_a_folder_that_cannot_be_written_is_the_operators_mistake(tmp_path: Path) -> None:
-    (tmp_path / "state.sqlite").mkdir()  # as root, mode bits would stop nobody
-    with pytest.raises(ConfigurationError, match="name a writable folder with --state"):
-        State.open(tmp_path)
+def test_what_can_be_read_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """At most as many rows as are kept on disk, the newest; then they are bounded as they are there."""
+    kept = State.open(tmp_path)
+    for key in "abcd":
+        kept.keep_verdict(key, PASSED)
+    kept.keep_signature("digest", Signature((), ()))
+    (tmp_path / "state.lock").unlink()
+    (tmp_path / "state.lock").mkdir()
+    state = State.open(tmp_path, StateSettings(verdicts_limit=3))
+    assert [key for key in "abcd" if state.verdict(key)] == ["b", "c", "d"]
+    assert state.signature("digest") == Signature((), ())
+    state.keep_verdict("e", PASSED)
+    assert [key for key in "abcde" if state.verdict(key)] == ["c", "d", "e"]
+    assert kept.verdict("e") is None
+    state.close()
+    kept.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 500])
+def test_a_damaged_file_that_cannot_be_replaced_counts_as_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.sqlite").write_bytes(content)
+    (tmp_path / "state.lock").mkdir()
+    state = State.open(tmp_path)
+    assert (state.verdict("key"), state.problem != "") == (None, True)
+    state.close()
+    assert (tmp_path / "state.sqlite").read_bytes() == content
 
 
 def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
