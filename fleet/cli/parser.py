@@ -319,4 +319,5 @@ PROGRAM = Program(
     "operators' verbs.",
     "fleet.cli",
     VERBS,
+    extra="fleet",
 )

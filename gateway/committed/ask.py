@@ -52,7 +52,7 @@ async def ask_judge(settings: FleetSettings, active: Active) -> Judgement:
 def _read(said: bytes, words: bytes, code: int | None) -> Judgement:
     if code != 0:
         spoken = " ".join(words.decode("utf-8", "replace").split())[-LAST_WORDS_CHARS:]
-        hint = "; install edge-inference-gateway[agent]" if "No module named" in spoken else ""
+        hint = "; pip install 'edge-inference-gateway[agent]'" if "No module named" in spoken else ""
         raise _undecided(f"the process that judges them ended with {code}: {spoken}{hint}")
     return Judgement(**json.loads(said))
 

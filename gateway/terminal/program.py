@@ -17,6 +17,7 @@ from typing import NoReturn
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.terminal.tables import plain
 
+DISTRIBUTION = "edge-inference-gateway"
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 EXIT_CODES = (
@@ -44,13 +45,17 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program's name, version, description in one or two lines, the package of its verbs' modules, and the verbs."""
+    """A program's name, version, description in one or two lines, the package of its verbs' modules, and the verbs.
+
+    `extra` of the distribution brings what the verbs need beyond its dependencies ("": nothing).
+    """
 
     name: str
     version: str
     description: str
     package: str
     verbs: Sequence[Verb]
+    extra: str = ""
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
@@ -63,6 +68,8 @@ class Program:
             return self._complain(str(error), USAGE)
         except RequestError as error:
             return self._complain(f"{error.fault.value}: {error.message}", FINDING)
+        except ModuleNotFoundError as error:
+            return self._complain(self._missing(error), UNREACHABLE)
         except BrokenPipeError:  # whoever read our output has seen enough; what is left must not fail at the exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return OK
@@ -99,6 +106,14 @@ class Program:
         code = int(_import_cheaply(f"{self.package}.{parsed.module}").command(parsed))
         sys.stdout.flush()
         return code
+
+    def _missing(self, error: ModuleNotFoundError) -> str:
+        """Name the package and the command that adds it. Raises `error` where the module is one of ours: a defect."""
+        module = (error.name or "").partition(".")[0]
+        if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
+            raise error
+        wanted = f"{DISTRIBUTION}[{self.extra}]" if self.extra else DISTRIBUTION
+        return f"the Python package {module} is not installed; pip install '{wanted}'"
 
     def _complain(self, message: str, code: int) -> int:
         print(f"{self.name}: {plain(' '.join(message.splitlines()))}", file=sys.stderr)

@@ -54,6 +54,16 @@ def installed() -> Path:
     return (folder / "assembled").rename(folder / "image")
 
 
+@functools.cache
+def wheel() -> Path:
+    """Return the wheel of this source tree, built once in a process."""
+    folder = Path(tempfile.mkdtemp(prefix="edge-gateway-wheel."))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
 def copied(to: Path) -> Path:
     """A copy of the whole installation to change: its files are hard links, which installing never writes through."""
     run("cp", "--archive", "--link", installed(), to)

@@ -10,20 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.installation import REPOSITORY, run
+from gateway import __version__
+from tests.system.installation import REPOSITORY, run, wheel
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def names(wheel: Path) -> set[str]:
-    with zipfile.ZipFile(wheel) as archive:
+def names() -> set[str]:
+    with zipfile.ZipFile(wheel()) as archive:
         return set(archive.namelist())
 
 
@@ -51,6 +44,10 @@ def test_every_file_travels(source: str, packaged: str, names: set[str]) -> None
     assert expected - names == set()
 
 
+def test_its_version_is_the_programs() -> None:
+    assert wheel().name.startswith(f"edge_inference_gateway-{__version__}-")
+
+
 def test_nothing_else_travels(names: set[str]) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gateway", "fleet"}
     assert [name for name in names if re.search(r"(^|/)(tests|recipes|__pycache__)/|\.pyc$", name)] == []
@@ -63,12 +60,12 @@ def test_models_profiles_and_descriptors_are_among_them(names: set[str]) -> None
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_pip_compiles_it_where_python_is_told_to_write_no_byte_code(wheel: Path, tmp_path: Path) -> None:
+def test_pip_compiles_it_where_python_is_told_to_write_no_byte_code(tmp_path: Path) -> None:
     """As packaging/README.md says."""
     options = ("--quiet", "--no-deps", "--no-index", "--target", tmp_path / "site")
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPYCACHEPREFIX", None)
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options, wheel, env=environment)
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options, wheel(), env=environment)
     sources = [*(tmp_path / "site" / "gateway").rglob("*.py")]
     assert len(sources) > 100
     assert [

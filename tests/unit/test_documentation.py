@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway import __version__
 from gateway.cli.parser import VERBS
 from gateway.domain.errors import Fault
 from gateway.frontends.status import STATUS
@@ -47,10 +46,6 @@ def test_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text() + (ROOT / "packaging" / "install.mk").read_text()
     for target in set(re.findall(r"(?:^|sudo |`)make ([a-z][a-z-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_the_version_is_said_once() -> None:
-    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -122,4 +122,5 @@ PROGRAM = Program(
     "Keeps this device's models in step with its fleet: nothing runs here that its owner\ndid not sign.",
     "gateway.agent.cli",
     VERBS,
+    extra="agent",
 )

@@ -86,6 +86,32 @@ def test_one_is_not_many(number, said) -> None:
     assert counted(number, "device") == said.replace("entries", "devices").replace("entry", "device")
 
 
+@pytest.mark.parametrize(
+    ("extra", "command"), [("fleet", "'edge-inference-gateway[fleet]'"), ("", "'edge-inference-gateway'")]
+)
+def test_a_missing_package_is_named_with_the_command_that_adds_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, extra: str, command: str
+) -> None:
+    program = Program("edge", "0", "", "fleet.cli", (), extra)
+
+    def imports(_self: Program, _arguments: object) -> int:
+        raise ModuleNotFoundError(name="tuf.api.metadata")
+
+    monkeypatch.setattr(Program, "_carry_out", imports)
+    assert program.main(["go"]) == 3
+    assert capsys.readouterr().err == f"edge: the Python package tuf is not installed; pip install {command}\n"
+
+
+@pytest.mark.parametrize("name", ["gateway.nowhere", "fleet.cli.none", None])
+def test_a_missing_module_of_ours_is_a_defect(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    def imports(_self: Program, _arguments: object) -> int:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(Program, "_carry_out", imports)
+    with pytest.raises(ModuleNotFoundError):
+        Program("edge", "0", "", "fleet.cli", ()).main(["go"])
+
+
 def test_a_file_that_may_not_be_opened_is_told_with_a_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

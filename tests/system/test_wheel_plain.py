@@ -1,0 +1,95 @@
+"""The wheel installed without extras: a missing runtime or extra is named with the command that adds it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway import __version__
+from tests.simulators import runtime_only
+from tests.simulators.daemon import QUIET, SHIPPED, SHORT_TRIALS, copy_model, running
+from tests.system.installation import clean_environment, run, wheel
+
+PROGRAMS = {"edge-gateway": "gateway.cli", "edge-agent": "gateway.agent.cli", "edge-fleet": "fleet.cli"}
+HELP_OF_EVERY_VERB = """
+import contextlib, sys
+from {package}.parser import PROGRAM
+for verb in PROGRAM.verbs:
+    with contextlib.suppress(SystemExit):
+        PROGRAM.main([verb.name, "--help"])
+"""
+MISSING = [
+    ("edge-agent", "agent", "status"),
+    ("edge-agent", "agent", "sync"),
+    ("edge-agent", "agent", "enrol https://127.0.0.1:1 --token x"),
+    ("edge-fleet", "fleet", "serve"),
+    ("edge-fleet", "fleet", "keys new owner"),
+    ("edge-fleet", "fleet", "status"),
+    ("edge-fleet", "fleet", "devices list"),
+    ("edge-fleet", "fleet", "migrate"),
+    ("edge-fleet", "fleet", "simulate --url https://127.0.0.1:1 --devices 1"),
+]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs. uv installs as pip does, in a tenth of the time; the versions are the locked ones."""
+    folder = tmp_path_factory.mktemp("plain")
+    pinned = run(runtime_only.interpreter(), "-m", "pip", "--disable-pip-version-check", "freeze").stdout
+    (folder / "constraints.txt").write_text(pinned)
+    uv, python = Path(sys.executable).with_name("uv"), folder / "venv" / "bin" / "python"
+    run(uv, "venv", "--python", sys.executable, folder / "venv")
+    run(uv, "pip", "install", "--python", python, "--constraint", folder / "constraints.txt", wheel())
+    return python.parent
+
+
+def said(folder: Path, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environ = clean_environment(XDG_STATE_HOME=str(folder / "state"), HOME=str(folder))
+    return run(program, *arguments, check=False, cwd=folder, env=environ)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_has_the_one_version_and_help_for_every_verb(
+    programs: Path, tmp_path: Path, program: str
+) -> None:
+    assert said(tmp_path, programs / program, "--version").stdout == f"{program} {__version__}\n"
+    script = HELP_OF_EVERY_VERB.format(package=PROGRAMS[program])
+    done = said(tmp_path, programs / "python", "-P", "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") == done.stdout.count("exit codes: ") > 5
+
+
+@pytest.mark.parametrize(("program", "extra", "arguments"), MISSING, ids=lambda value: value.partition(" ")[0])
+def test_a_missing_extra_is_named(programs: Path, tmp_path: Path, program: str, extra: str, arguments: str) -> None:
+    done = said(tmp_path, programs / program, *arguments.split())
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"is not installed; pip install 'edge-inference-gateway[{extra}]'")
+    assert (done.returncode, line.startswith(f"{program}: the Python package ")) == (3, True)
+
+
+def test_doctor_and_explain_name_missing_runtimes(programs: Path, tmp_path: Path) -> None:
+    done = said(tmp_path, programs / "edge-gateway", "doctor", "--json")
+    remedies = {found["subject"]: found["remedy"] for found in json.loads(done.stdout)["findings"]}
+    for runtime in ("onnx", "openvino", "litert"):
+        assert f"pip install 'edge-inference-gateway[{runtime}]'" in remedies[f"runtime {runtime}"]
+    told = said(tmp_path, programs / "edge-gateway", "explain", "meter-reader", "--json")
+    assert json.loads(told.stdout)["chosen"] == "reference"
+    assert "pip install 'edge-inference-gateway[onnx]'" in told.stdout
+
+
+def test_the_daemon_serves_by_what_is_there_and_names_what_is_not(programs: Path, tmp_path: Path) -> None:
+    """The reference runs one model; a bare ONNX file needs its runtime."""
+    copy_model("meter-reader", tmp_path / "models")
+    (tmp_path / "models" / "bare").mkdir()
+    onnx = SHIPPED / "meter-reader" / "1" / "onnx-fp32" / "model.onnx"
+    (tmp_path / "models" / "bare" / "model.onnx").write_bytes(onnx.read_bytes())
+    options = {"config": QUIET + SHORT_TRIALS, "command": (str(programs / "edge-gateway"),)}
+    with running(tmp_path / "gateway", models=tmp_path / "models", **options) as daemon:
+        chosen = daemon.wait_logged("variant chosen", model="meter-reader")
+        log = daemon.log
+    assert chosen["variant"] == "reference"
+    assert "pip install 'edge-inference-gateway[onnx]'" in log
