@@ -73,7 +73,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("times", [5, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_it_starts_while_it_is_called(tmp_path: Path, models: Path, times: int) -> None:
     for index in range(times):
         start(tmp_path / str(index), models)

@@ -124,6 +124,14 @@ def test_stopping_drains_and_succeeds(seen: dict[str, str]) -> None:
     assert seen["failed"] == ""
 
 
+@pytest.mark.parametrize("place", ["readonly", "full"])
+def test_it_serves_by_the_kept_verdicts_where_its_state_takes_nothing(place: str, seen: dict[str, str]) -> None:
+    code, status = seen[place].splitlines()
+    assert (code, "3 model versions ready" in status) == ("0", True), seen[f"{place}.log"]  # with the fleet's
+    assert "state kept in memory" in seen[f"{place}.log"]
+    assert "trial finished" not in seen[f"{place}.log"]
+
+
 def test_systemd_found_nothing_to_say_about_the_unit(seen: dict[str, str]) -> None:
     said = [line for line in seen["journal"].splitlines() if "stat device" in line or "gnoring" in line]
     assert said == []

@@ -69,4 +69,23 @@ shows Result > stop
 shows ExecMainStatus >> stop
 stat -c '%U:%G %a %s' /dev/shm/camera > shared.left
 journalctl --no-pager -o cat -u "$unit" > journal
+
+# A state folder that takes nothing, for reasons that no permission overrides: read-only, then full.
+unwritable() {
+    systemctl start "$unit"
+    echo $? > "$1"
+    shows StatusText >> "$1"
+    journalctl --no-pager -o cat "_SYSTEMD_INVOCATION_ID=$(shows InvocationID)" > "$1.log"
+    systemctl stop "$unit"
+}
+state=/var/lib/edge-gateway
+mount --bind $state $state && mount -o remount,bind,ro $state
+unwritable readonly
+umount $state
+cp --archive $state /result/kept
+mount -t tmpfs -o size=1m none $state && cp --archive /result/kept/state.* $state && chown --reference=/result/kept $state
+head -c 2m /dev/zero > $state/filler
+unwritable full
+umount $state
+rm -r /result/kept
 systemctl --failed --no-legend --plain > failed
