@@ -178,7 +178,7 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        sources = [self._mqtt_samples, self._state_samples, self._region_samples]
+        sources = [self._mqtt_samples, self._state.samples, self._region_samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
         frontend = RestFrontend(
@@ -259,16 +259,6 @@ class Daemon:
         from gateway.hardware.vitals import read_vitals
 
         return read_vitals(Tree(assembly.HERE, self._config.hardware))
-
-    def _state_samples(self) -> Iterable[Sample]:
-        from gateway.domain.statistics import Sample
-
-        state, failures = self._state, "edge_gateway_state_write_failures_total"
-        writable, means = "edge_gateway_state_writable", "1 while verdicts reach the disk, else 0."
-        return [
-            Sample(failures, "Verdicts that did not reach the disk.", state.write_failures),
-            Sample(writable, means, float(not state.problem), counter=False),
-        ]
 
     def _problem(self) -> str:
         """Return what an operator has to mend, for the control API ("": nothing)."""

@@ -45,7 +45,7 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
     return apply
 
 
-def remark(message: str) -> None:
+def warn(message: str) -> None:
     """Print one line on standard error; the command goes on."""
     print(f"edge-gateway: {plain(message)}", file=sys.stderr)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway import assembly
-from gateway.cli.common import configured, remark, root_folder
+from gateway.cli.common import configured, root_folder, warn
 from gateway.cli.running import ask_running, sentences, served_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -31,7 +31,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config, root_folder(arguments))
-    with assembly.opened(config, surveyed, state_folder(arguments.state), remark) as loader:
+    with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
         manifest = await _manifest(loader, release)
         here = surveyed.statuses is not None
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)

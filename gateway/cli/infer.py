@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gateway import assembly
-from gateway.cli.common import configured, remark
+from gateway.cli.common import configured, warn
 from gateway.cli.explain import find_release
 from gateway.cli.files import images, read_file, tensors
 from gateway.cli.remote import ask
@@ -48,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
 async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[InferResponse, tuple[str, ...]]:
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config)
-    with assembly.opened(config, surveyed, state_folder(arguments.state), remark) as loader:
+    with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
         engine, repository = assembly.serving(config, loader)
         try:
             await repository.synchronise([release])

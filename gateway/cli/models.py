@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import assembly
-from gateway.cli.common import configured, remark
+from gateway.cli.common import configured, warn
 from gateway.cli.explain import candidate_json
 from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
@@ -62,7 +62,7 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
 async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]:
     releases = releases_in(folder, config)
     surveyed = await assembly.survey(config)
-    with assembly.opened(config, surveyed, state_dir, remark) as loader, progress() as bar:
+    with assembly.opened(config, surveyed, state_dir, warn) as loader, progress() as bar:
         task = bar.add_task("checking releases", total=len(releases))
         checked = []
         for release in releases:

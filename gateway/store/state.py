@@ -12,10 +12,10 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.domain.verdict import (
     Signature,
@@ -26,6 +26,9 @@ from gateway.domain.verdict import (
     verdict_document,
 )
 from gateway.store.settings import StateSettings
+
+if TYPE_CHECKING:
+    from gateway.domain.statistics import Sample
 
 Kept = TypeVar("Kept")
 SCHEMA_VERSION = 2
@@ -82,6 +85,14 @@ class State:
     def keep_signature(self, digest: str, signature: Signature) -> None:
         """Keep what a runtime said of a bare model."""
         self._put("signature", digest, signature_document(signature))
+
+    def samples(self) -> Iterable[Sample]:
+        """Yield the metrics of the state, as METRICS.md describes them."""
+        from gateway.domain.statistics import Sample
+
+        failures, writable = "edge_gateway_state_write_failures_total", "edge_gateway_state_writable"
+        yield Sample(failures, "Verdicts that did not reach the disk.", self.write_failures)
+        yield Sample(writable, "1 while verdicts reach the disk, else 0.", float(not self.problem), counter=False)
 
     def close(self) -> None:
         """Close the file. Calling it twice is harmless."""

@@ -142,6 +142,7 @@ def test_what_a_model_leaves_is_given_back(tmp_path):
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.onnx").write_bytes(mobilenet().content)
     with running(tmp_path / "gateway", models=tmp_path / "models", http=["off"]) as daemon:
+        daemon.wait_logged("servable changed", state="AVAILABLE")  # it may be ready before a long trial has ended
         process = psutil.Process(daemon.pid)
         at_start = process.memory_info().rss
         for version in (1, 2, 3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from gateway.frontends.mqtt.samples import samples
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
 from gateway.observe.metrics import Metrics
+from gateway.store.state import State
 from tests.simulators.inference import SimulatedInference, identity
 
 DOCUMENT = Path(observed.__file__).with_name("METRICS.md")
@@ -136,13 +138,11 @@ def test_frontends_add_samples() -> None:
     assert families(metrics)["edge_gateway_mqtt_sensors"].type == "gauge"
 
 
-def test_every_metric_is_documented() -> None:
+def test_every_metric_is_documented(tmp_path: Path) -> None:
     mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
     shared = Regions(SharedMemorySettings(allowed=True)).samples()
-    state = [
-        Sample("edge_gateway_state_write_failures_total", "Verdicts that did not reach the disk.", 0),
-        Sample("edge_gateway_state_writable", "1 while verdicts reach the disk, else 0.", 1, counter=False),
-    ]
+    with closing(State.open(tmp_path)) as opened:
+        state = list(opened.samples())
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {
         name.removesuffix("_total"): (kind, set(labels.replace(",", " ").split())) for name, kind, labels in rows
