@@ -34,7 +34,8 @@ from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.runtimes.witness import witness
-from gateway.store.library import changed_file, scan, scan_model
+from gateway.store.library import scan, scan_model
+from gateway.store.releases import changed_file
 from gateway.store.state import State
 
 HERE = Path("/")
@@ -186,11 +187,10 @@ def releases(config: Config) -> tuple[Release, ...]:
 
 
 def releases_of(config: Config, model: str) -> tuple[Release, ...]:
-    """The versions of one model on disk; empty where its folder is absent or the name could not be a folder's."""
-    folder = models_folder(config) / model
-    if model.startswith(".") or "/" in model or not os.path.isdir(folder):  # noqa: PTH112 - False for any string
+    """Return the versions of one model on disk; none where it is absent or the name could not be a file's."""
+    if model.startswith(".") or "/" in model:
         return ()
-    return scan_model(folder, config.library)
+    return scan_model(models_folder(config), model, config.library)
 
 
 def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:

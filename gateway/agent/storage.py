@@ -19,7 +19,7 @@ from gateway.store.active import Active, read_active, write_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError, told_as_store_error
 from gateway.store.journal import Journal
-from gateway.store.library import file_digest
+from gateway.store.plain import file_digest
 
 LOCK_FILE, ACTIVE_FILE = "agent.lock", "active.json"
 

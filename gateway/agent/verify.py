@@ -9,7 +9,7 @@ from functools import partial
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
 from gateway.store.errors import DamagedError, StoreError
-from gateway.store.library import file_digest
+from gateway.store.plain import file_digest
 from gateway.store.roots import read_roots
 from gateway.trust.chain import Chain
 from gateway.trust.distrust import Distrust

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,13 @@ from gateway.cli.explain import candidate_json
 from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, VariantError
-from gateway.domain.release import Release
+from gateway.domain.model_files import NO_MODEL
+from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.serving import releases_here
-from gateway.store.library import MANIFEST, scan, scan_model, scan_version
+from gateway.store.library import scan, scan_folder, scan_version
+from gateway.store.releases import MANIFEST, copy_listed
 from gateway.terminal.tables import mark, print_json, print_table, progress
 
 Checked = tuple[Release, str, list[Candidate]]
@@ -25,7 +30,7 @@ Checked = tuple[Release, str, list[Candidate]]
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, or check: 1 where a release has a finding."""
+    """List, or check: 1 where nothing can be served, or a checked release has a finding."""
     config = configured(arguments)
     if arguments.action is None:
         running = ask_running(config, arguments)
@@ -45,17 +50,20 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
-    """`folder` may be a version's, a model's or a whole model directory; ConfigurationError where it is no folder."""
+    """Return the releases of `folder`: a version's, a model's or a whole model directory.
+
+    Raises ConfigurationError where it is no folder or holds no model.
+    """
     if not folder.is_dir():
         raise ConfigurationError("is no folder; name a version's, a model's or a model directory", file=str(folder))
     folder = folder.resolve()
     if (folder / MANIFEST).is_file():
         return (scan_version(folder, config.library),)
-    found = scan_model(folder, config.library) or scan(folder, config.library)
-    if not found:
-        raise ConfigurationError(
-            "holds no model (manifest.toml, model.onnx, model.tflite, model.xml)", file=str(folder)
-        )
+    own = scan_folder(folder, config.library)
+    is_one = any(release.name == folder.name and release.version != NO_VERSION for release in own)
+    found = own if is_one else scan(folder, config.library)
+    if not any(release.version != NO_VERSION for release in found):
+        raise ConfigurationError(NO_MODEL, file=str(folder))
     return found
 
 
@@ -73,15 +81,17 @@ async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]
 
 
 async def _check_release(loader: Loader, release: Release) -> Checked:
-    """Try every variant that this machine can run, whatever verdicts are kept."""
+    """Try every variant that this machine can run, whatever verdicts are kept, with the files that are listed."""
     if release.problem:
         return release, release.problem, []
-    try:
-        manifest = await loader.manifest(release)
-    except VariantError as error:
-        return release, str(error), []
-    planned = loader.plan(manifest)
-    tried = [await loader.prove(release, manifest, c) if c.eligible else c for c in planned]
+    with tempfile.TemporaryDirectory(prefix="edge-gateway-") as scratch:
+        try:
+            listed = await asyncio.to_thread(copy_listed, release, Path(scratch))
+            manifest = await loader.manifest(listed)
+        except (VariantError, ConfigurationError) as error:
+            return release, str(error), []
+        planned = loader.plan(manifest)
+        tried = [await loader.prove(listed, manifest, c) if c.eligible else c for c in planned]
     problem = "" if any(candidate.passed for candidate in tried) else "no variant passes on this machine"
     return release, problem, tried
 
@@ -106,6 +116,7 @@ def _checked_json(entry: Checked) -> dict[str, Any]:
 def _print_checked(checked: list[Checked]) -> None:
     rows: list[tuple[str, ...]] = []
     for release, problem, candidates in checked:
+        rows += [(release.name, release.version, "", mark(None), remark) for remark in release.remarks]
         if problem:
             rows.append((release.name, release.version, "", mark(False), problem))
         for candidate in candidates:
@@ -119,7 +130,7 @@ def _list(config: Config, why: str, *, as_json: bool) -> int:
     if as_json:
         found = {"asked": None, "why_not": why, "folder": str(models_folder(config))}
         print_json({**found, "models": [_release_json(release) for release in releases]})
-        return 0
+        return _any_whole(config, releases)
     rows = [
         (
             release.name,
@@ -127,14 +138,22 @@ def _list(config: Config, why: str, *, as_json: bool) -> int:
             mark(release.signed),
             mark(not release.problem),
             _variants(release),
-            release.problem,
+            release.problem or "; ".join(release.remarks),
         )
         for release in releases
     ]
     store = f", signed ones in {config.fleet.store}" if config.fleet.store else ""
     print(f"models in {models_folder(config)}{store}; from the disk: {why}\n")
-    print_table(("model", "version", "signed", "whole", "variants", "problem"), rows)
-    return 0
+    print_table(("model", "version", "signed", "whole", "variants", "problem or remark"), rows)
+    return _any_whole(config, releases)
+
+
+def _any_whole(config: Config, releases: Sequence[Release]) -> int:
+    """Return 0 where a release can be served, else 1 and say so."""
+    if any(not release.problem for release in releases):
+        return 0
+    print(f"edge-gateway: {models_folder(config)} {NO_MODEL}, or name another with --models", file=sys.stderr)
+    return 1
 
 
 def _release_json(release: Release) -> dict[str, Any]:
@@ -146,6 +165,7 @@ def _release_json(release: Release) -> dict[str, Any]:
         "task": manifest.task if manifest else None,
         "variants": [variant.name for variant in manifest.variants] if manifest else _bare(release),
         "problem": release.problem or None,
+        "remarks": list(release.remarks),
     }
 
 

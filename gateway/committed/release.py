@@ -14,8 +14,9 @@ from gateway.domain.release import Release
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement, read_release
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
-from gateway.store.library import changed_file
 from gateway.store.plain import open_plain
+from gateway.store.references import check_references
+from gateway.store.releases import changed_file
 from gateway.store.settings import LibrarySettings
 
 REMEDY = "let edge-agent sync fetch it again"
@@ -36,6 +37,10 @@ def signed_release(activation: Activation, store: Path, library: LibrarySettings
     for variant in variants:
         if (changed := changed_file(manifest, variant, folder)) is not None:
             raise VariantError(f"{changed} is missing, or is not what was signed", remedy=REMEDY)
+    try:
+        check_references(variants, folder)
+    except (ConfigurationError, OSError) as error:
+        raise VariantError(str(error), remedy="let its owner publish it again, with every file") from error
     return _release(activation, replace(manifest, name=activation.slot, variants=variants), folder)
 
 

@@ -19,7 +19,7 @@ from gateway.domain.release import Release
 from gateway.store.active import Active, read_active
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
-from gateway.store.library import file_digest
+from gateway.store.plain import file_digest
 from gateway.store.settings import LibrarySettings
 
 ACTIVE_FILE = "active.json"

@@ -83,10 +83,14 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The variant's own name and layout for one of the manifest's tensors."""
+    """The variant's own name, layout and shape of one of the manifest's tensors.
+
+    `shape` None: the same; else as many elements in other dimensions, at most the first of them open.
+    """
 
     name: str
     layout: str = ""
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,10 @@ class ModelManifest:
     def inspected(self) -> bool:
         """Return whether a runtime described the model (a bare file), not an author."""
         return self.batch is None
+
+    def rows_limit(self, most: int) -> int:
+        """Return the rows that one request, or one run, may have where the engine allows `most`."""
+        return min(most, self.max_batch_rows or most)
 
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""

@@ -73,7 +73,7 @@ class Fitting:
             precision=variant.precision,
             accelerator=candidate.accelerator or "",
             reason=argument(self.loader.candidates(opened.manifest), candidate, self.loader.objective),
-            max_batch_rows=self.house.settings.max_batch_rows if manifest.batched else 0,
+            max_batch_rows=manifest.rows_limit(self.house.settings.max_batch_rows) if manifest.batched else 0,
             signed=opened.release.signed,
             level=candidate.level,
             joining=self._not_joined(opened),
@@ -99,7 +99,7 @@ class Fitting:
             candidate.accelerator or CPU,
             joins=not self._not_joined(opened),
             inline_limit_us=settings.inline_limit_us if on_loop else 0,
-            batch_rows=settings.batch_rows,
+            batch_rows=manifest.rows_limit(settings.batch_rows),
             batch_gain=settings.batch_gain,
         )
 

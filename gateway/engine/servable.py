@@ -74,7 +74,9 @@ class Servable:
         self._settings, self._turn, self._publish = settings, house.turn, house.publish
         self._cost, self._loop = cost, asyncio.get_running_loop()
         self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
-        self._admission = Admission(manifest, cost, max_batch_rows=settings.max_batch_rows, forms=settings.forms)
+        self._admission = Admission(
+            manifest, cost, max_batch_rows=manifest.rows_limit(settings.max_batch_rows), forms=settings.forms
+        )
         self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
         self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)

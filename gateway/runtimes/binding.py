@@ -30,12 +30,13 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How one tensor goes between manifest and engine. `axes` None: as it lies; `dtype` None: as it is."""
+    """How one tensor goes between manifest and engine. `axes` None: as it lies; `dtype`, `shape` None: as they are."""
 
     name: str
     port: str
     axes: tuple[int, ...] | None = None
     dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
 
 
 def convert(passage: Passage, array: Array) -> Array:
@@ -47,6 +48,8 @@ def convert(passage: Passage, array: Array) -> Array:
         array = array.transpose(passage.axes)
     if passage.dtype is not None and array.dtype != passage.dtype:
         array = _cast(passage, array, passage.dtype)
+    if passage.shape is not None:
+        array = array.reshape(passage.shape)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -89,13 +92,15 @@ def _plan(
             remedy=f"name the graph's own tensor: [variant.bind] {spec.name} = {{name = …}}",
         )
     axes = _axes(variant, spec, wanted.layout, port, manifest, incoming=incoming)
-    _check_shape(variant, spec, port, _permuted(spec.shape, axes), manifest, incoming=incoming)
+    own = _permuted(spec.shape, axes) if wanted.shape is None else wanted.shape
+    _check_shape(variant, spec, port, own, manifest, incoming=incoming)
     _check_datatype(variant, spec, port)
     target = port.datatype if incoming else spec.datatype
     differs = port.datatype.dtype != spec.datatype.dtype
     if axes is not None and not incoming:
         axes = tuple(int(axis) for axis in np.argsort(axes))
-    return Passage(spec.name, port.name, axes, target.dtype if differs else None)
+    shape = None if wanted.shape is None else wanted.shape if incoming else spec.shape
+    return Passage(spec.name, port.name, axes, target.dtype if differs else None, shape)
 
 
 def _axes(

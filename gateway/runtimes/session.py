@@ -70,7 +70,10 @@ class BoundSession:
         single = takes_single_rows(manifest, self._into + self._out, ports)
         self._engine: Engine | None = SingleRows(engine) if single else engine
         self._wanted = [passage.port for passage in self._out]
-        self._plain = all(passage.axes is None and passage.dtype is None for passage in self._into + self._out)
+        self._plain = all(
+            passage.axes is None and passage.dtype is None and passage.shape is None
+            for passage in self._into + self._out
+        )
 
     def run(self, inputs: Tensors) -> Tensors:
         """Manifest names, dtypes and layouts in and out; `lends` says whose the outputs are."""

@@ -1,44 +1,70 @@
-"""The model directory: every version found there, whole and with matching digests, or refused with the reason."""
+"""The model directory: every version found there, whole and with matching digests, or refused with the reason.
+
+What lies there and is not served is a refused release as well, so that nothing is invisible; only hidden files,
+documents and a few folders are left out (`gateway.domain.model_files`).
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from pathlib import Path
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.manifest import Artifact, ModelManifest, Variant
-from gateway.domain.manifest_toml import NAME_PATTERN, read_manifest
-from gateway.domain.release import BARE_RUNTIMES, Release, bare_variant
+from gateway.domain.model_files import (
+    MODEL_SUFFIXES,
+    NO_MODEL,
+    is_document,
+    is_hidden,
+    is_model,
+    may_hold_nothing,
+)
+from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
-from gateway.store.plain import open_plain
+from gateway.store.releases import CONFIG, MANIFEST, Described, read_described, read_version, refused
 from gateway.store.settings import LibrarySettings
 
-MANIFEST = "manifest.toml"
+NAMED = 3
+"""Entries of a folder that one message names; it counts the others."""
 
 
 def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """Every model version under `root`, by name and version. ConfigurationError where `root` cannot be read."""
+    """Return every model version under `root`, and what is not served there, by name and version.
+
+    Raises ConfigurationError where `root` cannot be read.
+    """
     settings = settings or LibrarySettings()
     try:
         if not root.is_dir():
             raise ConfigurationError(
                 "the model directory does not exist; create it or name another with --models", file=str(root)
             )
-        folders = list(_folders(root, settings.models_limit))
+        folders, files = _entries(root, settings, settings.models_limit)
     except OSError as error:
         problem = (
             f"the model directory cannot be read: {error.strerror}; make it readable or name another with --models"
         )
         raise ConfigurationError(problem, file=str(root)) from error
-    found = [release for folder in folders for release in scan_model(folder, settings)]
+    found = [release for folder in folders for release in scan_folder(folder, settings)]
+    found += _files_of_root(root, files, {folder.name for folder in folders}, settings)
     return tuple(sorted(found, key=lambda release: (release.name, version_order(release.version))))
 
 
-def scan_model(folder: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """The versions in one model's folder; a bare model file right inside it is version 1. None of an absent folder.
+def scan_model(root: Path, model: str, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
+    """Return the versions of one model under `root`: those of its folder, else the file of that name, else none."""
+    settings = settings or LibrarySettings()
+    if os.path.isdir(root / model):  # noqa: PTH112 - False for any string
+        return tuple(release for release in scan_folder(root / model, settings) if release.name == model)
+    named = [root / f"{model}{suffix}" for suffix in MODEL_SUFFIXES]
+    files = [file for file in named if os.path.isfile(file)]  # noqa: PTH113 - as above
+    return tuple(_files_of_root(root, files, (), settings))
 
-    A folder that cannot be looked through is one refused release without a version.
+
+def scan_folder(folder: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
+    """Return the versions in one model's folder, and what is not served there. Nothing of an absent folder.
+
+    A model file right in the folder is version 1. A folder that cannot be read is a refused release without a version.
     """
     settings = settings or LibrarySettings()
     try:
@@ -46,146 +72,165 @@ def scan_model(folder: Path, settings: LibrarySettings | None = None) -> tuple[R
     except FileNotFoundError:
         return ()
     except (ConfigurationError, OSError) as error:
-        return (_refused(folder.name, "", folder, f"{error}"),)
+        return (refused(folder.name, "", folder, f"{error}"),)
 
 
 def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Release:
-    """One version's folder (…/<name>/<version>), whatever it holds."""
-    return _read(folder.parent.name, folder.name, folder, settings or LibrarySettings())
-
-
-def changed_file(manifest: ModelManifest, variant: Variant, folder: Path) -> Path | None:
-    """The first of a variant's files, or the golden set, that is no longer what was read when `folder` was scanned."""
-    wanted = [(artifact.path, artifact.sha256) for artifact in variant.artifacts]
-    if manifest.golden:
-        wanted.append((manifest.golden.file, manifest.golden.sha256))
-    return next((folder / path for path, sha256 in wanted if _digest_or_none(folder / path) != sha256), None)
+    """Return the release in one version's folder (…/<name>/<version>), whatever it holds."""
+    settings = settings or LibrarySettings()
+    name = folder.parent.name
+    try:
+        described = read_described(folder.parent, settings)
+    except (ConfigurationError, OSError) as error:
+        return refused(name, folder.name, folder, str(error))
+    return read_version(name, folder.name, folder, settings, described=described)
 
 
 def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
-    versions = [sub for sub in _folders(folder, settings.versions_limit) if _is_version(sub)]
+    folders, files = _entries(folder, settings, settings.versions_limit)
     if (folder / MANIFEST).is_file():
         problem = f"{MANIFEST} lies in the model's own folder; move it and its files into {folder.name}/<version>"
         raise ConfigurationError(problem, file=str(folder))
-    bare = any((folder / name).is_file() for name in BARE_RUNTIMES)
+    described = read_described(folder, settings)
+    versions = [sub for sub in folders if _is_version(sub)]
+    bare = next((file.name for file in files if is_model(file.name)), "")
     if bare and any(sub.name == "1" for sub in versions):
-        problem = "holds a bare model, which is version 1, beside a folder 1; remove one of them"
+        problem = f"holds the bare model {bare}, which is version 1, beside a folder 1; remove one of them"
         raise ConfigurationError(problem, file=str(folder))
-    if bare:
-        yield _read(folder.name, "1", folder, settings)
-    for sub in versions:
-        yield _read(folder.name, sub.name, sub, settings)
+    if not bare and not versions:
+        if not may_hold_nothing(folder.name):
+            yield refused(folder.name, NO_VERSION, folder, f"{folder}: {NO_MODEL}{_others([*folders, *files])}")
+        return
+    found = [(read_version(folder.name, "1", folder, settings, described=described), "")] if bare else []
+    found += [(read_version(folder.name, sub.name, sub, settings, described=described), sub.name) for sub in versions]
+    releases = _chosen([release for release, _ in found], described)
+    yield from releases
+    yield from _left_over(folder, found, [*folders, *files], described, settings)
 
 
-def _folders(root: Path, limit: int) -> Iterator[Path]:
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__")))
-    if len(folders) > limit:
-        raise ConfigurationError(f"holds {len(folders)} folders, at most {limit} are read", file=str(root))
-    yield from folders
+def _chosen(releases: list[Release], described: Described | None) -> Iterator[Release]:
+    """Yield the releases, refused those that the version policy of a configuration leaves out."""
+    unserved = described.config.unserved([release.version for release in releases]) if described else {}
+    for release in releases:
+        if release.config is None or not (problem := unserved.get(release.version)):
+            yield release
+        else:
+            yield refused(release.name, release.version, release.folder, f"{release.folder}: {problem}")
+
+
+def _left_over(
+    folder: Path,
+    found: Iterable[tuple[Release, str]],
+    entries: Iterable[Path],
+    described: Described | None,
+    settings: LibrarySettings,
+) -> Iterator[Release]:
+    """Yield what belongs to no release of a model's folder; nothing of folders whose release is refused itself."""
+    used: set[str] = set()
+    is_clear = True
+    for release, version in found:
+        if version:
+            used.add(version)
+            if not release.problem:
+                inner, files = _entries(folder / version, settings, settings.entries_limit)
+                yield from _unused(folder / version, [*inner, *files], _parts(release), f"{folder.name}/{version}/")
+        else:
+            is_clear = not release.problem
+            used |= _parts(release)
+        if described and release.config:
+            used |= {CONFIG, described.config.label_filename}
+    if is_clear:
+        yield from _unused(folder, entries, used, f"{folder.name}/")
+
+
+def _files_of_root(
+    root: Path, files: Iterable[Path], folders: Collection[str], settings: LibrarySettings
+) -> Iterator[Release]:
+    """Yield models whose file lies right in the model directory, and the files that belong to none."""
+    files = list(files)
+    by_stem: dict[str, list[str]] = {}
+    for file in files:
+        if is_model(file.name):
+            by_stem.setdefault(file.stem, []).append(file.name)
+    used: set[str] = set()
+    for stem, names in by_stem.items():
+        used.update(names)
+        if stem in folders:
+            problem = f"lies beside the folder {stem}; move it into {stem}/<version>, or remove one of them"
+            yield refused(names[0], NO_VERSION, root, f"{root / names[0]}: {problem}")
+        else:
+            release = read_version(stem, "1", root, settings, files=names)
+            used |= _parts(release)
+            yield release
+    yield from _unused(root, files, used, "")
+
+
+def _parts(release: Release) -> set[str]:
+    """Return the names, in a release's folder, of its files and of the folders that hold them."""
+    if release.bare:
+        paths = [artifact.path for artifact in release.bare.artifacts]
+    elif release.manifest:
+        golden = release.manifest.golden
+        paths = [MANIFEST, *([golden.file] if golden else [])]
+        paths += [artifact.path for variant in release.manifest.variants for artifact in variant.artifacts]
+    else:
+        paths = []
+    return {PurePosixPath(path).parts[0] for path in paths}
+
+
+def _unused(folder: Path, entries: Iterable[Path], used: Collection[str], prefix: str) -> Iterator[Release]:
+    """Yield one refused release for all entries of a kind that are neither used nor documents."""
+    rest = [entry for entry in entries if entry.name not in used and not is_document(entry.name)]
+    rest = [entry for entry in rest if not may_hold_nothing(entry.name)]
+    kinds: dict[str, list[Path]] = {}
+    for entry in rest:
+        kinds.setdefault(_why_unused(entry), []).append(entry)
+    for why, (first, *others) in kinds.items():
+        yield refused(f"{prefix}{first.name}", NO_VERSION, folder, f"{first}: {why}{_others(others)}")
+
+
+def _others(entries: Sequence[Path]) -> str:
+    """Return the names of a few entries in parentheses; "" for none."""
+    names = ", ".join(entry.name for entry in entries[:NAMED])
+    more = f" and {len(entries) - NAMED} more" if len(entries) > NAMED else ""
+    return f" (there: {names}{more})" if entries else ""
+
+
+def _why_unused(entry: Path) -> str:
+    if entry.name == CONFIG:
+        return "is not read: it describes bare models, in the folder that has the model's name"
+    if entry.is_dir():
+        return "holds nothing that is served; remove the folder, or begin its name with a dot"
+    if is_model(entry.name):
+        return (
+            "is not served: another model of this folder is; give it a folder of its own, or list it in manifest.toml"
+        )
+    if not entry.is_file():
+        return "is no plain file, or a link to nothing; remove it"
+    return "belongs to no model here; remove the file, or begin its name with a dot"
 
 
 def _is_version(folder: Path) -> bool:
-    holds_model = any((folder / name).is_file() for name in (MANIFEST, *BARE_RUNTIMES))
-    return holds_model or folder.name[:1].isdecimal()
-
-
-def _read(name: str, version: str, folder: Path, settings: LibrarySettings) -> Release:
+    """Return whether a folder holds a manifest or a model, or has a number for its name, or cannot be read."""
+    if folder.name[:1].isdecimal():
+        return True
     try:
-        return _read_checked(name, version, folder, settings)
-    except ConfigurationError as error:
-        return _refused(name, version, folder, str(error))
-    except OSError as error:
-        return _refused(name, version, folder, f"{folder}: cannot be read: {error}")
-
-
-def _refused(name: str, version: str, folder: Path, problem: str) -> Release:
-    """Names come from the disk, where they need not be Unicode: what cannot travel is escaped."""
-    name, version, problem = (s.encode("utf-8", "backslashreplace").decode() for s in (name, version, problem))
-    return Release(name, version, folder, problem=problem)
-
-
-def _read_checked(name: str, version: str, folder: Path, settings: LibrarySettings) -> Release:
-    for part in (name, version):
-        if not NAME_PATTERN.fullmatch(part):
-            raise ConfigurationError(
-                f"{part!r} cannot name a model or version; use letters, digits, '.', '_' and '-'", file=str(folder)
-            )
-    if (folder / MANIFEST).is_file():
-        return _read_release(name, version, folder, settings)
-    return _read_bare(name, version, folder)
-
-
-def _read_release(name: str, version: str, folder: Path, settings: LibrarySettings) -> Release:
-    file = folder / MANIFEST
-    text = _manifest_text(file, settings.manifest_limit_bytes)
-    manifest = read_manifest(text, str(file))
-    for key, declared, expected in (("name", manifest.name, name), ("version", manifest.version, version)):
-        if declared != expected:
-            raise ConfigurationError(
-                f"says {declared!r}, but the folder is called {expected!r}; make them agree", file=str(file), key=key
-            )
-    _check_files(manifest, folder)
-    digest = hashlib.sha256(f"{folder}\0{text}".encode()).hexdigest()
-    return Release(name, version, folder, digest, manifest=manifest)
-
-
-def _read_bare(name: str, version: str, folder: Path) -> Release:
-    files = [folder / bare for bare in BARE_RUNTIMES if (folder / bare).is_file()]
-    if len(files) != 1:
-        what = "holds several bare models" if files else "holds no model"
-        raise ConfigurationError(
-            f"{what}; it takes a {MANIFEST} or exactly one of {', '.join(BARE_RUNTIMES)}", file=str(folder)
-        )
-    parts = [files[0]]
-    if files[0].suffix == ".xml" and files[0].with_suffix(".bin").is_file():
-        parts.append(files[0].with_suffix(".bin"))
-    artifacts = tuple(Artifact(part.name, file_digest(part), part.stat().st_size) for part in parts)
-    digest = hashlib.sha256(f"{folder}\0{[artifact.sha256 for artifact in artifacts]}".encode()).hexdigest()
-    return Release(name, version, folder, digest, bare=bare_variant(files[0].name, artifacts))
-
-
-def _manifest_text(file: Path, limit_bytes: int) -> str:
-    size = file.stat().st_size
-    if size > limit_bytes:
-        raise ConfigurationError(f"has {size} bytes, at most {limit_bytes} are read", file=str(file))
-    try:
-        return file.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8: {error}", file=str(file)) from None
-
-
-def _check_files(manifest: ModelManifest, folder: Path) -> None:
-    for variant in manifest.variants:
-        for artifact in variant.artifacts:
-            _check_file(folder / artifact.path, artifact.sha256, artifact.size_bytes, folder, f"variant {variant.name}")
-    if manifest.golden:
-        _check_file(folder / manifest.golden.file, manifest.golden.sha256, None, folder, "golden")
-
-
-def _check_file(path: Path, sha256: str, size_bytes: int | None, folder: Path, table: str) -> None:
-    file = str(folder / MANIFEST)
-    if not path.is_file():
-        raise ConfigurationError(f"the artifact {path} is missing; restore it", file=file, table=table)
-    size = path.stat().st_size
-    if size_bytes is not None and size != size_bytes:
-        raise ConfigurationError(f"{path} has {size} bytes, the manifest says {size_bytes}", file=file, table=table)
-    digest = file_digest(path)
-    if digest != sha256:
-        raise ConfigurationError(
-            f"{path} has the sha256 digest {digest}, the manifest says {sha256}; the file is not the one released",
-            file=file,
-            table=table,
-        )
-
-
-def _digest_or_none(path: Path) -> str | None:
-    try:
-        return file_digest(path) if path.is_file() else None
+        return any((is_model(entry.name) or entry.name == MANIFEST) and entry.is_file() for entry in folder.iterdir())
     except OSError:
-        return None
+        return True
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a plain file's content, as hex. Raises OSError."""
-    with open_plain(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _entries(folder: Path, settings: LibrarySettings, folders_limit: int) -> tuple[list[Path], list[Path]]:
+    """Return the folders and the other entries of a folder, without hidden ones, by name."""
+    entries = list(islice(folder.iterdir(), settings.entries_limit + 1))
+    if len(entries) > settings.entries_limit:
+        problem = f"holds more than {settings.entries_limit} entries, which is all that is read; remove some"
+        raise ConfigurationError(problem, file=str(folder))
+    folders: list[Path] = []
+    files: list[Path] = []
+    for entry in sorted(entries):
+        if not is_hidden(entry.name):
+            (folders if entry.is_dir() else files).append(entry)
+    if len(folders) > folders_limit:
+        raise ConfigurationError(f"holds {len(folders)} folders, at most {folders_limit} are read", file=str(folder))
+    return folders, files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import stat
@@ -18,3 +19,9 @@ def open_plain(file: Path) -> io.BufferedReader:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no plain file; remove it", str(file))
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a plain file's content, as hex. Raises OSError."""
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,6 +14,7 @@ class LibrarySettings:
     manifest_limit_bytes: int = 1_048_576  # a manifest larger than this is refused
     models_limit: int = 1000  # folders looked at in one model directory
     versions_limit: int = 100  # version folders looked at per model
+    entries_limit: int = 10_000  # files and folders looked at in one folder; one that has more is refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import pytest
 
 from gateway.agent.control import Control
 from gateway.agent.settings import ControlSettings
-from gateway.store.library import file_digest
+from gateway.store.plain import file_digest
 from tests.simulators import runtime_only
 from tests.simulators.daemon import LIVE, QUIET, ROOT, WAIT_S, Daemon, copy_model
 from tests.simulators.fleet_repository import FleetRepository

@@ -14,7 +14,8 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Accelerator, Cpu
 from gateway.domain.lifecycle import MOVES, State, advance
 from gateway.domain.manifest import Artifact, Binding, Golden, Tolerance
-from gateway.domain.release import BARE_RUNTIMES, Release, bare_variant, complete
+from gateway.domain.model_files import MODEL_SUFFIXES
+from gateway.domain.release import Release, bare_variant, complete
 from gateway.domain.routing import newest_version, version_order
 from gateway.domain.verdict import Budget, Signature, verdict_key
 from tests.simulators.engine_rig import X, Y, manifest, variant
@@ -105,11 +106,12 @@ def test_names_labels_and_caches_do_not_void_a_verdict() -> None:
     assert key(budget=Budget(2, "cpu", {"hint": "latency"}, "/var/cache")) == key()
 
 
-@pytest.mark.parametrize("file", BARE_RUNTIMES)
-def test_a_bare_model_becomes_a_release_of_one_variant(file: str) -> None:
+@pytest.mark.parametrize(("suffix", "runtime"), MODEL_SUFFIXES.items())
+def test_a_bare_model_becomes_a_release_of_one_variant(suffix: str, runtime: str) -> None:
+    file = f"any{suffix}"
     artifacts = (Artifact(file, "0" * 64, 1),)
     only = bare_variant(file, artifacts)
-    assert (only.runtime, only.precision, only.artifacts) == (BARE_RUNTIMES[file], "fp32", artifacts)
+    assert (only.runtime, only.precision, only.artifacts) == (runtime, "fp32", artifacts)
     found = Release("m", "3", Path("/m"), "d", bare=only)
     completed = complete(found, only, Signature((X,), (Y,)))
     assert (completed.name, completed.version, completed.inputs, completed.outputs) == ("m", "3", (X,), (Y,))

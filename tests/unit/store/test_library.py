@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.release import Release
+from gateway.domain.release import NO_VERSION, Release
 from gateway.store.library import scan, scan_model, scan_version
 from gateway.store.settings import LibrarySettings
 
 REPOSITORY_MODELS = Path(__file__).parents[3] / "models"
-CONTENT = b"weights"
+CONTENT = b"\x3a\x05\x12\x03abc"
+"""An ONNX model: a graph called abc, and no more."""
 MANIFEST = """\
 schema = 1
 name = "{name}"
@@ -89,7 +90,7 @@ def test_a_digest_stays_until_something_changes(tmp_path: Path) -> None:
     folder = write(tmp_path)
     before = only(tmp_path).digest
     assert only(tmp_path).digest == before
-    (folder / "w.onnx").write_bytes(b"better!")
+    (folder / "w.onnx").write_bytes(CONTENT.replace(b"abc", b"xyz"))
     write(tmp_path, sha256=hashlib.sha256(CONTENT).hexdigest(), more="# a comment")
     assert only(tmp_path).digest != before
 
@@ -136,7 +137,7 @@ def test_a_manifest_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     folder = write(tmp_path)
     with (folder / "manifest.toml").open("a") as file:
         file.write("# " + "x" * 2000)
-    assert "at most 1000 are read" in problem(tmp_path, LibrarySettings(manifest_limit_bytes=1000))
+    assert "has more than 1000 bytes" in problem(tmp_path, LibrarySettings(manifest_limit_bytes=1000))
 
 
 def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -176,20 +177,23 @@ def test_the_weights_beside_a_model_xml_belong_to_it(tmp_path: Path) -> None:
 def test_a_manifest_wins_over_a_bare_file_beside_it(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "model.onnx").write_bytes(CONTENT)
-    assert only(tmp_path).manifest is not None
+    served, left = scan(tmp_path)
+    assert served.manifest is not None
+    assert (left.name, left.version) == ("m/1/model.onnx", NO_VERSION)
+    assert "list it in manifest.toml" in left.problem
 
 
 def test_two_bare_files_are_one_too_many(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     for file in ("model.onnx", "model.tflite"):
         (tmp_path / "m" / file).write_bytes(CONTENT)
-    assert "holds several bare models" in problem(tmp_path)
+    assert "holds several models: model.onnx and model.tflite" in problem(tmp_path)
 
 
 def test_a_bare_file_beside_a_version_1_is_refused_once(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "m" / "model.onnx").write_bytes(CONTENT)
-    assert len(scan_model(tmp_path / "m")) == 1
+    assert len(scan_model(tmp_path, "m")) == 1
     assert "beside a folder 1" in problem(tmp_path)
 
 
@@ -224,7 +228,8 @@ def test_a_linked_model_and_a_linked_version_are_followed_a_loop_is_not(tmp_path
     assert found["m", "1"] == ""
     assert "folder is called 'linked'" in found["linked", "1"]
     assert "holds no model" in found["m", "2"]
-    assert len(found) == 3
+    assert "a link to nothing" in found["loop", NO_VERSION]
+    assert len(found) == 4
 
 
 def test_a_dangling_link_is_a_missing_artifact(tmp_path: Path) -> None:
@@ -279,12 +284,12 @@ def test_a_name_that_is_no_text_can_still_be_shown(tmp_path: Path) -> None:
 def test_an_absent_root_is_the_operators_mistake_an_absent_model_nobodys(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--models"):
         scan(tmp_path / "nowhere")
-    assert scan_model(tmp_path / "nowhere") == ()
+    assert scan_model(tmp_path, "nowhere") == ()
 
 
 def test_one_version_can_be_looked_at_alone(tmp_path: Path) -> None:
     assert scan_version(write(tmp_path)).manifest is not None
-    assert "holds no model" in scan_version(tmp_path / "m" / "2").problem
+    assert "No such file" in scan_version(tmp_path / "m" / "2").problem
 
 
 def test_a_root_that_the_system_refuses_is_the_operators_mistake(

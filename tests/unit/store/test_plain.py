@@ -10,8 +10,7 @@ import pytest
 
 from gateway.store.active import read_active
 from gateway.store.errors import StoreError
-from gateway.store.library import file_digest
-from gateway.store.plain import open_plain
+from gateway.store.plain import file_digest, open_plain
 from gateway.store.roots import read_bounded
 
 PLACES: dict[str, Callable[[Path], None]] = {

@@ -1,0 +1,70 @@
+"""Names in a model directory: which files are models, which belong to them, which are never served. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+MODEL_SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
+"""Runtime by the suffix of a model file."""
+MODEL_STEM = "model"
+"""Name, without suffix, of the file that is served where several lie in one folder."""
+NO_MODEL = f"holds no model; put a {', '.join(MODEL_SUFFIXES)} file there, or a version's folder with manifest.toml"
+
+_DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE", "COPYING", "CHANGELOG", "AUTHORS")
+_HIDDEN = (".", "__")
+_FOLDERS = frozenset({"recipes", "lost+found"})
+
+
+def is_model(name: str) -> bool:
+    """Return whether a file is a model by its suffix."""
+    return PurePosixPath(name).suffix in MODEL_SUFFIXES
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is skipped without a word: its name begins with "." or "__"."""
+    return name.startswith(_HIDDEN)
+
+
+def is_document(name: str) -> bool:
+    """Return whether a file only tells people about models: README, LICENSE and the like, and every .md."""
+    return name.upper().startswith(_DOCUMENTS) or name.lower().endswith(".md")
+
+
+def may_hold_nothing(name: str) -> bool:
+    """Return whether a folder of the model directory may be without a model."""
+    return name in _FOLDERS
+
+
+def choose_model(names: Iterable[str], wanted: str = "") -> str:
+    """Return the model file among a folder's files: `wanted`, else the only one, else the only one called `model`.
+
+    Raises ValueError with the problem and its remedy.
+    """
+    models = sorted(filter(is_model, names))
+    if wanted:
+        if wanted in models:
+            return wanted
+        raise ValueError(f"holds no {wanted}, which its configuration names; add it")
+    if not models:
+        raise ValueError(NO_MODEL)
+    usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]
+    if 1 not in {len(models), len(usual)}:
+        raise ValueError(
+            f"holds several models: {' and '.join(models[:3])}{' and others' if len(models) > 3 else ''}; keep one, "
+            "or give each a folder of its own"
+        )
+    return models[0] if len(models) == 1 else usual[0]
+
+
+def inner_path(file: str, location: str) -> str:
+    """Return what the model `file` refers to as `location`, relative to the same folder as `file` itself.
+
+    Raises ValueError where that is absolute or leads out of the folder of `file`.
+    """
+    path = PurePosixPath(location)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in location or not location.isprintable():
+        raise ValueError(
+            f"refers to {location!r:.150}, which is no path inside its folder; save the model with its data beside it"
+        )
+    return str(PurePosixPath(file).parent / path)

@@ -1,0 +1,237 @@
+"""Text format of Protocol Buffers, as Triton's `config.pbtxt` uses it: read into blocks whose fields are asked for.
+
+Source: the text format specification of Protocol Buffers, without extensions, `Any` and angle brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gateway.domain.errors import ConfigurationError
+
+NESTING_LIMIT = 16
+"""Blocks inside each other. Triton's deepest field has 5."""
+VALUES_LIMIT = 100_000
+"""Values of one file."""
+DIGITS_LIMIT = 20
+"""Characters of an integer: 2**64 - 1 has 20."""
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+|\#[^\n]*)
+    |(?P<string>"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')
+    |(?P<word>[A-Za-z_]\w*+)
+    |(?P<number>-?[0-9.][\w.+-]*+)
+    |(?P<mark>[{}\[\]:,;])""",
+    re.VERBOSE,
+)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of text: its kind (string, word, number, mark or end), its characters and its line."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def read_text_format(text: str, file: str) -> Block:
+    """Read `text`; `file` is named in errors. Raises ConfigurationError with the line."""
+    return _Parser(text, file).block("", 1, depth=0)
+
+
+class Block:
+    """Fields of one message. Take those that are known, by name and type, then call `finish`."""
+
+    def __init__(self, file: str, name: str, line: int, fields: list[tuple[Token, Token | Block]]) -> None:
+        self.file, self.name, self.line = file, name, line
+        self._fields = fields
+        self._lines = {name.text: name.line for name, _ in reversed(fields)}
+
+    def __contains__(self, key: str) -> bool:
+        return any(name.text == key for name, _ in self._fields)
+
+    def refuse(self, key: str, problem: str) -> NoReturn:
+        """Raise ConfigurationError for the field `key`, or for the block where it has none."""
+        self._fail(key, self._lines.get(key, self.line), problem)
+
+    def text(self, key: str) -> str:
+        """Take a string; "" where it is absent."""
+        return self._text(key, self._one(key, "string"))
+
+    def word(self, key: str) -> str:
+        """Take the name of an enumerated value; "" where it is absent."""
+        token = self._one(key, "word")
+        return token.text if token else ""
+
+    def flag(self, key: str) -> bool:
+        """Take a truth value; False where it is absent."""
+        word = self.word(key)
+        if word not in {"", "true", "false"}:
+            self.refuse(key, f"must be true or false, not {word!r:.80}")
+        return word == "true"
+
+    def integer(self, key: str, *, low: int, high: int) -> int | None:
+        """Take an integer in [low, high]; None where it is absent."""
+        token = self._one(key, "number")
+        return None if token is None else self._integer(key, token, low, high)
+
+    def integers(self, key: str, *, low: int, high: int) -> tuple[int, ...]:
+        """Take every integer of a repeated field."""
+        return tuple(self._integer(key, token, low, high) for token in self._tokens(key, "number"))
+
+    def block(self, key: str) -> Block | None:
+        """Take a message; None where it is absent."""
+        found = self.blocks(key)
+        if len(found) > 1:
+            self.refuse(key, "is given twice; keep one")
+        return found[0] if found else None
+
+    def blocks(self, key: str) -> tuple[Block, ...]:
+        """Take every message of a repeated field."""
+        found = self._take(key)
+        blocks = tuple(value for value in found if isinstance(value, Block))
+        if len(blocks) != len(found):
+            self._refuse_kind(key, found, "a block in braces")
+        return blocks
+
+    def skip(self, key: str) -> bool:
+        """Take a field of any type; return whether it is there."""
+        return bool(self._take(key))
+
+    def refuse_any(self, refused: Mapping[str, str]) -> None:
+        """Refuse fields that are known and not offered; `refused` has the remedy of each."""
+        for name, _ in self._fields:
+            if name.text in refused:
+                self.refuse(name.text, f"is not offered here; {refused[name.text]}")
+
+    def finish(self) -> None:
+        """Refuse the first field that was not taken."""
+        for name, _ in self._fields:
+            self.refuse(name.text, "unknown field; correct its name or remove it")
+
+    def _take(self, key: str) -> list[Token | Block]:
+        found = [value for name, value in self._fields if name.text == key]
+        self._fields = [(name, value) for name, value in self._fields if name.text != key]
+        return found
+
+    def _tokens(self, key: str, kind: str) -> list[Token]:
+        found = self._take(key)
+        tokens = [value for value in found if isinstance(value, Token) and value.kind == kind]
+        if len(tokens) != len(found):
+            self._refuse_kind(key, found, f"a {kind}")
+        return tokens
+
+    def _one(self, key: str, kind: str) -> Token | None:
+        tokens = self._tokens(key, kind)
+        if len(tokens) > 1:
+            self._fail(key, tokens[1].line, "is given twice; keep one")
+        return tokens[0] if tokens else None
+
+    def _text(self, key: str, token: Token | None) -> str:
+        if token is None:
+            return ""
+        try:
+            return re.sub(r"\\(.)", lambda found: _ESCAPES[found[1]], token.text[1:-1])
+        except KeyError as error:
+            self._fail(key, token.line, f"the escape \\{error.args[0]} is not read; write the character itself")
+
+    def _integer(self, key: str, token: Token, low: int, high: int) -> int:
+        try:
+            value = int(token.text, 0) if len(token.text) <= DIGITS_LIMIT else high + 1
+        except ValueError:
+            self._fail(key, token.line, f"must be an integer, not {token.text!r:.40}")
+        if not low <= value <= high:
+            self._fail(key, token.line, f"must lie between {low} and {high}, not {token.text:.40}")
+        return value
+
+    def _refuse_kind(self, key: str, found: list[Token | Block], wanted: str) -> NoReturn:
+        self._fail(key, found[0].line, f"must be {wanted}")
+
+    def _fail(self, key: str, line: int, problem: str) -> NoReturn:
+        raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
+
+
+class _Parser:
+    """Tokens of one text, read one after the other."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text, self._file = text, file
+        self._at, self._line, self._values = 0, 1, 0
+        self._next = self._token()
+
+    def block(self, name: str, line: int, *, depth: int) -> Block:
+        """Read fields up to the brace that closes them, or up to the end where `depth` is 0."""
+        if depth > NESTING_LIMIT:
+            self._fail(f"more than {NESTING_LIMIT} blocks lie inside each other")
+        fields: list[tuple[Token, Token | Block]] = []
+        end = "}" if depth else ""
+        while self._next.text != end or self._next.kind not in {"mark", "end"}:
+            key = self._take("word", "a field's name")
+            has_colon = self._skip(":")
+            fields += [(key, value) for value in self._field(key, has_colon, depth)]
+            self._skip(",;")
+        self._advance()
+        return Block(self._file, name, line, fields)
+
+    def _field(self, key: Token, has_colon: bool, depth: int) -> list[Token | Block]:
+        if not self._skip("["):
+            return [self._value(key, has_colon, depth)]
+        values: list[Token | Block] = []
+        while not self._skip("]"):
+            values.append(self._value(key, has_colon, depth))
+            if not self._skip(",") and self._next.text != "]":
+                self._fail("a list needs ',' between its values and ']' at its end")
+        return values
+
+    def _value(self, key: Token, has_colon: bool, depth: int) -> Token | Block:
+        self._values += 1
+        if self._values > VALUES_LIMIT:
+            self._fail(f"there are more than {VALUES_LIMIT} values")
+        token = self._advance()
+        if token.text == "{" and token.kind == "mark":
+            return self.block(key.text, token.line, depth=depth + 1)
+        if token.kind not in {"string", "word", "number"}:
+            self._fail(f"{key.text} has no value", token)
+        if not has_colon:
+            self._fail(f"{key.text} needs ':' before its value", token)
+        while token.kind == self._next.kind == "string":
+            token = Token("string", f'"{token.text[1:-1]}{self._advance().text[1:-1]}"', token.line)
+        return token
+
+    def _take(self, kind: str, wanted: str) -> Token:
+        if self._next.kind != kind:
+            self._fail(f"{wanted} is expected, not {repr(self._next.text)[:40] if self._next.text else 'the end'}")
+        return self._advance()
+
+    def _skip(self, marks: str) -> bool:
+        found = self._next.kind == "mark" and self._next.text in marks
+        if found:
+            self._advance()
+        return found
+
+    def _advance(self) -> Token:
+        token, self._next = self._next, self._token()
+        return token
+
+    def _token(self) -> Token:
+        while self._at < len(self._text):
+            found = _TOKEN.match(self._text, self._at)
+            if found is None:
+                line = self._text[self._at : self._at + 20].splitlines()[0]
+                raise ConfigurationError(
+                    f"not the text format of Protocol Buffers at {line!r}", file=self._file, line=self._line
+                )
+            self._at = found.end()
+            token = Token(found.lastgroup or "", found.group(), self._line)
+            self._line += token.text.count("\n")
+            if token.kind != "space":
+                return token
+        return Token("end", "", self._line)
+
+    def _fail(self, problem: str, token: Token | None = None) -> NoReturn:
+        raise ConfigurationError(problem, file=self._file, line=(token or self._next).line)

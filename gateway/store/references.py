@@ -1,0 +1,68 @@
+"""Files that model files refer to: the external data of ONNX, the weights of OpenVINO IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from gateway.domain.errors import ConfigurationError
+from gateway.domain.manifest import Artifact, Variant
+from gateway.domain.model_files import inner_path
+from gateway.domain.onnx_file import read_onnx
+from gateway.store.plain import file_digest, open_plain
+
+
+def read_artifact(folder: Path, path: str) -> Artifact:
+    """Return a file of `folder` with its digest and size. Raises OSError."""
+    file = folder / path
+    return Artifact(path, file_digest(file), file.stat().st_size)
+
+
+def references(folder: Path, path: str) -> tuple[str, ...]:
+    """Return the files, relative to `folder`, that the model file `path` of that folder refers to.
+
+    Raises ConfigurationError where one is missing or lies outside, also by a symbolic link, or where the model cannot
+    be read to its end; OSError.
+    """
+    file = folder / path
+    try:
+        found = tuple(dict.fromkeys(inner_path(path, location) for location in _locations(file)))
+    except ValueError as error:
+        raise ConfigurationError(str(error), file=str(file)) from None
+    for other in found:
+        if not (folder / other).resolve().is_relative_to(file.parent.resolve()):
+            problem = f"refers to {other}, a link that leads out of the model's folder; put the file itself there"
+            raise ConfigurationError(problem, file=str(file))
+        if not (folder / other).is_file():
+            problem = f"refers to {other}, which is missing; put it beside the model, under that name"
+            raise ConfigurationError(problem, file=str(file))
+    return found
+
+
+def check_references(variants: Iterable[Variant], folder: Path) -> None:
+    """Check that every file to which a variant's models refer is among its artifacts.
+
+    Raises ConfigurationError with the line to add to the manifest, or as `references` does; OSError.
+    """
+    for variant in variants:
+        listed = {str(PurePosixPath(artifact.path)) for artifact in variant.artifacts}
+        for artifact in variant.artifacts:
+            for path in references(folder, artifact.path):
+                if path not in listed:
+                    problem = f"{artifact.path} refers to {path}, which is not among the artifacts; add "
+                    table = f"variant {variant.name}"
+                    raise ConfigurationError(problem + _line(folder, path), file=str(folder), table=table)
+
+
+def _locations(file: Path) -> tuple[str, ...]:
+    """Return what a model file refers to, relative to its own folder. Raises ValueError, OSError."""
+    if file.suffix == ".onnx":
+        with open_plain(file) as stream:
+            return read_onnx(stream).external
+    weights = file.with_suffix(".bin")
+    return (weights.name,) if file.suffix == ".xml" and weights.exists() else ()
+
+
+def _line(folder: Path, path: str) -> str:
+    artifact = read_artifact(folder, path)
+    return f'{{path = "{artifact.path}", sha256 = "{artifact.sha256}", bytes = {artifact.size_bytes}}}'
