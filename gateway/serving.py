@@ -21,6 +21,7 @@ from gateway.committed.together import Together, together
 from gateway.config import Config
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
+from gateway.domain.model_files import NO_MODEL
 from gateway.domain.ports import IndexEntry, Loaded, Standing
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
@@ -62,6 +63,7 @@ class Fleet:
     async def synchronise(self, hand: Sequence[Release]) -> None:
         """Serve what is committed, and what lies in the model directory (`hand`) as far as it may. Where nothing can be
         read of the store, what served goes on; `problem` says why."""
+        _log_remarks(hand, expects_models=not self._settings.store)
         async with self._changing:
             self._hand = hand
             await self._read()
@@ -224,6 +226,15 @@ async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:
     found = together(committed, await asyncio.to_thread(read), unsigned=config.fleet.unsigned)
     releases = [release for release in found.every if model in {"", release.name}]
     return tuple(sorted(releases, key=lambda release: (release.name, version_order(release.version))))
+
+
+def _log_remarks(hand: Sequence[Release], *, expects_models: bool) -> None:
+    """Log what is served otherwise than its files may lead to expect, and a model directory without a model."""
+    for release in hand:
+        for remark in release.remarks:
+            _log.warning("%s %s: %s", release.name, release.version, remark)
+    if expects_models and all(release.problem for release in hand):
+        _log.warning("no models found: the model directory %s", NO_MODEL)
 
 
 def _is_signed(standing: Standing) -> bool:

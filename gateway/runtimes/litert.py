@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,13 @@ from gateway.runtimes.session import bind
 
 CORAL: Mapping[str, str] = {"coral-usb": "usb", "coral-pcie": "pci"}
 CORAL_LIBRARY = "libedgetpu.so.1"
+DEFAULT_SIGNATURE = "serving_default"
 TRIED_ROWS = 2
 PLAIN: Mapping[str, str] = {"delegate": "none"}
 """Options under which the interpreter lists the file's own operators, not those of a delegate."""
 ERRORS = (RuntimeError, ValueError, TypeError, MemoryError)
+
+_log = logging.getLogger(__name__)
 
 
 class LiteRtRuntime:
@@ -57,8 +61,11 @@ class LiteRtRuntime:
         """Load, allocate, and try whether the graph takes other row counts than its own. Raises VariantError."""
         check_accelerator(self.name, budget, (CPU, *CORAL))
         module = _engine()
-        make = _interpreter_maker(module, model_file(variant, files, ".tflite"), budget)
-        engine = LiteRtEngine(make(), _integer_tensors(manifest, variant))
+        file = model_file(variant, files, ".tflite")
+        make = _interpreter_maker(module, file, budget)
+        interpreter = make()
+        _tell_signatures(interpreter, file)
+        engine = LiteRtEngine(interpreter, _integer_tensors(manifest, variant))
         if manifest.batched and engine.fixed_rows:
             # Files are often exported with one row although the graph takes any: what it does with two decides.
             tried = budget.accelerator == CPU and engine.takes_rows(TRIED_ROWS)
@@ -198,12 +205,34 @@ def _interpreter_maker(module: ModuleType, file: Path, budget: Budget) -> Callab
     def make() -> Any:
         try:
             interpreter = module.Interpreter(**arguments)
+            _check_signature(interpreter, file)
             interpreter.allocate_tensors()
         except ERRORS as error:
             raise VariantError(f"LiteRT cannot open {file.name}: {_words(error)}") from error
         return interpreter
 
     return make
+
+
+def _check_signature(interpreter: Any, file: Path) -> None:
+    """Refuse a file whose default signature is not its first graph, the only one that runs."""
+    if _signatures(interpreter).get(DEFAULT_SIGNATURE, 0) != 0:
+        raise VariantError(
+            f"{file.name}: the signature {DEFAULT_SIGNATURE} is not the file's first graph, the only one that runs",
+            remedy=f"convert the model with {DEFAULT_SIGNATURE} as its first or only signature",
+        )
+
+
+def _tell_signatures(interpreter: Any, file: Path) -> None:
+    """Log which signatures of a file are not served."""
+    if left := [key for key, graph in _signatures(interpreter).items() if graph]:
+        _log.warning("%s: not served: signatures %s; convert each to a file of its own", file, ", ".join(left))
+
+
+def _signatures(interpreter: Any) -> dict[str, int]:
+    """Return the graph of each signature, by name."""
+    runners = {key: interpreter.get_signature_runner(key) for key in interpreter.get_signature_list()}
+    return {key: int(getattr(runner, "_subgraph_index", 0)) for key, runner in runners.items()}
 
 
 def _coral(module: ModuleType, device: str) -> Any:

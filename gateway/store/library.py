@@ -99,7 +99,8 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
         raise ConfigurationError(problem, file=str(folder))
     if not bare and not versions:
         if not may_hold_nothing(folder.name):
-            yield refused(folder.name, NO_VERSION, folder, f"{folder}: {NO_MODEL}{_others([*folders, *files])}")
+            there = _named("there", [*folders, *files])
+            yield refused(folder.name, NO_VERSION, folder, f"{folder}: {NO_MODEL}{there}")
         return
     found = [(read_version(folder.name, "1", folder, settings, described=described), "")] if bare else []
     found += [(read_version(folder.name, sub.name, sub, settings, described=described), sub.name) for sub in versions]
@@ -186,14 +187,15 @@ def _unused(folder: Path, entries: Iterable[Path], used: Collection[str], prefix
     for entry in rest:
         kinds.setdefault(_why_unused(entry), []).append(entry)
     for why, (first, *others) in kinds.items():
-        yield refused(f"{prefix}{first.name}", NO_VERSION, folder, f"{first}: {why}{_others(others)}")
+        problem = f"{first}: {why}{_named('likewise', others)}"
+        yield refused(f"{prefix}{first.name}", NO_VERSION, folder, problem)
 
 
-def _others(entries: Sequence[Path]) -> str:
-    """Return the names of a few entries in parentheses; "" for none."""
+def _named(word: str, entries: Sequence[Path]) -> str:
+    """Return the names of a few entries in parentheses, behind `word`; "" for none."""
     names = ", ".join(entry.name for entry in entries[:NAMED])
     more = f" and {len(entries) - NAMED} more" if len(entries) > NAMED else ""
-    return f" (there: {names}{more})" if entries else ""
+    return f" ({word}: {names}{more})" if entries else ""
 
 
 def _why_unused(entry: Path) -> str:

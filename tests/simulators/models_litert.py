@@ -68,6 +68,25 @@ def single_row() -> bytes:
     return _model([_graph(tensors, [0], [1], [operator])], [schema.BuiltinOperator.RESHAPE], [target])
 
 
+def signatures(*keys: str) -> bytes:
+    """One graph a signature, in this order: y = x, [1, 3]."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    target, defs = np.array([-1, 3], np.int32), []
+    graphs = []
+    for index, key in enumerate(keys):
+        tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 3)), 1) for name in "xy"]
+        tensors.append(_constant("target", target, 1))
+        operator = _operator([0, 2], [1], schema.ReshapeOptionsT(), schema.BuiltinOptions.ReshapeOptions)
+        graphs.append(_graph(tensors, [0], [1], [operator]))
+        signature = schema.SignatureDefT()
+        signature.signatureKey, signature.subgraphIndex = key, index
+        signature.inputs, signature.outputs = [schema.TensorMapT()], [schema.TensorMapT()]
+        signature.inputs[0].name, signature.outputs[0].name, signature.outputs[0].tensorIndex = "x", "y", 1
+        defs.append(signature)
+    return _model(graphs, [schema.BuiltinOperator.RESHAPE], [target], defs)
+
+
 def crashing() -> bytes:
     """A valid file whose two subgraphs are each other's loop: preparing it recurses until the stack is gone."""
     from ai_edge_litert import schema_py_generated as schema
@@ -121,12 +140,14 @@ def _graph(tensors: list[Any], inputs: Sequence[int], outputs: Sequence[int], op
     return graph
 
 
-def _model(graphs: list[Any], codes: list[int], constants: list[np.ndarray[Any, Any]]) -> bytes:
+def _model(
+    graphs: list[Any], codes: list[int], constants: list[np.ndarray[Any, Any]], signatures: list[Any] | None = None
+) -> bytes:
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT()
-    model.version, model.subgraphs = 3, graphs
+    model.version, model.subgraphs, model.signatureDefs = 3, graphs, signatures
     model.operatorCodes = []
     for code in codes:
         entry = schema.OperatorCodeT()

@@ -69,7 +69,7 @@ REASONS = {
     "wrong-golden": ["failed its golden set", "agreement"],
     "crashes": ["died by SIGSEGV"],
     "never-ends": [f"no answer within {DEADLINE_S} s"],
-    "garbage": ["model.onnx", "cannot open"],
+    "garbage": ["model.onnx", "not an ONNX file"],
     "empty-file": ["model.xml"],
     "no-file": ["holds no model"],
 }

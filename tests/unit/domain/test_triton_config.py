@@ -17,45 +17,7 @@ from gateway.domain.tensor import Datatype
 from gateway.domain.text_format import read_text_format
 from gateway.domain.triton_config import ConfigTensor, TritonConfig, read_config
 from gateway.domain.verdict import Signature
-
-SIMPLE = """\
-name: "simple"
-platform: "onnxruntime_onnx"
-max_batch_size: 8
-input [
-  { name: "INPUT0"  data_type: TYPE_INT32  dims: [ 16 ] },
-  { name: "INPUT1"  data_type: TYPE_INT32  dims: [ 16 ] }
-]
-output [
-  { name: "OUTPUT0"  data_type: TYPE_INT32  dims: [ 16 ] },
-  { name: "OUTPUT1"  data_type: TYPE_INT32  dims: [ 16 ] }
-]
-"""
-SIMPLE_STRING = re.sub("simple", "simple_string", SIMPLE).replace("TYPE_INT32", "TYPE_STRING")
-DENSENET = """\
-name: "densenet_onnx"
-platform: "onnxruntime_onnx"
-max_batch_size : 0
-input [
-  {
-    name: "data_0"
-    data_type: TYPE_FP32
-    format: FORMAT_NCHW
-    dims: [ 3, 224, 224 ]
-    reshape { shape: [ 1, 3, 224, 224 ] }
-  }
-]
-output [
-  {
-    name: "fc6_1"
-    data_type: TYPE_FP32
-    dims: [ 1000 ]
-    reshape { shape: [ 1, 1000, 1, 1 ] }
-    label_filename: "densenet_labels.txt"
-  }
-]
-"""
-"""The models of Triton's quick start and client examples, as its documentation prints them."""
+from tests.simulators.triton_examples import DENSENET, SIMPLE, SIMPLE_STRING
 
 
 def read(text: str, model: str = "m") -> TritonConfig:

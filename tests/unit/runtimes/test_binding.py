@@ -176,3 +176,17 @@ def test_an_engine_that_does_not_fit_is_closed():
     with pytest.raises(VariantError):
         bind(engine, manifest((-1, 3), ""), variant())
     assert engine.closed == 1
+
+
+@pytest.mark.parametrize("rows", [(), (-1,)])
+def test_another_shape_goes_there_and_comes_back(rows):
+    engine = Recorder(*ports((*rows, 1, 6)))
+    shapes = {name: Binding(name, shape=(*rows, 1, 6)) for name in "xy"}
+    session = BoundSession(engine, manifest((*rows, 2, 3), ""), variant(**shapes))
+    x = np.arange(12 if rows else 6, dtype=np.float32).reshape(-1, 2, 3)
+    x = x if rows else x[0]
+    answer = session.run({"x": x})["y"]
+    assert engine.fed[0]["x"].shape == ((2, 1, 6) if rows else (1, 6))
+    np.testing.assert_array_equal(answer, x)
+    with pytest.raises(VariantError, match=r"the manifest says .* but variant v has"):
+        BoundSession(Recorder(*ports((*rows, 1, 7))), manifest((*rows, 2, 3), ""), variant(**shapes))

@@ -218,6 +218,22 @@ def test_litert_loops_over_the_rows_of_a_graph_that_takes_one(tmp_path):
         np.testing.assert_array_equal(session.run({"x": x})["y"], x)
 
 
+@pytest.mark.parametrize("keys", [("serving_default", "encode"), ("encode", "decode")])
+def test_litert_runs_the_first_signature_and_names_the_others(tmp_path, caplog, keys):
+    (tmp_path / "model.tflite").write_bytes(models_litert.signatures(*keys))
+    variant = Variant("two", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),))
+    session = get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+    x = np.ones((1, 3), np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+    assert f"not served: signatures {keys[1]};" in caplog.text
+
+
+def test_litert_refuses_a_default_signature_that_does_not_run(tmp_path):
+    (tmp_path / "model.tflite").write_bytes(models_litert.signatures("encode", "serving_default"))
+    with pytest.raises(VariantError, match="serving_default is not the file's first graph"):
+        get_runtime("litert").inspect(tmp_path / "model.tflite")
+
+
 def test_litert_without_its_delegate_answers_alike(tmp_path):
     manifest = models.write_variant(tmp_path, models.dense(), "litert")
     x = np.ones((2, 4), np.float32)

@@ -7,16 +7,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release import NO_VERSION, Release
 from gateway.store.library import scan, scan_model, scan_version
 from gateway.store.releases import changed_file, copy_listed
 from gateway.store.settings import LibrarySettings
+from tests.simulators.triton_examples import DENSENET, write_external
 
 CONTENT = b"\x3a\x05\x12\x03abc"
 """An ONNX model: a graph called abc, and no more."""
@@ -25,16 +24,6 @@ CONTENT = b"\x3a\x05\x12\x03abc"
 def put(file: Path, content: bytes = CONTENT) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
-    return file
-
-
-def put_external(file: Path, location: str = "weights.bin", value: float = 1.0) -> Path:
-    """A model whose weights lie in another file, as the onnx package saves it."""
-    weights = numpy_helper.from_array(np.full((64, 64), value, np.float32), "w")
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(helper.make_model(graph), file, save_as_external_data=True, location=location, size_threshold=0)
     return file
 
 
@@ -108,7 +97,7 @@ def test_among_several_the_one_called_model_is_served_and_the_others_are_told(tm
 def test_external_data_belongs_to_the_model(tmp_path: Path, place: str, location: str) -> None:
     file = tmp_path / place
     (file.parent / location).parent.mkdir(parents=True, exist_ok=True)
-    put_external(file, location)
+    write_external(file, 1.0, location)
     before = served(tmp_path)
     assert paths(before) == [file.name, location]
     weights = file.parent / location
@@ -179,7 +168,7 @@ def artifact(file: Path) -> str:
 )
 def test_a_manifest_must_list_what_its_models_refer_to(tmp_path: Path, runtime: str, name: str, other: str) -> None:
     folder = tmp_path / "m" / "1"
-    file = put_external(folder / name) if runtime == "onnx" else put(folder / name)
+    file = write_external(folder / name, 1.0) if runtime == "onnx" else put(folder / name)
     if runtime == "openvino":
         put(folder / other, b"weights")
     (folder / "manifest.toml").write_text(MANIFEST % (runtime, artifact(file)))
@@ -198,7 +187,7 @@ def test_a_manifest_must_list_what_its_models_refer_to(tmp_path: Path, runtime: 
 def test_only_listed_files_are_there_when_a_release_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
 ) -> None:
-    put_external(tmp_path / "root" / "x.onnx")
+    write_external(tmp_path / "root" / "x.onnx", 1.0)
     put(tmp_path / "root" / "secret.bin")
     if not can_link:
         monkeypatch.setattr(Path, "hardlink_to", _refuse)
@@ -218,6 +207,61 @@ def test_a_file_that_cannot_be_copied_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "root" / "x.onnx").unlink()
     with pytest.raises(ConfigurationError, match="TMPDIR"):
         copy_listed(release, tmp_path)
+
+
+# ---- Triton's config.pbtxt ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("place", ["model.onnx", "1/model.onnx", "3/any.onnx"])
+def test_a_configuration_of_tritons_belongs_to_the_bare_models_of_its_folder(tmp_path: Path, place: str) -> None:
+    put(tmp_path / "densenet_onnx" / place)
+    config = put(tmp_path / "densenet_onnx" / "config.pbtxt", DENSENET.encode())
+    assert "the label file densenet_labels.txt is missing" in found(tmp_path)["densenet_onnx", ""]
+    labels = put(config.with_name("densenet_labels.txt"), b"cat\ndog\r\n")
+    (release,) = scan(tmp_path)
+    assert release.labels == ("cat", "dog")
+    assert release.config is not None
+    digests = {release.digest}
+    for file in (labels, config):
+        file.write_bytes(file.read_bytes() + b"\n")
+        digests.add(served(tmp_path).digest)
+    assert len(digests) == 3
+
+
+def test_versions_that_the_policy_leaves_out_are_told(tmp_path: Path) -> None:
+    for version in ("1", "2", "10"):
+        put(tmp_path / "m" / version / "net.onnx")
+        put(tmp_path / "m" / version / "other.onnx")
+    put(
+        tmp_path / "m" / "config.pbtxt",
+        b"version_policy { latest { num_versions: 2 } } default_model_filename: 'net.onnx'",
+    )
+    told = found(tmp_path)
+    assert (told["m", "2"], told["m", "10"]) == ("", "")
+    assert "left out by version_policy latest" in told["m", "1"]
+    assert {release.version for release in scan_model(tmp_path, "m")} == {"1", "2", "10"}
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "words"),
+    [
+        ("sequence_batching { }", "", "sequence_batching: is not offered here"),
+        ("backend: 'openvino'", "1", "names a backend for openvino files, but the model is one for onnx"),
+        ("default_model_filename: 'net.onnx'", "1", "holds no net.onnx, which its configuration names"),
+    ],
+)
+def test_a_configuration_that_cannot_be_followed_refuses_the_model(
+    tmp_path: Path, text: str, version: str, words: str
+) -> None:
+    put(tmp_path / "m" / "1" / "model.onnx")
+    put(tmp_path / "m" / "config.pbtxt", text.encode())
+    assert words in found(tmp_path)["m", version]
+    assert words in scan_version(tmp_path / "m" / "1").problem
+
+
+@pytest.mark.parametrize("place", ["config.pbtxt", "m/1/config.pbtxt"])
+def test_a_configuration_where_nothing_reads_it_is_told(tmp_path: Path, place: str) -> None:
+    put(tmp_path / "m" / "1" / "model.onnx")
+    put(tmp_path / place, b"max_batch_size: 8")
+    assert "is not read: it describes bare models" in found(tmp_path)[place, NO_VERSION]
 
 
 # ---- nothing is invisible -------------------------------------------------------------------------------------------
@@ -257,7 +301,7 @@ def test_files_beside_a_served_model_stand_there_too(tmp_path: Path) -> None:
     told = found(tmp_path)
     assert told.pop(("x", "1")) == ""
     assert set(told) == {(f"x/{path}", NO_VERSION) for path in ("1/a.json", "empty", "config.toml")}
-    assert "(there: b.json, c.json, tokenizer.json and 1 more)" in told["x/1/a.json", NO_VERSION]
+    assert "(likewise: b.json, c.json, tokenizer.json and 1 more)" in told["x/1/a.json", NO_VERSION]
 
 
 def test_a_file_beside_a_folder_of_its_name_is_refused_and_the_folder_serves(tmp_path: Path) -> None:
