@@ -97,7 +97,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", nargs="?", choices=("check",), help="check: digests and golden sets of DIR")
+    parser.add_argument("action", nargs="?", choices=("check",), help="check: files, digests and golden sets of DIR")
     parser.add_argument("dir", nargs="?", metavar="DIR", help="a version's, a model's or a whole model directory")
     _asking(parser)
     _device(parser)
