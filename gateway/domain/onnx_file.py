@@ -27,8 +27,10 @@ _HEAD_BYTES = 20
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EXTERNAL = 1
 """TensorProto.DataLocation.EXTERNAL."""
-_SCALARS = re.compile(rb"(?:\x3d[\s\S]{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f])++")
-"""Runs of AttributeProto's `floats` (7) and `ints` (8), which are not packed: millions of them in a tree ensemble."""
+_SHORT = b"|".join(b"\\x%02x[\\s\\S]{%d}" % (length, length) for length in range(32))
+_LISTED = re.compile(rb"(?:\x3d[\s\S]{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT + rb"))++")
+"""Runs of AttributeProto's `floats` (7), `ints` (8) and short `strings` (9), which are not packed: a tree ensemble has
+millions of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class _Scanner:
         wanted, at = _WANTED[kind], start
         while at < end:
             if kind == "attribute":
-                at = self._behind_scalars(at, end)
+                at = self._behind_lists(at, end)
                 if at == end:
                     return
             tag, begin = self._varint(at, end)
@@ -183,9 +185,9 @@ class _Scanner:
             raise _damage(at, "there is no Protocol Buffers field")
         return tag
 
-    def _behind_scalars(self, at: int, end: int) -> int:
+    def _behind_lists(self, at: int, end: int) -> int:
         window, index = self._at(at, _HEAD_BYTES)
-        found = _SCALARS.match(window, index, index + end - at)
+        found = _LISTED.match(window, index, index + end - at)
         return at + found.end() - index if found else at
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:

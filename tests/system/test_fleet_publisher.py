@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import pytest
 
 from tests.simulators.publisher import MODELS, PASSPHRASE, Publisher, publisher
 from tests.simulators.stock_client import StockClient
+from tests.simulators.triton_examples import write_external
 
 __all__ = ["publisher"]
 pytestmark = pytest.mark.timeout(180)
@@ -63,6 +65,37 @@ def test_a_model_whose_file_was_changed_is_not_added(publisher: Publisher, tmp_p
         file.write(b"x")
     done = publisher.run("model", "add", folder, "--owner", "acme", "--edge-gateway", publisher.gateway, code=1)
     assert "bytes, the manifest says" in done.stdout
+
+
+def test_a_release_is_added_with_every_file_that_its_models_refer_to(publisher: Publisher, tmp_path: Path) -> None:
+    folder = tmp_path / "large" / "1"
+    model = write_external(folder / "any.onnx", 1.0)
+    files = [_artifact(model)]
+    text = """
+        schema = 1
+        name = "large"
+        version = "1"
+        input = [{name = "x", datatype = "FP32", shape = [-1, 64]}]
+        output = [{name = "y", datatype = "FP32", shape = [-1, 64]}]
+        [[variant]]
+        name = "only"
+        runtime = "onnx"
+        precision = "fp32"
+        artifacts = [%s]"""
+    (folder / "manifest.toml").write_text(text % files[0])
+    add = ("model", "add", folder, "--owner", "acme", "--edge-gateway", publisher.gateway)
+    refused = json.loads(publisher.run(*add, "--json", code=1).stdout)["releases"][0]["problem"]
+    line = _artifact(folder / "weights.bin")
+    assert f"any.onnx refers to weights.bin, which is not among the artifacts; add {line}" in refused
+    (folder / "manifest.toml").write_text(text % f"{files[0]}, {line}")
+    publisher.run(*add)
+    digest = hashlib.sha256((folder / "weights.bin").read_bytes()).hexdigest()
+    assert any(digest in file.name for file in (publisher.folder / "staged").rglob("*"))
+
+
+def _artifact(file: Path) -> str:
+    content = file.read_bytes()
+    return f'{{path = "{file.name}", sha256 = "{hashlib.sha256(content).hexdigest()}", bytes = {len(content)}}}'
 
 
 def test_a_draft_is_signed_where_nothing_else_is(publisher: Publisher, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import random
 import re
@@ -22,7 +23,8 @@ from gateway.store.errors import DamagedError
 from gateway.store.settings import LibrarySettings
 from tests.simulators.daemon import ROOT
 from tests.simulators.device_store import DeviceStore
-from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.fleet_repository import MANIFEST, VARIANT, FleetRepository
+from tests.simulators.triton_examples import write_external
 
 FLIPS = 10
 
@@ -59,6 +61,27 @@ def test_the_digest_changes_with_what_would_be_served(device: DeviceStore) -> No
         device.install("meter", path, variants)
         digests.add(read(store(device))["meter"].release.digest)
     assert len(digests) == 3
+
+
+def test_a_release_without_a_file_that_its_model_refers_to_is_refused(device: DeviceStore, tmp_path: Path) -> None:
+    folder = tmp_path / "large" / "1"
+    content = write_external(folder / "any.onnx", 1.0).read_bytes()
+    text = MANIFEST.format(model="large", version="1")
+    (folder / "manifest.toml").write_text(
+        text
+        + VARIANT.format(
+            name="only",
+            runtime="onnx",
+            accelerators='["cpu"]',
+            path="any.onnx",
+            sha256=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+        )
+    )
+    device.install("large", device.repository.add_model(folder, "acme"))
+    problem = read(store(device))["large"].release.problem
+    assert "refers to weights.bin, which is missing" in problem
+    assert "let its owner publish it again, with every file" in problem
 
 
 def test_nothing_is_committed_where_there_is_no_fleet_and_no_list(tmp_path: Path) -> None:

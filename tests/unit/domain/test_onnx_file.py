@@ -104,6 +104,7 @@ def test_contents_are_not_read() -> None:
 def test_attributes_of_a_million_numbers_are_one_entry_each_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_file, "ENTRIES_LIMIT", 2000)
     tree = helper.make_node("Tree", [], [], domain="ai.onnx.ml", ints=[-1, 2**60] * 50_000, floats=[0.5] * 100_000)
+    tree.attribute.append(helper.make_attribute("modes", ["BRANCH_LEQ", "LEAF", ""] * 30_000))
     assert facts(model(tree)).operators == {"ai.onnx.ml::Tree"}
 
 
