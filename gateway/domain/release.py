@@ -46,7 +46,7 @@ class Release:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is served otherwise than its files may lead to expect, each with what to do."""
+        """Remarks on what is served otherwise than the files lead to expect, each with a remedy."""
         return self.config.remarks if self.config else ()
 
 

@@ -95,7 +95,7 @@ class TritonConfig:
 
     @property
     def batched(self) -> bool | None:
-        """Whether the first dimension counts rows, which Triton adds to `dims`; None: not stated at all."""
+        """Return whether the first dimension counts rows, which Triton adds to `dims`; None: not stated at all."""
         if self.max_batch_size is None:
             return False if self.inputs or self.outputs else None
         return self.max_batch_size > 0

@@ -1,4 +1,4 @@
-"""What Triton's configuration says of a bare model, held against what the runtime says, becomes the manifest."""
+"""The manifest of a bare model from what Triton's configuration says of it, held against what the runtime says."""
 
 from __future__ import annotations
 

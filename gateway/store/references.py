@@ -11,6 +11,9 @@ from gateway.domain.model_files import inner_path
 from gateway.domain.onnx_file import read_onnx
 from gateway.store.plain import file_digest, open_plain
 
+COMPILED = "com.microsoft::EPContext"
+"""Operator of ONNX Runtime that names a compiled model in an attribute."""
+
 
 def read_artifact(folder: Path, path: str) -> Artifact:
     """Return a file of `folder` with its digest and size. Raises OSError."""
@@ -58,7 +61,10 @@ def _locations(file: Path) -> tuple[str, ...]:
     """Return what a model file refers to, relative to its own folder. Raises ValueError, OSError."""
     if file.suffix == ".onnx":
         with open_plain(file) as stream:
-            return read_onnx(stream).external
+            facts = read_onnx(stream)
+        if COMPILED in facts.operators:
+            raise ValueError(f"holds a compiled part ({COMPILED}), whose files cannot be checked; use the model itself")
+        return facts.external
     weights = file.with_suffix(".bin")
     return (weights.name,) if file.suffix == ".xml" and weights.exists() else ()
 

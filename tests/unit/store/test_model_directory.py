@@ -144,6 +144,12 @@ def test_a_damaged_model_is_refused_since_its_references_are_not_known(tmp_path:
     assert "not an ONNX file, or a damaged one: at byte" in found(tmp_path)["x", "1"]
 
 
+def test_a_compiled_model_is_refused_since_it_names_its_file_elsewhere(tmp_path: Path) -> None:
+    node = helper.make_node("EPContext", [], [], domain="com.microsoft", embed_mode=0, ep_cache_context="../engine.bin")
+    put(tmp_path / "x.onnx", helper.make_model(helper.make_graph([node], "g", [], [])).SerializeToString())
+    assert "holds a compiled part (com.microsoft::EPContext)" in found(tmp_path)["x", "1"]
+
+
 MANIFEST = """\
 schema = 1
 name = "m"
