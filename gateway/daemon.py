@@ -97,9 +97,8 @@ class Daemon:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._credentials = Credentials(self._config)
-        state = State.open(self._state_folder, self._config.state)
+        self._state = state = State.open(self._state_folder, self._config.state)
         stack.callback(state.close)
-        self._state = state
         if state.problem:
             self._log.warning("state kept in memory", problem=state.problem)
         await self._build(state)
@@ -119,10 +118,9 @@ class Daemon:
     async def _build(self, state: State) -> None:
         config = self._config
         store = Store(config.fleet, config.library)
-        surveyed = await assembly.survey(config, store=store)
+        self._surveyed = surveyed = await assembly.survey(config, store=store)
         where = assembly.site(config, surveyed, "" if state.problem else str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
-        self._surveyed = surveyed
         loader = assembly.loader(config, where, state, self._publish)
         self._engine, self._repository = assembly.serving(
             config,
