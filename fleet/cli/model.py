@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet.cli.common import byte_progress, now, save_drafts, writing
-from fleet.releases import Model, PlannedRelease, model_files, plan_release, read_model
+from fleet.releases import MANIFEST, Model, PlannedRelease, model_files, plan_release, read_model
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.domain.manifest import LEVELS
+from gateway.domain.selection import required_level
 from gateway.terminal.tables import mark, print_json, print_table
 
 PROGRAM = "edge-gateway"
@@ -32,6 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
         verdict = check(_program(arguments.edge_gateway), folder, work.settings)
         if not verdict["ok"]:
             return _refuse(verdict, as_json=arguments.json)
+        check_levels(model, verdict)
         for line in untried(verdict):
             print(line, file=sys.stderr)
         _stage(work, model, planned)
@@ -71,6 +74,20 @@ def untried(verdict: Mapping[str, Any]) -> Iterator[str]:
         for variant in release["variants"]:
             if not variant["tried"]:
                 yield f"not tried here: {variant['name']}: {variant['reason']}"
+
+
+def check_levels(model: Model, verdict: Mapping[str, Any]) -> None:
+    """Refuse a release that devices would refuse for its level. Raises ConfigurationError with the remedy."""
+    required = required_level(model.manifest, signed=True, configured="")
+    for release in verdict["releases"]:
+        for variant in release["variants"]:
+            level = variant["level"]
+            if level and LEVELS.index(level) < LEVELS.index(required):
+                problem = (
+                    f"devices would refuse variant {variant['name']}: it is {level} here, and what is signed must be "
+                    f'{required}; add a golden set, or write require = "{level}"'
+                )
+                raise ConfigurationError(problem, file=str(model.folder / MANIFEST), key="require")
 
 
 def _refuse(verdict: dict[str, Any], *, as_json: bool) -> int:

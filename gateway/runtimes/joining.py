@@ -23,7 +23,7 @@ Run = Callable[[Tensors], dict[str, Array]]
 def prove(
     manifest: ModelManifest, run: Run, rows: Sequence[Tensors], precision: str, operators: frozenset[str]
 ) -> Joining:
-    """Return what running `rows` (one row each, more than `max(SMALL_SIZES)`) apart and together shows.
+    """Return what running `rows` (one row each) apart and together shows.
 
     `run` returns finished outputs that it does not change later.
     """
@@ -41,7 +41,11 @@ def prove(
 
 def row_runs(rows: int) -> int:
     """Return how many rows a proof with so many different ones runs in all."""
-    return rows + REPEATED_ROWS + 2 * (sum(SMALL_SIZES) + rows)
+    return rows + REPEATED_ROWS + 2 * sum(_sizes(rows))
+
+
+def _sizes(rows: int) -> tuple[int, ...]:
+    return (rows, *(size for size in SMALL_SIZES if size < rows))
 
 
 def stacked(rows: Sequence[Tensors]) -> dict[str, Array]:
@@ -63,7 +67,7 @@ def _uninformative(apart: Sequence[Tensors]) -> str:
 
 
 def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], precision: str) -> str:
-    for size in (len(rows), *SMALL_SIZES):  # the largest first: TensorRT builds an engine per range of shapes
+    for size in _sizes(len(rows)):  # the largest first: TensorRT builds an engine per range of shapes
         for order in (range(size), range(size - 1, -1, -1)):
             together = run(stacked([rows[index] for index in order]))
             for place, index in enumerate(order):

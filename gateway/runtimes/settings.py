@@ -15,7 +15,7 @@ class TrialSettings:
     measure_runs: int = 100  # one-row runs measured, at most
     measure_s: float = 0.5  # time spent on them, at most (five runs are made in any case)
     one_thread_below_us: float = 5_000.0  # a CPU run quicker than this is not tried with more than one thread
-    batch_rows: int = 8  # different rows that the joining proof runs apart and together, at least 4
+    batch_rows: int = 8  # different rows that the joining proof runs apart and together
     joining_s: float = 10.0  # a model whose joining proof would take longer is not joined
     exercise_s: float = 10.0  # time spent on generated inputs that a model without a golden set refuses
     exercise_samples: int = 64  # generated inputs tried, at most

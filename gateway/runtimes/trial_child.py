@@ -30,7 +30,7 @@ from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import Exercised, exercise
 from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
-from gateway.runtimes.joining import SMALL_SIZES, prove, row_runs
+from gateway.runtimes.joining import prove, row_runs
 from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -123,7 +123,7 @@ class _Exam:
         self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
     ) -> None:
         self.trial, self._settings, self._golden, self._enter = trial, settings, golden, enter
-        self._count = max(settings.batch_rows, max(SMALL_SIZES) + 1)
+        self._count = min(settings.batch_rows, trial.manifest.max_batch_rows or settings.batch_rows)
         self._rows = measure.golden_rows(trial.manifest, golden, self._count) if golden is not None else []
         self._exercised: Exercised | None = None
         self._before_bytes = measure.resident_bytes()

@@ -87,7 +87,12 @@ def test_a_release_is_added_with_every_file_that_its_models_refer_to(publisher: 
     refused = json.loads(publisher.run(*add, "--json", code=1).stdout)["releases"][0]["problem"]
     line = _artifact(folder / "weights.bin")
     assert f"any.onnx refers to weights.bin, which is not among the artifacts; add {line}" in refused
-    (folder / "manifest.toml").write_text(text % f"{files[0]}, {line}")
+    whole = text % f"{files[0]}, {line}"
+    (folder / "manifest.toml").write_text(whole)
+    refused = publisher.run(*add, code=2).stderr
+    assert "devices would refuse variant only: it is exercised here, and what is signed must be proven" in refused
+    assert 'add a golden set, or write require = "exercised"' in refused
+    (folder / "manifest.toml").write_text(f'require = "exercised"\n{whole}')
     publisher.run(*add)
     digest = hashlib.sha256((folder / "weights.bin").read_bytes()).hexdigest()
     assert any(digest in file.name for file in (publisher.folder / "staged").rglob("*"))
