@@ -11,8 +11,6 @@ from gateway.domain.access import Security, changes, check_replaceable
 from gateway.domain.errors import ConfigurationError
 from gateway.observe.logs import get_logger
 
-_log = get_logger("credentials")
-
 
 class Guarded(Protocol):
     """A front end that asks for tokens and uses certificates."""
@@ -32,6 +30,7 @@ class Credentials:
         self._config, self.security = config, read_security(config)
         check_listeners(config, self.security)
         self._guarded: list[Guarded] = []
+        self._log = get_logger("credentials")
 
     def guard(self, frontend: Frontend) -> Frontend:
         """Tell `frontend` of each later replacement. Returns it."""
@@ -50,10 +49,10 @@ class Credentials:
                 for frontend in self._guarded:
                     frontend.secure(security)
         except ConfigurationError as error:
-            _log.error("credentials refused; those read before stay in force", problem=str(error))
+            self._log.error("credentials refused; those read before stay in force", problem=str(error))
             return
         self._config, self.security = config, security
-        _log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
+        self._log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
 
     def _read(self, wanted: Config | None) -> tuple[Config, Security]:
         """Raises ConfigurationError where the files cannot be used, or not by the listeners that are open."""

@@ -27,7 +27,7 @@ def main() -> None:
     """Arguments: model directory, model, variant, seconds, core."""
     models, model, variant_name, seconds, core = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
-    release = scan_model(Path(models) / model)[-1]
+    release = scan_model(Path(models), model)[-1]
     manifest = release.manifest or _completed(release)
     variant = manifest.variant(variant_name)
     if variant is None:

@@ -194,7 +194,7 @@ def test_a_judge_without_its_library_says_what_to_install(
 ) -> None:
     (tmp_path / "tuf.py").write_text("raise ModuleNotFoundError(\"No module named 'tuf'\")\n")
     monkeypatch.setattr(ask, "_environment", lambda: {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
-    with pytest.raises(VariantError, match=r"install edge-inference-gateway\[agent\]"):
+    with pytest.raises(VariantError, match=r"pip install 'edge-inference-gateway\[agent\]'"):
         read(store(device))
 
 
