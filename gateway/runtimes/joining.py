@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from gateway.domain.errors import VariantError
-from gateway.domain.joining import constant, forbidden, worst
+from gateway.domain.joining import constant, forbidden, spreads, worst
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Joining
@@ -67,19 +67,22 @@ def _uninformative(apart: Sequence[Tensors]) -> str:
 
 
 def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], precision: str) -> str:
+    spread = spreads(apart)
     for size in _sizes(len(rows)):  # the largest first: TensorRT builds an engine per range of shapes
         for order in (range(size), range(size - 1, -1, -1)):
             together = run(stacked([rows[index] for index in order]))
             for place, index in enumerate(order):
-                if reason := _row_differs(apart[index], together, place, size, precision):
+                if reason := _row_differs(apart[index], together, place, size, precision=precision, spread=spread):
                     return reason
     return ""
 
 
-def _row_differs(alone: Tensors, together: Tensors, place: int, size: int, precision: str) -> str:
+def _row_differs(
+    alone: Tensors, together: Tensors, place: int, size: int, *, precision: str, spread: Mapping[str, float]
+) -> str:
     for name, array in together.items():
         if array.shape[:1] != (size,):
             return f"output {name!r} has shape {list(array.shape)} for {size} joined rows"
     own = {name: array[place : place + 1] for name, array in together.items()}
-    apart_by, output = worst(alone, own, precision)
+    apart_by, output = worst(alone, own, precision, spread)
     return f"joined answers differ by up to {apart_by:.3g} (output {output!r})" if output else ""

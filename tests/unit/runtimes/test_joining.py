@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +76,31 @@ def test_rows_that_depend_on_each_other_may_not(answer: Callable[[Array], Array]
     found = proof(answer)
     assert (found.allowed, found.independent) == (False, False)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(np.float16, "fp32"), (np.float32, "fp16"), (np.float32, "bf16")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: x + x.mean(axis=0),
+        lambda x: x[::-1],
+        lambda x: x / x.max(axis=0) + x,
+        lambda x: 20 + 0.3 * (x - x.mean(axis=0) / 2),
+    ],
+)
+def test_narrow_floats_leave_room_for_rounding_and_not_for_other_rows(
+    answer: Callable[[Array], Array], dtype: type[np.floating[Any]], precision: str
+) -> None:
+    rows = [{"x": row["x"].astype(dtype)} for row in ROWS]
+
+    def proof_of(function: Callable[[Array], Array]) -> Joining:
+        def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            return {"y": function(inputs["x"]).astype(dtype)}
+
+        return prove(MANIFEST, run, rows, precision, frozenset())
+
+    assert "joined answers differ" in proof_of(answer).reason
+    assert proof_of(lambda x: (x * (1 + 2.0**-10 * len(x))).astype(np.float16)).allowed
 
 
 def test_state_and_randomness_are_found_by_running_the_same_rows_again() -> None:
