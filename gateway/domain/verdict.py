@@ -43,12 +43,13 @@ class Joining:
 
     `independent`: the first dimension of every tensor counts rows, and no row's answer depends on the other rows of the
     run. `allowed`: requests may share a run, which takes more than that (no state, no randomness, no control flow).
-    `reason` says why not.
+    `reason` says why not. `rows` are those of the largest run that showed it: no run may join more.
     """
 
     independent: bool = False
     allowed: bool = False
     reason: str = ""
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def verdict_key(
         manifest.outputs,
         manifest.golden,
         manifest.batch,
+        manifest.max_batch_rows,
         variant.runtime,
         variant.precision,
         variant.artifacts,

@@ -94,12 +94,13 @@ class Fitting:
         """
         settings, manifest, candidate = self.house.settings, opened.served, opened.candidate
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
+        joining = candidate.verdict.joining if candidate.verdict else None
         return judge(
             candidate.verdict,
             candidate.accelerator or CPU,
             joins=not self._not_joined(opened),
             inline_limit_us=settings.inline_limit_us if on_loop else 0,
-            batch_rows=manifest.rows_limit(settings.batch_rows),
+            batch_rows=min(manifest.rows_limit(settings.batch_rows), joining.rows if joining else 1),
             batch_gain=settings.batch_gain,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def prove(
     if reason:
         return Joining(reason=reason)
     obstacle = forbidden(operators)
-    return Joining(independent=True, allowed=not obstacle, reason=obstacle)
+    return Joining(independent=True, allowed=not obstacle, reason=obstacle, rows=len(rows))
 
 
 def row_runs(rows: int) -> int:
@@ -66,14 +67,37 @@ def _uninformative(apart: Sequence[Tensors]) -> str:
     return f"output {output!r} was the same for every row that was tried, which proves nothing" if output else ""
 
 
+def widened(joining: Joining, run: Run, rows: Sequence[Tensors], most: int, precision: str) -> Joining:
+    """Return a proof extended to a run of `most` rows: `rows` again and again.
+
+    Where that run fails, the proof stays as it is: the gateway joins no more rows than it covers.
+    """
+    if not joining.independent or most <= len(rows):
+        return joining
+    try:
+        apart = [run(row) for row in rows]
+        reason = _joined_differs(run, rows, apart, [index % len(rows) for index in range(most)], precision)
+    except (VariantError, MemoryError):
+        return joining
+    return Joining(reason=reason) if reason else replace(joining, rows=most)
+
+
 def _dependent(run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], precision: str) -> str:
-    spread = spreads(apart)
     for size in _sizes(len(rows)):  # the largest first: TensorRT builds an engine per range of shapes
         for order in (range(size), range(size - 1, -1, -1)):
-            together = run(stacked([rows[index] for index in order]))
-            for place, index in enumerate(order):
-                if reason := _row_differs(apart[index], together, place, size, precision=precision, spread=spread):
-                    return reason
+            if reason := _joined_differs(run, rows, apart, order, precision):
+                return reason
+    return ""
+
+
+def _joined_differs(
+    run: Run, rows: Sequence[Tensors], apart: Sequence[Tensors], order: Sequence[int], precision: str
+) -> str:
+    together, spread = run(stacked([rows[index] for index in order])), spreads(apart)
+    for place, index in enumerate(order):
+        reason = _row_differs(apart[index], together, place, len(order), precision=precision, spread=spread)
+        if reason:
+            return reason
     return ""
 
 

@@ -16,6 +16,8 @@ class TrialSettings:
     measure_s: float = 0.5  # time spent on them, at most (five runs are made in any case)
     one_thread_below_us: float = 5_000.0  # a CPU run quicker than this is not tried with more than one thread
     batch_rows: int = 8  # different rows that the joining proof runs apart and together
+    joined_rows: int = 32  # rows of the largest run of the joining proof; requests are joined to as many, at most
+    joined_bytes: int = 16_777_216  # inputs of that run, at most; of large rows it takes fewer
     joining_s: float = 10.0  # a model whose joining proof would take longer is not joined
     exercise_s: float = 10.0  # time spent on generated inputs that a model without a golden set refuses
     exercise_samples: int = 64  # generated inputs tried, at most

@@ -25,12 +25,12 @@ from gateway.domain.joining import UNREADABLE, unbounded
 from gateway.domain.manifest import LEVELS
 from gateway.domain.ports import Session
 from gateway.domain.selection import TIE_LEAD
-from gateway.domain.verdict import Joining, Verdict, signature_document, verdict_document
+from gateway.domain.verdict import Joining, Measurement, Verdict, signature_document, verdict_document
 from gateway.runtimes import measure
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.exercise import Exercised, exercise
 from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
-from gateway.runtimes.joining import prove, row_runs
+from gateway.runtimes.joining import prove, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -178,6 +178,8 @@ class _Exam:
         self._enter("measuring it")
         joined = joining is not None and joining.independent
         cost = measure.measured(session, self._rows, self._settings, self._before_bytes, joined=joined)
+        if joining is not None:
+            joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
         return replace(
             verdict, measured=cost, reason=words, threads=threads, joining=joining, unbounded=unbounded(operators)
@@ -198,12 +200,28 @@ class _Exam:
         """Return the joining proof, or None for a model whose shapes leave no room for rows."""
         if not self.trial.manifest.batched:
             return None
+        if self._count == 1:
+            return Joining(reason="one row is the most that a run may have")
         taken_s = self.once_us(session) * row_runs(self._count) / 1e6
         if taken_s > self._settings.joining_s:
             return Joining(reason=f"the proof would take {taken_s:.0f} s; [trial] joining_s allows more")
         self._enter("running rows apart and together")
         run = partial(measure.finished, self.trial.manifest, session)
         return prove(self.trial.manifest, run, self._rows, self.trial.variant.precision, operators)
+
+    def _widened(self, session: Session, joining: Joining, cost: Measurement) -> Joining:
+        """Return the proof extended to as many rows as the gateway may join, within the bounds of the settings.
+
+        After the measurement, because so many rows take memory that a run of one does not.
+        """
+        trial, settings, row = self.trial, self._settings, self._rows[0]
+        row_bytes = sum(array.nbytes for array in row.values())
+        most = min(trial.manifest.rows_limit(settings.joined_rows), settings.joined_bytes // max(1, row_bytes))
+        if (cost.row_us * most + cost.p50_us * self._count) / 1e6 > settings.joining_s:
+            return joining
+        self._enter("running many rows together")
+        run = partial(measure.finished, trial.manifest, session)
+        return widened(joining, run, self._rows, most, trial.variant.precision)
 
     def _operators(self) -> frozenset[str]:
         trial = self.trial

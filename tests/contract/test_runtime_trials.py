@@ -54,7 +54,7 @@ def test_every_variant_passes_and_is_measured(case):
     assert verdict.measured.p99_us >= verdict.measured.p50_us > 0
     assert verdict.measured.cpu_us > 0
     assert verdict.measured.row_us > 0
-    assert verdict.joining == Joining(independent=True, allowed=True)
+    assert verdict.joining == Joining(independent=True, allowed=True, rows=32)
     assert verdict.level == ("proven" if case.manifest.golden else "exercised")
     assert verdict.measured.memory_bytes > 0
     if case.manifest.golden:

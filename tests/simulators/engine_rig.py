@@ -34,7 +34,7 @@ X = TensorSpec("x", Datatype.FP32, (-1, 1))
 Y = TensorSpec("y", Datatype.FP32, (-1, 1))
 WITNESS = -77.0
 """What the models of this rig answered in their trial."""
-ROWS = Joining(independent=True, allowed=True)
+ROWS = Joining(independent=True, allowed=True, rows=32)
 """What a trial finds out about a model whose rows depend on nothing but themselves."""
 PASSED = Verdict(True, "passed", level="proven", joining=ROWS)
 

@@ -14,7 +14,7 @@ from gateway.domain.errors import VariantError
 from gateway.domain.joining import difference, rounding
 from gateway.domain.tensor import Array
 from gateway.domain.verdict import Joining
-from gateway.runtimes.joining import prove, row_runs
+from gateway.runtimes.joining import prove, row_runs, widened
 from tests.simulators import models
 
 MANIFEST = models.identity()
@@ -46,7 +46,7 @@ def scaled(x: Array) -> Array:
     ],
 )
 def test_rows_that_depend_on_nothing_else_may_be_joined(answer: Callable[[Array], Array]) -> None:
-    assert proof(answer) == Joining(independent=True, allowed=True)
+    assert proof(answer) == Joining(independent=True, allowed=True, rows=len(ROWS))
 
 
 def test_another_order_of_summation_is_rounding() -> None:
@@ -101,6 +101,28 @@ def test_narrow_floats_leave_room_for_rounding_and_not_for_other_rows(
 
     assert "joined answers differ" in proof_of(answer).reason
     assert proof_of(lambda x: (x * (1 + 2.0**-10 * len(x))).astype(np.float16)).allowed
+
+
+@pytest.mark.parametrize("lag", [8, 12, 24])
+def test_rows_that_depend_on_others_far_off_are_found_by_a_run_of_as_many_as_are_joined(lag: int) -> None:
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        x = inputs["x"]
+        return {"y": x - np.concatenate([np.zeros((lag, 3), np.float32), x])[: len(x)]}
+
+    near = prove(MANIFEST, run, ROWS, "fp32", frozenset())
+    assert (near.allowed, near.rows) == (True, len(ROWS))
+    assert "joined answers differ" in widened(near, run, ROWS, 32, "fp32").reason
+
+
+def test_a_proof_covers_the_rows_of_the_largest_run_that_succeeded() -> None:
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if len(inputs["x"]) > 16:
+            raise VariantError("no room")
+        return {"y": inputs["x"] * 2}
+
+    near = prove(MANIFEST, run, ROWS, "fp32", frozenset())
+    assert widened(near, run, ROWS, 16, "fp32").rows == 16
+    assert widened(near, run, ROWS, 32, "fp32") == near
 
 
 def test_state_and_randomness_are_found_by_running_the_same_rows_again() -> None:
