@@ -18,8 +18,9 @@ from gateway.domain.tensor import Array, Datatype
 SEED = 20
 IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
 """Sizes of the open dimensions of models that take images, in pixels, by how often they fit."""
-PLAIN_SIZES = (1, 8, 16, 3, 2, 64, 224, 640)
-"""Sizes of other open dimensions."""
+PLAIN_SIZES = (8, 1, 16, 3, 2, 64, 224, 640)
+"""Sizes of other open dimensions. 1 is not the first: it hides rows that depend on each other (a reshape in place of a
+transpose, a cut to the longest row of a run)."""
 INTEGERS = ("ids", "flags", "lengths", "rates")
 """Values of integer inputs: small token ids; 0 or 1; the size of the open dimensions; audio sample rates.
 
@@ -140,6 +141,8 @@ def _integers(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: 
         return random.integers(0, bound + 1, shape)
     if sample.integers == "flags":
         return random.integers(0, 2, shape)
+    if sample.integers == "ids" and len(shape) == 1 and sample.size > 1:  # as well the length of each row
+        return random.integers(1, sample.size + 1, shape)
     if sample.integers == "ids":
         return random.integers(0, IDS_LIMIT, shape)
     if sample.integers == "rates":

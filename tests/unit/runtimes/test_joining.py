@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import VariantError
 from gateway.domain.joining import difference, rounding
-from gateway.domain.tensor import Array
+from gateway.domain.manifest import ROWS as ROWS_OPEN
+from gateway.domain.manifest import TensorSpec
+from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import Joining
+from gateway.runtimes.generate import generated, samples
 from gateway.runtimes.joining import prove, row_runs, widened
 from tests.simulators import models
 
@@ -123,6 +127,26 @@ def test_a_proof_covers_the_rows_of_the_largest_run_that_succeeded() -> None:
     near = prove(MANIFEST, run, ROWS, "fp32", frozenset())
     assert widened(near, run, ROWS, 16, "fp32").rows == 16
     assert widened(near, run, ROWS, 32, "fp32") == near
+
+
+def cut(x: Array, lengths: Array) -> Array:
+    return np.asarray(x[:, : lengths.max()].mean(axis=1))
+
+
+def reshaped(x: Array, lengths: Array) -> Array:
+    return np.asarray(x.reshape(x.shape[1], x.shape[0], 4).mean(axis=0)) + lengths[:, None].astype(np.float32)
+
+
+@pytest.mark.parametrize("answer", [cut, reshaped])
+def test_generated_rows_of_open_sizes_show_what_one_step_hides(answer: Callable[[Array, Array], Array]) -> None:
+    inputs = (TensorSpec("x", Datatype.FP32, (ROWS_OPEN, ROWS_OPEN, 4)), TensorSpec("n", Datatype.INT64, (ROWS_OPEN,)))
+    manifest = replace(MANIFEST, inputs=inputs, batch=None)
+    rows = [generated(manifest, next(samples(manifest)), row) for row in range(8)]
+
+    def run(fed: Mapping[str, Array]) -> dict[str, Array]:
+        return {"y": answer(fed["x"], fed["n"])}
+
+    assert "joined answers differ" in prove(manifest, run, rows, "fp32", frozenset()).reason
 
 
 def test_state_and_randomness_are_found_by_running_the_same_rows_again() -> None:
