@@ -87,13 +87,14 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(member)
         whole = len(shape) == len(spec.shape) and not rows
-        if fortran or dtype.hasobject or not shape:
-            raise ValueError(f"input {spec.name!r} is not stored row by row")
-        wanted = shape if whole else shape[1:]
+        if dtype.hasobject or not shape:
+            raise ValueError(f"input {spec.name!r} has no rows")
+        wanted = shape if whole or fortran else shape[1:]  # column by column, the first row is spread over the whole
         size = math.prod(wanted) * dtype.itemsize
         if size > GOLDEN_LIMIT_BYTES:
             raise ValueError(f"a row of input {spec.name!r} has {size} bytes, at most {GOLDEN_LIMIT_BYTES} are allowed")
-        array = np.frombuffer(member.read(size), dtype).reshape(wanted).astype(spec.datatype.dtype)
+        array = np.frombuffer(member.read(size), dtype).reshape(wanted, order="F" if fortran else "C")
+    array = (array[0] if fortran and not whole else array).astype(spec.datatype.dtype, order="C")
     return array[np.newaxis] if rows else array
 
 

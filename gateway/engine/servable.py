@@ -314,9 +314,9 @@ class Servable:
         ticket.token(ran)
 
     def _ran(self, ran: Ran) -> None:
-        """Answer a run, and learn from it what its like costs."""
+        """Answer a run, and learn from it what its like costs, unless it failed: bad data may end it early."""
         batch = ran.plan.batch
-        if batch and self._cost.limit_ns:
+        if batch and self._cost.limit_ns and not ran.failure:
             form = batch[0].form
             form.cost_ns = self._cost.learned_ns(form.cost_ns, ran.cost_ns)
             form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)

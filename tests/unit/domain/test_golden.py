@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.domain import golden
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.golden import GoldenSet, judge, read_golden
-from gateway.domain.manifest import Tolerance
-from gateway.domain.tensor import Array
+from gateway.domain.golden import GoldenSet, first_row, judge, read_golden
+from gateway.domain.manifest import TensorSpec, Tolerance
+from gateway.domain.tensor import Array, Datatype
 from tests.simulators.engine_rig import manifest
 
 MODEL = manifest()
@@ -73,6 +74,14 @@ def test_a_member_that_is_no_array_is_refused() -> None:
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr("label2", b"just text")
     assert "'label2' is no array" in problem(file.getvalue())
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_first_row_is_read_however_the_array_is_stored(order: Literal["C", "F"]) -> None:
+    wide = manifest(inputs=(TensorSpec("x", Datatype.FP32, (-1, 3)),))
+    x = np.arange(12, dtype=np.float64).reshape(4, 3).copy(order)
+    (row,) = first_row(io.BytesIO(packed(input_x=x)), wide).values()
+    assert (row.tolist(), row.dtype) == ([[0.0, 1.0, 2.0]], np.float32)
 
 
 def test_what_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

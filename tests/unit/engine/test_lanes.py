@@ -146,6 +146,21 @@ async def test_a_run_that_takes_too_long_on_the_loop_moves_its_model_to_the_work
 
 
 @pytest.mark.asyncio
+async def test_bad_data_that_ends_runs_early_does_not_bring_long_runs_to_the_loop() -> None:
+    rig, sink = await tiny_rig(200.0, 20.0), Recorder()
+    rig.session.failure = ValueError("no such index")
+    for count in range(40):
+        submit(rig, sink, float(count), rows=40)
+        await sink.until(count + 1)
+    rig.session.failure = None
+    rig.session.threads.clear()
+    submit(rig, sink, 40.0, rows=40)
+    await sink.until(41)
+    assert LOOP not in rig.session.threads
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 async def test_nothing_runs_on_the_loop_where_the_limit_is_zero() -> None:
     rig, sink = await tiny_rig(inline_limit_us=0), Recorder()
     submit(rig, sink, 1.0)
