@@ -204,7 +204,8 @@ class _Exam:
             return Joining(reason="one row is the most that a run may have")
         taken_s = self.once_us(session) * row_runs(self._count) / 1e6
         if taken_s > self._settings.joining_s:
-            return Joining(reason=f"the proof would take {taken_s:.0f} s; [trial] joining_s allows more")
+            remedy = "raise [trial] joining_s, then run explain --again"
+            return Joining(reason=f"the proof would take {taken_s:.0f} s; {remedy}")
         self._enter("running rows apart and together")
         run = partial(measure.finished, self.trial.manifest, session)
         return prove(self.trial.manifest, run, self._rows, self.trial.variant.precision, operators)

@@ -16,6 +16,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import LoopLeft, RunFailed
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
+from gateway.domain.verdict import Joining
 from gateway.engine.cost import Cost, judge
 from gateway.engine.settings import EngineSettings
 from gateway.engine.turn import Turn
@@ -95,6 +96,17 @@ async def test_a_request_with_too_many_rows_goes_to_the_worker_and_the_small_one
     assert rig.engine.statistics("m")[0].lanes == {"worker": 1, "inline": 1}
     await rig.repository.close()
     assert rig.session.closed == 1
+
+
+@pytest.mark.asyncio
+async def test_no_run_joins_more_rows_than_were_proven() -> None:
+    rig, sink = Rig(), Recorder()
+    rig.trials["a"] = replace(measured(10.0, 1.0), joining=Joining(independent=True, allowed=True, rows=4))
+    await rig.serve(manifest())
+    submit(rig, sink, *map(float, range(7)))
+    await sink.until(7)
+    assert [len(run) for run in rig.session.runs] == [4, 3]
+    await rig.repository.close()
 
 
 @pytest.mark.asyncio
