@@ -328,6 +328,7 @@ class Servable:
     def _stop_joining(self, reason: str) -> None:
         manifest = self.manifest
         self._reprice(self._cost.apart())
+        self.placement = replace(self.placement, joining=f"a joined run failed: {reason}")
         self._publish(JoiningStopped(manifest.name, manifest.version, self.placement.variant, reason))
 
     def _overloaded(self, words: str) -> RequestError:

@@ -184,6 +184,7 @@ async def test_a_joined_run_with_rows_too_many_is_repeated_apart_and_nothing_is_
     assert [values(result) for result in results] == [[1.0], [2.0]]
     await first
     assert len(rig.told(JoiningStopped)) == 1
+    assert rig.registry.find("m").placement.joining.startswith("a joined run failed: ")
     tasks = [ask(rig, value) for value in (3.0, 4.0)]
     await asyncio.gather(*tasks)
     assert rig.session.runs[-2:] == [[3.0], [4.0]], "never joined again"
