@@ -114,6 +114,9 @@ def log_event(event: Event) -> None:
 def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
     """Level, title and facts of an event, after the law of levels."""
     facts = {key: value for key in event.__slots__ if (value := getattr(event, key)) not in ("", ())}
+    if isinstance(event, VariantChosen):
+        facts |= {"verified": facts.pop("level", ""), "remarks": "; ".join(event.remarks)}  # a line has its own `level`
+        facts = {key: value for key, value in facts.items() if value}
     level, title = EVENTS[type(event)]
     if isinstance(event, ServableChanged) and event.reason:
         level = "warning"

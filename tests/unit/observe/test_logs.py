@@ -197,3 +197,10 @@ def test_events_follow_the_law_of_levels(event: Any, level: str) -> None:
     log_event(event)
     (line,) = lines(stream)
     assert (line["level"], line["model"]) == (level, "m")
+
+
+def test_the_line_of_a_chosen_variant_has_the_level_of_the_model_and_plain_remarks() -> None:
+    stream = configured()
+    log_event(VariantChosen("m", "1", "onnx", "cpu", "the only one", "exercised", ("first", "second")))
+    (line,) = lines(stream)
+    assert (line["level"], line["verified"], line["remarks"]) == ("info", "exercised", "first; second")
