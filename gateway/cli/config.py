@@ -7,13 +7,14 @@ import asyncio
 import dataclasses
 import json
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from gateway.assembly import matching_profile
 from gateway.cli.access import denials
 from gateway.cli.common import configured
 from gateway.cli.service_user import service_account
-from gateway.config import Config, check_listeners, gateway_id, load_config, read_security, state_folder
+from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
 from gateway.terminal.tables import print_json, print_table
@@ -62,12 +63,26 @@ def _check(arguments: argparse.Namespace) -> int:
         state = Path(unit.state) if unit and unit.state else state_folder(None)
         for setting, found in denials(config, account, state, unit.hidden if unit else ()):
             findings.append(f"{setting}: {found.problem}; {found.remedy}")
+        findings += _models_absent(config)
         check_listeners(config, read_security(config))
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
         findings.append(str(error))
     _print_check(arguments, name, account.name, profile, findings)
     return 1 if findings else 0
+
+
+def _models_absent(config: Config) -> list[str]:
+    """Return the finding that the model directory is not there, without which the daemon does not start."""
+    folder = models_folder(config)
+    try:
+        if S_ISDIR(folder.stat().st_mode):
+            return []
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError:  # not ours to see: judged by permissions
+        return []
+    return [f"models.dir: {folder} is no folder; create it, or name another one"]
 
 
 def _print_check(

@@ -14,7 +14,7 @@ from gateway.cli.running import ask_running, sentences, served_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.release import Release
+from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, joining_obstacle, untried
 from gateway.engine.loader import Loader
@@ -63,8 +63,13 @@ async def find_release(config: Config, model: str, version: str) -> Release:
     """
     versions = await releases_here(config, model)
     if not versions:
-        known = ", ".join(sorted({release.name for release in await releases_here(config)})) or "none"
-        raise ConfigurationError(f"holds no model {model!r:.120}; known are {known}", file=str(models_folder(config)))
+        known = (
+            ", ".join(sorted({one.name for one in await releases_here(config) if one.version != NO_VERSION})) or "none"
+        )
+        raise ConfigurationError(
+            f"holds no model {model!r:.120}; known are {known}; name another folder with --models",
+            file=str(models_folder(config)),
+        )
     found = [release for release in versions if version in {"", release.version}]
     if not found:
         known = ", ".join(release.version for release in versions)
@@ -119,7 +124,7 @@ async def _manifest(loader: Loader, release: Release) -> ModelManifest:
     try:
         return await loader.manifest(release)
     except VariantError as error:
-        raise RequestError(Fault.UNAVAILABLE, f"{release.folder}: {error}") from error
+        raise RequestError(Fault.UNAVAILABLE, f"model {release.name!r} in {release.folder}: {error}") from error
 
 
 async def _candidates(

@@ -16,14 +16,14 @@ from gateway.cli.explain import candidate_json
 from gateway.cli.running import ask_running, print_served
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, VariantError
-from gateway.domain.model_files import NO_MODEL
+from gateway.domain.model_files import MODEL_STEM, NO_MODEL, is_model
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.selection import Candidate
 from gateway.engine.loader import Loader
 from gateway.serving import releases_here
 from gateway.store.library import scan, scan_folder, scan_version
 from gateway.store.releases import MANIFEST, copy_listed
-from gateway.terminal.tables import mark, print_json, print_table, progress
+from gateway.terminal.tables import mark, print_json, print_remarks, print_table, progress
 
 Checked = tuple[Release, str, list[Candidate]]
 """A release, the problem that keeps it from being tried (""), and every candidate with its verdict."""
@@ -61,10 +61,19 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
         return (scan_version(folder, config.library),)
     own = scan_folder(folder, config.library)
     is_one = any(release.name == folder.name and release.version != NO_VERSION for release in own)
-    found = own if is_one else scan(folder, config.library)
+    found = own if is_one and not _several_models(folder) else scan(folder, config.library)
     if not any(release.version != NO_VERSION for release in found):
         raise ConfigurationError(NO_MODEL, file=str(folder))
     return found
+
+
+def _several_models(folder: Path) -> bool:
+    """Return whether `folder` holds several model files and none called `model`, as only a model directory may."""
+    try:
+        models = [entry.stem for entry in folder.iterdir() if is_model(entry.name) and entry.is_file()]
+    except OSError:
+        return False
+    return len(models) > 1 and models.count(MODEL_STEM) != 1
 
 
 async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]:
@@ -138,13 +147,13 @@ def _list(config: Config, why: str, *, as_json: bool) -> int:
             mark(release.signed),
             mark(not release.problem),
             _variants(release),
-            release.problem or "; ".join(release.remarks),
         )
         for release in releases
     ]
     store = f", signed ones in {config.fleet.store}" if config.fleet.store else ""
     print(f"models in {models_folder(config)}{store}; from the disk: {why}\n")
-    print_table(("model", "version", "signed", "whole", "variants", "problem or remark"), rows)
+    print_table(("model", "version", "signed", "whole", "variants"), rows)
+    print_remarks((one.name, one.version, one.problem or "; ".join(one.remarks)) for one in releases)
     return _any_whole(config, releases)
 
 

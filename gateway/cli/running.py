@@ -14,7 +14,7 @@ from gateway.cli.remote import model_path, read_answer, read_object
 from gateway.config import Config
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
-from gateway.terminal.tables import mark, print_json, print_table
+from gateway.terminal.tables import mark, print_json, print_remarks, print_table
 
 LOCAL_TIMEOUT_S = 10.0
 """Time that a gateway on this device may take for each step before the disk is looked at."""
@@ -112,11 +112,12 @@ def print_served(running: Running, *, as_json: bool) -> None:
         print_json(served_json(running, running.models))
         return
     rows = [
-        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.level, one.reason)
+        (one.name, one.version, one.state, mark(one.signed), one.variant, one.accelerator, one.level)
         for one in running.models
     ]
     print(f"models of the gateway that runs at {running.where}\n")
-    print_table(("model", "version", "state", "signed", "variant", "accelerator", "level", "reason"), rows)
+    print_table(("model", "version", "state", "signed", "variant", "accelerator", "level"), rows)
+    print_remarks((one.name, one.version, one.reason) for one in running.models)
 
 
 def sentences(running: Running, model: str) -> Iterator[str]:

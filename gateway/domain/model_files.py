@@ -51,7 +51,7 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
     usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]
     if 1 not in {len(models), len(usual)}:
         raise ValueError(
-            f"holds several models: {' and '.join(models[:3])}{' and others' if len(models) > 3 else ''}; keep one, "
+            f"holds several models: {', '.join(models[:3])}{' and others' if len(models) > 3 else ''}; keep one, "
             "or give each a folder of its own"
         )
     return models[0] if len(models) == 1 else usual[0]

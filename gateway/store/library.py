@@ -37,9 +37,10 @@ def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, 
     settings = settings or LibrarySettings()
     try:
         if not root.is_dir():
-            raise ConfigurationError(
-                "the model directory does not exist; create it or name another with --models", file=str(root)
-            )
+            problem = "the model directory does not exist; create it or name another with --models"
+            if root.exists():
+                problem = "is no folder; name the model directory with --models"
+            raise ConfigurationError(problem, file=str(root))
         folders, files = _entries(root, settings, settings.models_limit)
     except OSError as error:
         problem = (

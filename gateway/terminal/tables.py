@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,25 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for row in cells:
         table.add_row(*(Text(broken(cell, width)) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
+
+
+def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:
+    """Print below a table what is too long for its columns: name, version ("-": none) and text; "" is left out.
+
+    Text is wrapped where it goes to a terminal, but no word is broken, so that paths can be copied.
+    """
+    lines = [
+        f"{name}: {text}" if version == "-" else f"{name} {version}: {text}" for name, version, text in remarks if text
+    ]
+    if lines:
+        print()
+    for line in map(plain, lines):
+        print(_wrapped(line) if sys.stdout.isatty() else line)
+
+
+def _wrapped(line: str) -> str:
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -80,6 +81,14 @@ def test_models_check_of_a_good_and_a_bad_release(cli, tmp_path):
     assert b"golden.npz is missing" in cli("models", "check", str(tmp_path)).stdout.replace(b"\n", b" ")
 
 
+def test_models_check_of_a_model_directory_with_files_only(cli, tmp_path):
+    model = SHIPPED / "meter-reader" / "1" / "onnx-fp32" / "model.onnx"
+    for name in ("first.onnx", "second.onnx"):
+        shutil.copy(model, tmp_path / name)
+    checked = told(cli("models", "check", str(tmp_path), "--json"), 0)
+    assert [(one["name"], one["ok"]) for one in checked["releases"]] == [("first", True), ("second", True)]
+
+
 def test_doctor(cli):
     done = cli("doctor", "--json")
     findings = json.loads(done.stdout)["findings"]
@@ -131,6 +140,14 @@ def test_what_is_wrong_with_a_file_ends_those_that_need_it(cli, tmp_path, text, 
     checked = told(cli("config", "check", str(file), "--json"), 1)
     assert (checked["file"], checked["ok"]) == (str(file), False)
     assert cli("probe", "--config", str(file)).returncode == code
+
+
+def test_config_check_names_an_absent_model_directory(cli, tmp_path):
+    file = tmp_path / "edge.toml"
+    file.write_text('[models]\ndir = "/nowhere"\n')
+    assert told(cli("config", "check", str(file), "--json"), 1)["findings"] == [
+        "models.dir: /nowhere is no folder; create it, or name another one"
+    ]
 
 
 def test_config_check_of_a_good_file(cli, gateway):

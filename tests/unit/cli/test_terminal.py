@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.terminal.program import Program, Verb
-from gateway.terminal.tables import WORD_WIDTH, Need, broken, counted, fitted, plain, print_json, print_table
+from gateway.terminal.tables import (
+    WORD_WIDTH,
+    Need,
+    broken,
+    counted,
+    fitted,
+    plain,
+    print_json,
+    print_remarks,
+    print_table,
+)
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202e"
 
@@ -27,6 +37,21 @@ def test_tables_and_json_hold_nothing_that_steers(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert all(character.isprintable() or character == "\n" for character in said), ascii(said)
     assert json.loads(said[said.index("{") :]) == {"name": STEERING}
+
+
+def test_remarks_are_wrapped_on_a_terminal_only_and_no_word_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/srv/models/" + "long-name-" * 5
+    remarks = [("detector", "1", f"{path} is \x1bmissing"), ("whole", "1", ""), ("notes.txt", "-", "is no model")]
+    print_remarks(remarks)
+    assert capsys.readouterr().out == f"\ndetector 1: {path} is \\u001bmissing\nnotes.txt: is no model\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    print_remarks(remarks)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {path}" in lines
+    assert all(len(line) <= 20 for line in lines if path not in line)
 
 
 def test_neither_do_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ def test_two_bare_files_are_one_too_many(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     for file in ("model.onnx", "model.tflite"):
         (tmp_path / "m" / file).write_bytes(CONTENT)
-    assert "holds several models: model.onnx and model.tflite" in problem(tmp_path)
+    assert "holds several models: model.onnx, model.tflite" in problem(tmp_path)
 
 
 def test_a_bare_file_beside_a_version_1_is_refused_once(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_two_models_in_one_place_are_refused_by_name(tmp_path: Path, place: str)
         put(tmp_path / place / name)
     ((key, problem),) = found(tmp_path).items()
     assert key == ("x", "1")
-    assert f"holds several models: {names[0]} and {names[1]}; keep one" in problem
+    assert f"holds several models: {names[0]}, {names[1]}; keep one" in problem
 
 
 def test_among_several_the_one_called_model_is_served_and_the_others_are_told(tmp_path: Path) -> None:
