@@ -14,6 +14,7 @@ from gateway.assembly import HERE, Survey
 from gateway.cli.common import configured, root_folder
 from gateway.config import Config, check_listeners, read_security, state_folder
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.selection import Candidate, climb_trials
 from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table
@@ -99,11 +100,12 @@ def _models(config: Config) -> list[Finding]:
         releases = asyncio.run(releases_here(config))
     except ConfigurationError as error:
         return [Finding("models", str(error), "")]
-    return [
-        Finding(f"model {release.name} version {release.version}", release.problem, "restore the release, or remove it")
-        for release in releases
-        if release.problem
-    ]
+    return [_unserved(release) for release in releases if release.problem]
+
+
+def _unserved(release: Release) -> Finding:
+    version = "" if release.version in {"", NO_VERSION} else f" version {release.version}"
+    return Finding(f"model {release.name}{version}", release.problem, "do what the problem says, or remove the files")
 
 
 def _listeners(config: Config) -> list[Finding]:

@@ -67,7 +67,9 @@ def read_version(
     except ConfigurationError as error:
         return refused(name, version, folder, str(error))
     except OSError as error:
-        return refused(name, version, folder, f"{folder}: cannot be read: {error}")
+        remedy = "check that it is there and that the gateway's user may read it"
+        where, problem = error.filename or folder, error.strerror or error
+        return refused(name, version, folder, f"{where}: cannot be read: {problem}; {remedy}")
 
 
 def _check_names(name: str, version: str, folder: Path) -> None:

@@ -59,13 +59,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
 
 
 def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:
-    """Print below a table what is too long for its columns: name, version ("-": none) and text; "" is left out.
+    """Print below a table what is too long for its columns: name, version ("-" or "": none) and text; "" is left out.
 
     Text is wrapped where it goes to a terminal, but no word is broken, so that paths can be copied.
     """
-    lines = [
-        f"{name}: {text}" if version == "-" else f"{name} {version}: {text}" for name, version, text in remarks if text
-    ]
+    told = [(f"{name} {version}".removesuffix(" -").rstrip(), text) for name, version, text in remarks if text]
+    lines = [f"{subject}: {text}" for subject, text in told]
     if lines:
         print()
     for line in map(plain, lines):

@@ -43,9 +43,14 @@ def test_remarks_are_wrapped_on_a_terminal_only_and_no_word_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = "/srv/models/" + "long-name-" * 5
-    remarks = [("detector", "1", f"{path} is \x1bmissing"), ("whole", "1", ""), ("notes.txt", "-", "is no model")]
+    remarks = [
+        ("detector", "1", f"{path} is \x1bmissing"),
+        ("whole", "1", ""),
+        ("notes.txt", "-", "is no model"),
+        ("b", "", "no"),
+    ]
     print_remarks(remarks)
-    assert capsys.readouterr().out == f"\ndetector 1: {path} is \\u001bmissing\nnotes.txt: is no model\n"
+    assert capsys.readouterr().out == f"\ndetector 1: {path} is \\u001bmissing\nnotes.txt: is no model\nb: no\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     print_remarks(remarks)

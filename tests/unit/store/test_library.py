@@ -289,7 +289,9 @@ def test_an_absent_root_is_the_operators_mistake_an_absent_model_nobodys(tmp_pat
 
 def test_one_version_can_be_looked_at_alone(tmp_path: Path) -> None:
     assert scan_version(write(tmp_path)).manifest is not None
-    assert "No such file" in scan_version(tmp_path / "m" / "2").problem
+    problem = scan_version(tmp_path / "m" / "2").problem
+    assert "No such file or directory; check that it is there" in problem
+    assert "Errno" not in problem
 
 
 def test_a_root_that_the_system_refuses_is_the_operators_mistake(
