@@ -143,7 +143,7 @@ def disk_meant(arguments: argparse.Namespace) -> str:
         return "--offline was given"
     given = [f"--{name}" for name in ("models", "state") if getattr(arguments, name, None)]
     given += ["--root"] if getattr(arguments, "root", "/") != "/" else []
-    return f"{given[0]} names what to look at" if given else ""
+    return f"{given[0]} was given" if given else ""
 
 
 def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:

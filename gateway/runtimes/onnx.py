@@ -54,7 +54,8 @@ OPTIMIZATIONS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-ERROR_SEVERITY = 3
+FATAL_SEVERITY = 4
+"""Errors are raised as well: written to stderr, each bad request of a caller would be a line of the daemon's log."""
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 DATATYPES: Mapping[str, Datatype] = {
@@ -145,7 +146,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, OPTIMIZATIONS[level])
-    options.log_severity_level = ERROR_SEVERITY
+    options.log_severity_level = FATAL_SEVERITY
     # Idle threads of ONNX Runtime spin by default and burn a core each (architecture.md, "Invariants").
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
