@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gateway.domain.verdict import (
     Signature,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Kept = TypeVar("Kept")
 SCHEMA_VERSION = 2
+LOCK_PAUSE_S = 0.01
+"""Time between two tries to take the lock of the folder."""
 TABLES = ("verdict", "signature")
 REMEDY = "free space there, let the user of this process write there, or name another folder with --state, then restart"
 _SCHEMA = """
@@ -65,7 +67,7 @@ class State:
         file = folder / "state.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with _alone(folder):
+            with _alone(folder, settings):
                 return cls(_connect_or_renew(file, settings), folder, settings, "")
         except (OSError, sqlite3.Error) as error:
             return cls(_in_memory(file, settings), folder, settings, _problem(folder, error))
@@ -138,11 +140,26 @@ class State:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time opens the file: two that set it aside at once would take away each other's new one."""
+def _alone(folder: Path, settings: StateSettings) -> Iterator[None]:
+    """Hold the folder's lock: two processes that set the file aside at once would take away each other's new one.
+
+    Raises TimeoutError where another process holds it for `busy_timeout_ms`.
+    """
     with (folder / "state.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        end_s = time.monotonic() + settings.busy_timeout_ms / 1000
+        while not _locked(lock):
+            if time.monotonic() >= end_s:
+                raise TimeoutError(f"another process has held {lock.name} for {settings.busy_timeout_ms} ms")
+            time.sleep(LOCK_PAUSE_S)
         yield
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -218,6 +219,20 @@ def test_a_damaged_file_that_cannot_be_replaced_counts_as_empty(tmp_path: Path, 
     assert (state.verdict("key"), state.problem != "") == (None, True)
     state.close()
     assert (tmp_path / "state.sqlite").read_bytes() == content
+
+
+def test_a_lock_that_another_process_keeps_stops_no_start(tmp_path: Path) -> None:
+    State.open(tmp_path).close()
+    with (tmp_path / "state.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = State.open(tmp_path, StateSettings(busy_timeout_ms=20))
+        assert f"another process has held {lock.name} for 20 ms" in state.problem
+        state.keep_verdict("one", PASSED)
+        assert state.verdict("one") == PASSED
+        state.close()
+    again = State.open(tmp_path, StateSettings(busy_timeout_ms=20))
+    assert again.problem == ""
+    again.close()
 
 
 def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
