@@ -18,7 +18,7 @@ from gateway.frontends.status import STATUS
 def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, Any]:
     """The daemon's answer as its JSON object.
 
-    Raises UnreachableError where nobody answers, RequestError with the daemon's words where it refuses.
+    Raises UnreachableError where no gateway answers, RequestError with the daemon's words where it refuses.
     """
     base = model_path(arguments.model, arguments.model_version)
     with Client(place, keys) as client:

@@ -97,7 +97,7 @@ def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
     """Return the files that the command line names."""
     if arguments.key and not arguments.cert:
-        raise ConfigurationError("--key needs --cert beside it")
+        raise ConfigurationError("--key needs --cert as well")
     return Keys(arguments.ca, arguments.cert, arguments.key, arguments.token_file, pinned)
 
 

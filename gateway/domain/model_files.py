@@ -65,6 +65,6 @@ def inner_path(file: str, location: str) -> str:
     path = PurePosixPath(location)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in location or not location.isprintable():
         raise ValueError(
-            f"refers to {location!r:.150}, which is no path inside its folder; save the model with its data beside it"
+            f"refers to {location!r:.150}, which is no path inside its folder; save model and data in one folder"
         )
     return str(PurePosixPath(file).parent / path)

@@ -27,7 +27,7 @@ class Release:
     """`folder` is what artifact paths are relative to. `digest` changes with anything that would be served.
 
     `manifest` is None for a bare model (its `bare` variant is completed by asking the runtime, and by `config` and
-    `labels` where Triton's configuration lies beside it) and for a refused one, whose `problem` says what is wrong and
+    `labels` where Triton's configuration lies with it) and for a refused one, whose `problem` says what is wrong and
     where. The `name` of what is no model at all is its path in the model directory, its version `NO_VERSION`.
     `signed`: its owner's signatures were verified, and it is committed on this device (or staged to be); else it was
     given by hand.
@@ -57,7 +57,7 @@ def bare_variant(file_name: str, artifacts: tuple[Artifact, ...]) -> Variant:
 
 
 def complete(release: Release, variant: Variant, signature: Signature) -> ModelManifest:
-    """Return the manifest of a bare model: what its runtime says of it, and what the configuration beside it says.
+    """Return the manifest of a bare model: what its runtime says of it, and what the configuration next to it says.
 
     Raises VariantError where the two contradict each other.
     """

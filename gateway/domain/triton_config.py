@@ -1,4 +1,4 @@
-"""Triton's `config.pbtxt` beside a bare model: the subset that is served here, and why the rest is refused.
+"""Triton's `config.pbtxt` next to a bare model: the subset that is served here, and why the rest is refused.
 
 Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused;
 one that changes only how Triton schedules its runs is accepted, and a remark says what to set here instead.

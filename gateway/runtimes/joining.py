@@ -14,7 +14,7 @@ from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Joining
 
 SMALL_SIZES = (2, 3)
-"""Rows of the runs that are compared with runs of one row, beside a run of all rows; one number is odd."""
+"""Rows of the runs that are compared with runs of one row, in addition to a run of all rows; one number is odd."""
 REPEATED_ROWS = 3
 """Rows that are run apart a second time, in reverse order, to find state and randomness."""
 

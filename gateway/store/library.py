@@ -96,7 +96,7 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
     versions = [sub for sub in folders if _is_version(sub)]
     bare = next((file.name for file in files if is_model(file.name)), "")
     if bare and any(sub.name == "1" for sub in versions):
-        problem = f"holds the bare model {bare}, which is version 1, beside a folder 1; remove one of them"
+        problem = f"holds the bare model {bare}, which is version 1, and a folder 1; remove one of them"
         raise ConfigurationError(problem, file=str(folder))
     if not bare and not versions:
         if not may_hold_nothing(folder.name):
@@ -158,7 +158,7 @@ def _files_of_root(
     for stem, names in by_stem.items():
         used.update(names)
         if stem in folders:
-            problem = f"lies beside the folder {stem}; move it into {stem}/<version>, or remove one of them"
+            problem = f"has the same name as the folder {stem}; move it into {stem}/<version>, or remove one of them"
             yield refused(names[0], NO_VERSION, root, f"{root / names[0]}: {problem}")
         else:
             release = read_version(stem, "1", root, settings, files=names)

@@ -37,7 +37,7 @@ def references(folder: Path, path: str) -> tuple[str, ...]:
             problem = f"refers to {other}, a link that leads out of the model's folder; put the file itself there"
             raise ConfigurationError(problem, file=str(file))
         if not (folder / other).is_file():
-            problem = f"refers to {other}, which is missing; put it beside the model, under that name"
+            problem = f"refers to {other}, which is missing; put it next to the model, under that name"
             raise ConfigurationError(problem, file=str(file))
     return found
 

@@ -42,7 +42,7 @@ def read_described(folder: Path, settings: LibrarySettings) -> Described | None:
     if config.label_filename:
         path = folder / config.label_filename
         if not path.is_file():
-            problem = f"the label file {config.label_filename} is missing; put it beside {CONFIG}, or remove the field"
+            problem = f"the label file {config.label_filename} is missing; put it next to {CONFIG}, or remove the field"
             raise ConfigurationError(problem, file=str(file), key="label_filename")
         labels = read_text(path, settings.manifest_limit_bytes)
     digest = hashlib.sha256(f"{text}\0{labels}".encode()).hexdigest()

@@ -194,7 +194,7 @@ def test_a_bare_file_beside_a_version_1_is_refused_once(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "m" / "model.onnx").write_bytes(CONTENT)
     assert len(scan_model(tmp_path, "m")) == 1
-    assert "beside a folder 1" in problem(tmp_path)
+    assert "and a folder 1" in problem(tmp_path)
 
 
 def test_a_manifest_without_a_version_folder_says_where_to_put_it(tmp_path: Path) -> None:

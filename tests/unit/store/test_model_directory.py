@@ -116,7 +116,7 @@ def test_external_data_belongs_to_the_model(tmp_path: Path, place: str, location
         ("../secret", "refers to '../secret', which is no path inside its folder"),
         ("a/../../secret", "which is no path inside its folder"),
         ("", "which is no path inside its folder"),
-        ("gone.bin", "refers to gone.bin, which is missing; put it beside the model"),
+        ("gone.bin", "refers to gone.bin, which is missing; put it next to the model"),
         (".", "which is no path inside its folder"),
         ("*/_ORT_MEM_ADDR_/*", "which is missing"),
     ],
@@ -315,7 +315,7 @@ def test_a_file_beside_a_folder_of_its_name_is_refused_and_the_folder_serves(tmp
     put(tmp_path / "x" / "2" / "model.onnx")
     told = found(tmp_path)
     assert told["x", "2"] == ""
-    assert "lies beside the folder x; move it into x/<version>" in told["x.onnx", NO_VERSION]
+    assert "has the same name as the folder x; move it into x/<version>" in told["x.onnx", NO_VERSION]
     assert [release.version for release in scan_model(tmp_path, "x")] == ["2"]
 
 

@@ -82,7 +82,7 @@ class Blocks:
         return head
 
     def forget_heads(self) -> None:
-        """Read every head again: what they depend on beside their fields has changed."""
+        """Read every head again: what they depend on, apart from their fields, has changed."""
         self._heads.clear()
         self._essences.clear()
 
