@@ -81,7 +81,7 @@ def check_levels(model: Model, verdict: Mapping[str, Any]) -> None:
     required = required_level(model.manifest, signed=True, configured="")
     for release in verdict["releases"]:
         for variant in release["variants"]:
-            level = variant["level"]
+            level = variant.get("level")  # an older edge-gateway does not tell it
             if level and LEVELS.index(level) < LEVELS.index(required):
                 problem = (
                     f"devices would refuse variant {variant['name']}: it is {level} here, and what is signed must be "
