@@ -194,7 +194,7 @@ def releases_of(config: Config, model: str) -> tuple[Release, ...]:
 
 
 def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
-    """Of one name, the fleet's profile counts before this site's, and this site's before the shipped one."""
+    """Choose a profile. Of one name, the fleet's counts before this site's, and this site's before the shipped one."""
     of_site = site_profiles_folder(config)
     found = (
         *load_profiles(profiles_folder()),

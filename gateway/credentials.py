@@ -23,7 +23,7 @@ Frontend = TypeVar("Frontend", bound=Guarded)
 
 
 class Credentials:
-    """What `[auth]` and `[tls]` named when they were last read without an error, and the front ends that use it."""
+    """Tokens and certificates of the last `[auth]` and `[tls]` without an error, and the front ends that use them."""
 
     def __init__(self, config: Config) -> None:
         """Read the files that `config` names. Raises as `read_security` and `check_listeners` do."""

@@ -1,4 +1,4 @@
-"""Whether an account may use every file and folder that a configuration names, judged on stat results."""
+"""Check of an account's access to every file and folder that a configuration names, from stat results."""
 
 from __future__ import annotations
 

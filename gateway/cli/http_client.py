@@ -25,7 +25,7 @@ HOST = re.compile(r"[^\s\x00-\x20\x7f]+")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a gateway answers: the path of a UNIX socket, else host and port. `prefix` stands before each path."""
+    """Address of a gateway: the path of a UNIX socket, else host and port. `prefix` stands before each path."""
 
     host: str = "localhost"
     port: int = 0
@@ -147,7 +147,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _words(error: Exception, place: Place) -> str:
-    """What happened and what to do."""
+    """Return what happened and what to do."""
     text = str(error) or type(error).__name__
     match error:
         case ssl.SSLError():

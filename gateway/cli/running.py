@@ -1,4 +1,4 @@
-"""What the gateway that runs on this device serves, as it says itself: over HTTP, else over its control socket."""
+"""Models of the gateway that runs on this device, as it reports them: over HTTP, else over its control socket."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def disk_meant(arguments: argparse.Namespace) -> str:
 
 
 def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:
-    """Where HTTP is on by `config`. By TLS the server must show the certificate that it is configured with."""
+    """Yield the addresses where `config` has HTTP. By TLS the server must show its configured certificate."""
     tls, cert = config.tls.cert is not None, config.tls.cert
     keys = keys_of(arguments, cert if pem_exists(cert) else None)
     for address in config.http_listen:

@@ -24,7 +24,7 @@ YES = frozenset({"yes", "true", "on", "1"})
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What an installed unit says of its process; `groups` are its SupplementaryGroups=.
+    """Account settings of an installed unit; `groups` are its SupplementaryGroups=.
 
     `state`: the folder of StateDirectory=; `hidden`: folders that ProtectHome= and PrivateTmp= take away.
     """

@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """What keeps an account from a file: the first node on the way that refuses, and the command that mends it."""
+    """Obstacle between an account and a file: the first node that refuses, and the command that changes it."""
 
     path: str
     problem: str

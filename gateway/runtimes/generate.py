@@ -46,7 +46,7 @@ _NARROW = {"u1": 255, "i1": 127}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one generated input is like: sizes of open dimensions (`first` ones, those of the first input, those of the
+    """Kind of one generated input: sizes of open dimensions (`first` ones, those of the first input, those of the
     `others`), kinds of values."""
 
     first: int

@@ -9,7 +9,6 @@ import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.joining import constant, forbidden, spreads, worst
-from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import Array, Tensors
 from gateway.domain.verdict import Joining
 
@@ -21,9 +20,7 @@ REPEATED_ROWS = 3
 Run = Callable[[Tensors], dict[str, Array]]
 
 
-def prove(
-    manifest: ModelManifest, run: Run, rows: Sequence[Tensors], precision: str, operators: frozenset[str]
-) -> Joining:
+def prove(run: Run, rows: Sequence[Tensors], precision: str, operators: frozenset[str]) -> Joining:
     """Return what running `rows` (one row each) apart and together shows.
 
     `run` returns finished outputs that it does not change later.

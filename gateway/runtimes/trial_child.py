@@ -88,7 +88,7 @@ def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
 def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
     """Return the verdict with one thread or, for a model that is slow enough to gain by it, with all that are allowed.
 
-    One thread under about 5 ms a run: more cost energy to wake and save no time (measured on x86 and ARM). A slow model
+    A run shorter than `one_thread_below_us` keeps one thread: more cost energy to wake and save no time. A slow model
     is judged with several first: with one thread its golden set alone could outlast the deadline.
     """
     began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), enter)
@@ -208,7 +208,7 @@ class _Exam:
             return Joining(reason=f"the proof would take {taken_s:.0f} s; {remedy}")
         self._enter("running rows apart and together")
         run = partial(measure.finished, self.trial.manifest, session)
-        return prove(self.trial.manifest, run, self._rows, self.trial.variant.precision, operators)
+        return prove(run, self._rows, self.trial.variant.precision, operators)
 
     def _widened(self, session: Session, joining: Joining, cost: Measurement) -> Joining:
         """Return the proof extended to as many rows as the gateway may join, within the bounds of the settings.

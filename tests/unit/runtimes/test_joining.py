@@ -30,7 +30,7 @@ def proof(answer: Callable[[Array], Array], operators: frozenset[str] = frozense
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         return {"y": answer(inputs["x"])}
 
-    return prove(MANIFEST, run, ROWS, "fp32", operators)
+    return prove(run, ROWS, "fp32", operators)
 
 
 def scaled(x: Array) -> Array:
@@ -101,7 +101,7 @@ def test_narrow_floats_leave_room_for_rounding_and_not_for_other_rows(
         def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
             return {"y": function(inputs["x"]).astype(dtype)}
 
-        return prove(MANIFEST, run, rows, precision, frozenset())
+        return prove(run, rows, precision, frozenset())
 
     assert "joined answers differ" in proof_of(answer).reason
     assert proof_of(lambda x: (x * (1 + 2.0**-10 * len(x))).astype(np.float16)).allowed
@@ -113,7 +113,7 @@ def test_rows_that_depend_on_others_far_off_are_found_by_a_run_of_as_many_as_are
         x = inputs["x"]
         return {"y": x - np.concatenate([np.zeros((lag, 3), np.float32), x])[: len(x)]}
 
-    near = prove(MANIFEST, run, ROWS, "fp32", frozenset())
+    near = prove(run, ROWS, "fp32", frozenset())
     assert (near.allowed, near.rows) == (True, len(ROWS))
     assert "joined answers differ" in widened(near, run, ROWS, 32, "fp32").reason
 
@@ -124,7 +124,7 @@ def test_a_proof_covers_the_rows_of_the_largest_run_that_succeeded() -> None:
             raise VariantError("no room")
         return {"y": inputs["x"] * 2}
 
-    near = prove(MANIFEST, run, ROWS, "fp32", frozenset())
+    near = prove(run, ROWS, "fp32", frozenset())
     assert widened(near, run, ROWS, 16, "fp32").rows == 16
     assert widened(near, run, ROWS, 32, "fp32") == near
 
@@ -146,7 +146,7 @@ def test_generated_rows_of_open_sizes_show_what_one_step_hides(answer: Callable[
     def run(fed: Mapping[str, Array]) -> dict[str, Array]:
         return {"y": answer(fed["x"], fed["n"])}
 
-    assert "joined answers differ" in prove(manifest, run, rows, "fp32", frozenset()).reason
+    assert "joined answers differ" in prove(run, rows, "fp32", frozenset()).reason
 
 
 def test_state_and_randomness_are_found_by_running_the_same_rows_again() -> None:
