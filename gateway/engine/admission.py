@@ -79,7 +79,7 @@ class Admission:
         form = admit(request, self._manifest, self._max_batch_rows)
         cost = self._cost
         row_bytes = sum(tensor.array.nbytes for tensor in request.inputs.values()) // form.rows
-        form.stacks = cost.stacking_pays(row_bytes)
+        form.stacks = form.stacks and cost.stacking_pays(row_bytes)
         if cost.limit_ns:
             form.cost_ns = cost.expected_ns(form.rows)
             form.costly = cost.too_costly(form.cost_ns, before=True)
@@ -89,15 +89,17 @@ class Admission:
 def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -> Form:
     """Check names, datatypes, shapes, rows and requested outputs: what equal forms have in common.
 
+    Inputs of a bare model may differ in their rows (its graph may broadcast them): such a request runs alone.
     Raises RequestError INVALID.
     """
     _check_names(request, manifest)
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
     if not manifest.batched:
         rows = {1}
-    if len(rows) != 1:
+    alike = len(rows) == 1
+    if not alike and not manifest.inspected:
         raise _invalid(manifest, f"the inputs differ in their first dimension (rows): {sorted(rows)}")
-    count = rows.pop()
+    count = max(rows)
     if not 1 <= count <= max_batch_rows:
         raise _invalid(manifest, f"batch of {count} rows; between 1 and {max_batch_rows} are served")
     outputs = _outputs(request, manifest)
@@ -105,11 +107,14 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     encoded = tuple(spec for spec, tensor in tensors if encoded_images(spec, tensor))
     return Form(
         rows=count,
-        signature=tuple((spec.name, tensor.datatype, tensor.array.shape[1:]) for spec, tensor in tensors),
+        signature=tuple(
+            (spec.name, tensor.datatype, tensor.array.shape[1 if alike else 0 :]) for spec, tensor in tensors
+        ),
         outputs=outputs,
         plain=not any(output.classification for output in outputs),
         finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
         encoded=encoded,
+        stacks=alike,
     )
 
 

@@ -24,6 +24,7 @@ GRAPHS = {
     "running-sum": "(float[n,3] x) => (float[n,3] y) <int64 axis = {0}> { y = CumSum(x, axis) }",
     "centred-points": "(float[n,3] x) => (float[n,3] y) { m = ReduceMean <axes=[0]> (x) y = Sub(x, m) }",
     "lstm-over-time": "(float[n,1,4] x) => (float[n,1,1,8] y) { y = LSTM <hidden_size=8> (x, w, r) }",
+    "difference": "(float[n,3] x, float[m,3] z) => (float[k,3] y) { y = Sub(x, z) }",
     "embedding": "(int64[n] x) => (float[n,3] y) { y = Gather(table, x) }",
 }
 WEIGHTS = {
@@ -66,6 +67,18 @@ def test_thirty_two_callers_get_the_answers_to_their_own_data(served, name, prot
     tally = asyncio.run(CALLS[protocol](addresses[protocol], entry(name).model, asks, Load(32, 960, 30.0)))
     assert tally.wrong == 0, tally
     assert tally.requests >= 32
+
+
+@pytest.mark.parametrize("protocol", CALLS)
+def test_rows_that_the_graph_broadcasts_are_answered_among_requests_that_are_joined(served, protocol):
+    addresses, files = served
+    direct = open_direct("onnx", files["difference"])
+    sizes = [(3, 3), (1, 3), (3, 1), (1, 1)] * 4
+    inputs = [{"x": RANDOM.random((n, 3), np.float32), "z": RANDOM.random((m, 3), np.float32)} for n, m in sizes]
+    asks = Asks(tuple(Ask(each, direct.run(each)) for each in inputs))
+    tally = asyncio.run(CALLS[protocol](addresses[protocol], entry("difference").model, asks, Load(16, 480, 30.0)))
+    assert (tally.wrong, tally.errors.total()) == (0, 0), tally
+    assert tally.requests >= len(sizes)
 
 
 @pytest.mark.parametrize(("protocol", "code"), [("grpc", "INVALID_ARGUMENT"), ("http", "400")])

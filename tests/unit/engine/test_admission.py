@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,14 @@ def test_encoded_images_stand_for_their_rows(shape: tuple[int, ...]) -> None:
 def test_rows_are_bounded(rows: int) -> None:
     with pytest.raises(RequestError, match=f"batch of {rows} rows; between 1 and 4"):
         admitted({}, rows)
+
+
+def test_a_bare_model_may_broadcast_rows_in_a_request_that_joins_none() -> None:
+    bare = admission(replace(MODEL, batch=None), Cost(run_ns=1_000_000, row_ns=1))
+    equal, broadcast = (bare.form(InferRequest("m", {**tensors(3), "size": tensors(rows)["size"]})) for rows in (3, 1))
+    assert (equal.rows, broadcast.rows) == (3, 3)
+    joined = [[one.joins(other) for other in (equal, broadcast)] for one in (equal, broadcast)]
+    assert joined == [[True, False], [False, False]]
 
 
 def test_nan_passes_where_the_input_does_not_say_finite() -> None:
