@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-long test-world check bench fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-long test-world check bench attack fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 
 bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
+
+attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see
+	@$(BIN)/python -m tests.attack.run
 
 fuzz: $(VENV)/.fuzz ## spoil what peers say, for FUZZ_S seconds (120), and see whether promises hold
 	@$(BIN)/python -m tests.fuzz.run

@@ -1,0 +1,263 @@
+"""Attacks on a running daemon: what a well-behaved client and the service manager see meanwhile, and what it costs.
+
+An attack is a function `(Target, ends_s) -> bytes sent` that runs in a process of its own. The well-behaved clients run
+in another process (`good_client`). Loopback only.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import quantiles
+from typing import Self
+
+import onnx.parser
+import psutil
+
+from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, Daemon, DaemonEndedError, running
+
+GRAPHS: Mapping[str, str] = {"small": "(float[n,64] x) => (float[n,64] y) { y = Neg(x) }"}
+"""Models that every daemon under attack serves: an input of 256 bytes."""
+HEAD = '<ir_version: 8, opset_import: ["": 17]> '
+WATCHDOG = {"WATCHDOG_USEC": "1000000"}
+"""Two pings a second."""
+WATCHDOG_GAP_S = 2.0
+"""Longest time between two pings that is allowed, whatever is sent."""
+LINK_BYTES_PER_S = 12_500_000.0
+"""What a link of 100 Mbit/s carries: all processes of an attack together."""
+QUIET_S = 2.0
+SAMPLE_S = 0.05
+CLIENTS = ("grpc", "grpc-fresh", "unix", "http")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Addresses of the daemon under attack, host:port and `unix:PATH` (gRPC); the rate of the link to it."""
+
+    grpc: str
+    http: str
+    unix: str
+    bytes_per_s: float = LINK_BYTES_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """`run` names the function, "module:function"; `processes` run it at once, for `seconds`.
+
+    `graphs` are further models by name, in ONNX's text form; `config` is appended to the configuration; `clients` are
+    the well-behaved ones, of CLIENTS.
+    """
+
+    run: str
+    seconds: float = 5.0
+    processes: int = 1
+    config: str = ""
+    graphs: Mapping[str, str] = field(default_factory=dict)
+    clients: tuple[str, ...] = CLIENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of one client in one phase."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    failures: Counter[str]
+
+    @classmethod
+    def none(cls) -> Calls:
+        """No call at all."""
+        return cls(0, 0.0, 0.0, Counter())
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What happened: clients by name before, during and after the attack.
+
+    `cpu_share`: processors that the daemon used meanwhile. `recovery_s`: from the attack's end until a call of every
+    client took no longer than its slowest quiet one; None where that did not happen.
+    """
+
+    quiet: Mapping[str, Calls]
+    attacked: Mapping[str, Calls]
+    after: Mapping[str, Calls]
+    sent_bytes: int
+    seconds: float
+    cpu_share: float
+    peak_bytes: int
+    grown_bytes: int
+    watchdog_gap_s: float
+    recovery_s: float | None
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Failed calls of the well-behaved clients, during the attack and after it."""
+        return sum((calls.failures for phase in (self.attacked, self.after) for calls in phase.values()), Counter())
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    client: str
+    began_s: float
+    took_s: float
+    failure: str
+
+
+def observe(attack: Attack, folder: Path) -> Observed:
+    """Run one attack on a daemon of its own. The daemon must end cleanly afterwards."""
+    with victim(attack, folder) as daemon, Watch(daemon) as watch, good_clients(daemon, attack.clients) as calls_file:
+        target = target_of(daemon)
+        time.sleep(QUIET_S)
+        began_s, used_s = time.monotonic(), watch.cpu_s()
+        sent = _attacked(attack, target)
+        ended_s = time.monotonic()
+        cpu_share = (watch.cpu_s() - used_s) / (ended_s - began_s)
+        time.sleep(QUIET_S)
+    calls = [_Call(**json.loads(line)) for line in calls_file.read_text().splitlines()]
+    quiet = [call for call in calls if call.began_s + call.took_s < began_s]
+    after = [call for call in calls if call.began_s >= ended_s]
+    during = [call for call in calls if call not in quiet and call.began_s < ended_s]
+    return Observed(
+        quiet=_by_client(quiet),
+        attacked=_by_client(during),
+        after=_by_client(after),
+        sent_bytes=sent,
+        seconds=ended_s - began_s,
+        cpu_share=cpu_share,
+        peak_bytes=watch.peak_bytes,
+        grown_bytes=watch.peak_bytes - watch.first_bytes,
+        watchdog_gap_s=watch.longest_gap_s,
+        recovery_s=_recovery_s(quiet, during + after, ended_s),
+    )
+
+
+@contextmanager
+def victim(attack: Attack, folder: Path) -> Iterator[Daemon]:
+    """The daemon that is attacked, on TCP and on a UNIX socket."""
+    models = folder / "models"
+    for name, graph in {**GRAPHS, **attack.graphs}.items():
+        (models / name).mkdir(parents=True)
+        model = onnx.parser.parse_model(f"{HEAD}g {graph}")
+        (models / name / "model.onnx").write_bytes(model.SerializeToString())
+    grpc = (ANYWHERE, f"unix:{folder / 'grpc.sock'}")
+    config = QUIET + SHORT_TRIALS + attack.config
+    with running(folder / "gateway", models=models, config=config, grpc=grpc, environ=WATCHDOG) as daemon:
+        daemon.wait_logged("listening", protocol="http")
+        yield daemon
+
+
+def target_of(daemon: Daemon) -> Target:
+    """Where the daemon listens."""
+    unix = next(address for address in daemon.addresses("grpc") if address.startswith("unix:"))
+    return Target(daemon.grpc, daemon.http, unix)
+
+
+class Watch:
+    """Memory and pings of a daemon, on a thread."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon, self._process = daemon, psutil.Process(daemon.pid)
+        self._over = threading.Event()
+        self._pings_s = [time.monotonic()]
+        self.first_bytes = self.peak_bytes = self._process.memory_info().rss
+        self._threads = [threading.Thread(target=each) for each in (self._hear, self._weigh)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._pings_s.append(time.monotonic())
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Longest time between two pings so far."""
+        return max(later - sooner for sooner, later in pairwise(self._pings_s))
+
+    def cpu_s(self) -> float:
+        """Processor time of the daemon's process so far."""
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def _hear(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._daemon.wait("WATCHDOG=1", timeout_s=1.0)
+            except DaemonEndedError:
+                continue  # none within a second: the gap shows it
+            self._pings_s.append(time.monotonic())
+
+    def _weigh(self) -> None:
+        while not self._over.wait(SAMPLE_S) and self._process.is_running():
+            self.peak_bytes = max(self.peak_bytes, self._process.memory_info().rss)
+
+
+@contextmanager
+def good_clients(daemon: Daemon, clients: Sequence[str]) -> Iterator[Path]:
+    """Well-behaved clients until the end; yields the file of their calls, complete once they have ended."""
+    file = daemon.folder / "calls.jsonl"
+    command = [sys.executable, "-m", "tests.attack.good_client", json.dumps(asdict(target_of(daemon))), *clients]
+    with file.open("wb") as calls, subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=calls) as process:
+        assert process.stdin is not None
+        try:
+            while file.read_bytes().count(b"\n") < len(clients):  # each has called
+                assert process.poll() is None
+                time.sleep(SAMPLE_S)
+            yield file
+        finally:
+            process.stdin.close()
+            process.wait()
+
+
+def _attacked(attack: Attack, target: Target) -> int:
+    """Run the attack; return the bytes that it sent."""
+    command = [sys.executable, "-m", "tests.attack.attacker", attack.run]
+    share = replace(target, bytes_per_s=target.bytes_per_s / attack.processes)
+    arguments = [json.dumps(asdict(share)), str(time.monotonic() + attack.seconds)]
+    processes = [
+        subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE) for _ in range(attack.processes)
+    ]
+    said = [process.communicate()[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), attack.run
+    return sum(int(each) for each in said)
+
+
+def _by_client(calls: Sequence[_Call]) -> dict[str, Calls]:
+    return {name: _calls([call for call in calls if call.client == name]) for name in {call.client for call in calls}}
+
+
+def _calls(calls: Sequence[_Call]) -> Calls:
+    took_ms = [call.took_s * 1e3 for call in calls]
+    cuts = quantiles(took_ms, n=100, method="inclusive") if len(took_ms) > 1 else took_ms * 99
+    return Calls(len(calls), cuts[49], cuts[98], Counter(call.failure for call in calls if call.failure))
+
+
+def _recovery_s(quiet: Sequence[_Call], later: Sequence[_Call], ended_s: float) -> float | None:
+    slowest = {call.client: call.took_s for call in sorted(quiet, key=lambda call: call.took_s)}
+    recovered = [
+        min(
+            (
+                max(0.0, call.began_s + call.took_s - ended_s)
+                for call in later
+                if call.client == client and not call.failure and call.took_s <= took_s
+                and call.began_s + call.took_s >= ended_s
+            ),
+            default=None,
+        )
+        for client, took_s in slowest.items()
+    ]  # fmt: skip
+    return max((each for each in recovered if each is not None), default=0.0) if None not in recovered else None

@@ -1,0 +1,44 @@
+"""Frames that ask for nothing, in masses: a connection that floods is closed, and its peer connects again at once."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.attack.attacker import Pace, connected
+from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+from tests.simulators.http2_floods import FLOODS
+from tests.simulators.http2_peer import WELCOME
+
+ATTACKS = {"frame floods": Attack("tests.attack.test_frame_floods:flood", processes=2)}
+PART = 200
+"""Repetitions that one write sends."""
+
+
+def flood(target: Target, ends_s: float) -> int:
+    """Each known flood in turn, each on connections of its own."""
+    pace = Pace(target)
+    for words, _ in itertools.cycle(FLOODS.values()):
+        if time.monotonic() >= ends_s:
+            break
+        with connected(target.grpc) as peer:
+            endless = itertools.chain([WELCOME], words())
+            try:
+                while time.monotonic() < ends_s:
+                    part = b"".join(itertools.islice(endless, PART))
+                    peer.sendall(part)
+                    pace.sent(len(part))
+            except OSError:
+                continue  # it was hung up on
+    return pace.sent_bytes
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
+    observed = observe(ATTACKS[name], tmp_path)
+    assert not observed.failures
+    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
+    assert observed.sent_bytes > 0
