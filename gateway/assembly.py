@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ from gateway.store.library import scan, scan_model
 from gateway.store.releases import changed_file
 from gateway.store.state import State
 
+DATA_SHARE = 0.75
+"""Share of the device's memory that the gateway's data may take where the configuration does not say."""
 HERE = Path("/")
 """The root of this machine, as opposed to a copied tree."""
 
@@ -107,7 +110,8 @@ def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
 
 
 def loader(config: Config, where: Site, state: State, publish: Publish) -> Loader:
-    """A Loader over the real runtimes and trials."""
+    """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_bytes`)."""
+    _bound_data(config.gateway.memory_bytes or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
         verdict = await try_variant(manifest, variant, files, budget, config.trial)
@@ -167,6 +171,17 @@ def serving(
 
 async def _holds_nothing(_model: str) -> tuple[Release, ...]:
     return ()
+
+
+def _bound_data(limit_bytes: int) -> None:
+    """Bound the data of this process, and of each trial that it starts, by RLIMIT_DATA (getrlimit(2)); 0: by nothing.
+
+    A run that wants more fails, where the kernel would end the process otherwise. RLIMIT_AS would count what drivers
+    and engines reserve and never touch.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes and (most == resource.RLIM_INFINITY or limit_bytes < most):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, most))
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:

@@ -49,6 +49,7 @@ class GatewaySettings:
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
     server_name: str = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
+    memory_bytes: int = 0  # data that the process may allocate; 0: three quarters of the device's memory
     profiles_dir: str = ""  # folder of device profiles of this site; "": /etc/edge-gateway/device_profiles if it exists
 
     def __post_init__(self) -> None:

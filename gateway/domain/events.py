@@ -72,6 +72,27 @@ class LoopLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOverlong:
+    """A run took longer than it may: its callers are refused, and it is ended where its runtime can do that."""
+
+    model: str
+    version: str
+    variant: str
+    rows: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunHung:
+    """A run did not end: its version is taken out of service, and opened again where that happens rarely."""
+
+    model: str
+    version: str
+    variant: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class JoiningStopped:
     """A joined run failed whose requests succeeded apart: requests are not joined any more."""
 
@@ -115,6 +136,8 @@ Event = (
     | ModelRefused
     | RunFailed
     | LoopLeft
+    | RunOverlong
+    | RunHung
     | JoiningStopped
     | PriorityRefused
     | RouteChanged

@@ -28,6 +28,9 @@ class Session(Protocol):
         """Manifest names, dtypes and layouts in and out, before postprocess; `lends` says whose the outputs are.
         Blocks without the GIL. Raises VariantError where the engine reports an error."""
 
+    def cancel(self) -> bool:
+        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
 

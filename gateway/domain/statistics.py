@@ -106,7 +106,8 @@ class ServableStatistics:
     `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
     (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
     `failed_runs`: runs that raised, which is the version's fault; `rejected_runs`: runs that raised for the data of
-    their only request. `overruns`: runs that took so long on the event loop that the model left it. `weight`: its share
+    their only request. `overruns`: runs that took so long on the event loop that the model left it. `overlong_runs`:
+    runs that took longer than they may, `hung_runs`: those of them that did not end. `weight`: its share
     now, in percent, of the requests that name no version. `queued` requests wait now; `busy`: some wait, or are in a
     run. `shadow`: what it answered beside another version, for comparison; no caller waited for that, and no other
     counter but `failed_runs` knows.
@@ -133,6 +134,8 @@ class ServableStatistics:
     failed_runs: int = 0
     rejected_runs: int = 0
     overruns: int = 0
+    overlong_runs: int = 0
+    hung_runs: int = 0
     weight: int = 0
     shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
 

@@ -122,6 +122,9 @@ class Answers:
         return Tensor(Datatype.BYTES, named)
 
     def _fail(self, ran: Ran) -> None:
+        if ran.overlong:
+            self.refuse(ran.plan.batch, overlong(self._manifest.name))
+            return
         if ran.by_caller:
             self._statistics.rejected_runs += 1
             self.refuse(ran.plan.batch, self._rejected(ran.failure))
@@ -156,6 +159,12 @@ class Answers:
         )
         self._statistics.executed(len(batch), ran.plan.rows, times, ran.lane)
         self._statistics.ignored_parameters += ignored
+
+
+def overlong(model: str) -> RequestError:
+    """Return the refusal of requests whose run took too long."""
+    words = f"model '{model}' took longer than a run may ([limits] run_limit_s); send a smaller input"
+    return RequestError(Fault.EXPIRED, words)
 
 
 def expired(model: str) -> RequestError:

@@ -41,9 +41,10 @@ class Shares:
         Both at once: a model that always has work would otherwise lose its place to whoever waits, and models with
         short runs would get as many of them as others get long ones.
         """
-        share.running = False
-        self.free += self._needs(share)
-        share.consumed_ns += ran_ns * self._needs(share)
+        if share.running:  # else it was abandoned
+            share.running = False
+            self.free += self._needs(share)
+            share.consumed_ns += ran_ns * self._needs(share)
         return self.ask(share) if again else self._grant()
 
     def insist(self, share: Share) -> bool:
@@ -117,6 +118,12 @@ class Limiter:
             with self._lock:
                 share.asked = again
                 self._wake(self._shares.end(share, ran_ns, again=again), share)
+
+    def abandon(self, share: Share) -> None:
+        """Give back the threads of a run that does not end, also where it ends later."""
+        with self._lock:
+            if share.running:
+                self._wake(self._shares.end(share, 0, again=False), share)
 
     @staticmethod
     def _wake(granted: list[Share], own: Share) -> None:

@@ -10,10 +10,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def step_back(nice: int) -> str:
-    """Give the calling thread this nice value; returns why the kernel refused ("": it did not)."""
+LAST = 19
+"""The nice value that lets everything else run first (nice(2))."""
+
+
+def step_back(nice: int, thread: threading.Thread | None = None) -> str:
+    """Give a thread, else the calling one, this nice value; returns why the kernel refused ("": it did not)."""
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+        os.setpriority(os.PRIO_PROCESS, (thread or threading.current_thread()).native_id or 0, nice)
     except OSError as error:  # a sandbox
         return str(error)
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
@@ -53,7 +54,17 @@ class ModelRepository:
         self._changing = asyncio.Lock()
         self._decoders = Threads(settings.image_threads, "decode")
         self._comparing = Comparing(settings.comparisons)
-        self._house = House(settings, engine.turn, footing(loader, settings), self._decoders, self._comparing, publish)
+        self._house = House(
+            settings,
+            engine.turn,
+            footing(loader, settings),
+            self._decoders,
+            self._comparing,
+            publish,
+            replace=self._replace_later,
+        )
+        self._hangs: Counter[tuple[str, str]] = Counter()
+        self._replacing: set[asyncio.Task[None]] = set()
         self._fitting = Fitting(loader, self._house)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
         self._staging = Staging(registry, self._fitting, self._leases, settings, publish, served=self._served)
@@ -97,6 +108,8 @@ class ModelRepository:
         named = NAME_PATTERN.fullmatch(model)
         async with self._changing:
             releases = await self._scan_model(model) if named else ()
+            for release in releases:
+                self._hangs.pop((model, release.version), None)
             if not releases:
                 what = f"failed to load '{model:.200}': the model directory does not hold it"
                 raise RequestError(Fault.NOT_FOUND, what)
@@ -149,6 +162,32 @@ class ModelRepository:
     def _check_control(self, verb: str) -> None:
         if not self._control():
             raise RequestError(Fault.DENIED, f"{verb} is not allowed here; set [models] control = true to allow it")
+
+    def _replace_later(self, servable: Servable) -> None:
+        task = asyncio.get_running_loop().create_task(self._replace(servable))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, hung: Servable) -> None:
+        """Open a version again whose run does not end; after `max_hangs` of them it stays out.
+
+        The old session's memory and its thread are lost: nothing in this process can end them.
+        """
+        key = model, version = hung.manifest.name, hung.manifest.version
+        async with self._changing:
+            if self._registry.serving(model, version) is not hung:  # staged, or replaced meanwhile
+                await hung.close(0.0)
+                return
+            release = self._releases.pop(key)
+            self._withdraw(model, version)
+            await hung.close(0.0)
+            self._hangs[key] += 1
+            if self._hangs[key] <= self._settings.max_hangs:
+                await self._bring_up(release)
+                return
+            reason = f"{self._hangs[key]} of its runs did not end; mend the model or its callers' inputs, then load it"
+            self._registry.entry(model).refused[version] = reason
+            self._publish(ModelRefused(model, version, reason))
 
     async def _follow(self, releases: Sequence[Release], only: str = "") -> None:
         """As `synchronise`, of model `only` where given."""

@@ -25,8 +25,8 @@ class Ran:
     """Result of a plan's batch: outputs for all its rows, or the `failure` that all share; monotonic times of the
     stages; what the run cost (`cost_ns`), whether it happened on the loop or on the worker (`lane`).
 
-    `by_caller`: the failure is the fault of the request, not of the model. `parts` are the runs that a failed joined
-    run was repeated in; they hold all its requests.
+    `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the run was cancelled. `parts`
+    are the runs that a failed joined run was repeated in; they hold all its requests.
     """
 
     plan: Plan
@@ -39,6 +39,7 @@ class Ran:
     cost_ns: int = 0
     lane: str = "inline"
     by_caller: bool = False
+    overlong: bool = False
     parts: list[Ran] = field(default_factory=list)
 
 
@@ -54,6 +55,7 @@ class Runner:
         self._finishes = any(spec.postprocess for spec in manifest.outputs)
         self._lends = session.lends
         self._witnessed_ns = 0
+        self._cancelled: Plan | None = None
 
     def run(self, plan: Plan) -> Ran:
         """Run a batch, if there is one. A joined run that fails is repeated in parts, so that only the culprit fails.
@@ -61,12 +63,23 @@ class Runner:
         Never raises: what an engine raises is the failure of the batch, or of the part of it that fails alone.
         """
         ran = self._run(plan)
+        if ran.failure and self._cancelled is not None:
+            cancelled, self._cancelled = self._cancelled, None
+            if cancelled is plan:
+                ran.overlong = True
+                return ran
+            ran = self._run(plan)  # the run that was meant had ended when the engine was told
         if ran.failure and self._works():
             if len(plan.batch) > 1:
                 ran.parts = self._halves(plan.batch)
             else:
                 ran.by_caller = True
         return ran
+
+    def cancel(self, plan: Plan) -> bool:
+        """Ask the run of `plan`, which another thread is at, to end. False where the engine cannot do that."""
+        self._cancelled = plan
+        return self._session.cancel()
 
     def _run(self, plan: Plan) -> Ran:
         clock = time.monotonic_ns

@@ -13,25 +13,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import JoiningStopped, LoopLeft, PriorityRefused, Publish, RunFailed, ServableChanged
-from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.events import (
+    JoiningStopped,
+    LoopLeft,
+    PriorityRefused,
+    Publish,
+    RunFailed,
+    RunHung,
+    RunOverlong,
+    ServableChanged,
+)
+from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import State, advance
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session, Sink
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
-from gateway.engine.answers import Answers, expired
+from gateway.engine.answers import Answers, expired, overlong
 from gateway.engine.comparing import Comparing
 from gateway.engine.cost import Cost
 from gateway.engine.decoding import Decoded, Decoding
 from gateway.engine.limiter import Share
-from gateway.engine.queue import Queue
+from gateway.engine.overlong import Limits, RunWatch
+from gateway.engine.queue import Plan, Queue
 from gateway.engine.quotas import Account
 from gateway.engine.run import Ran, Runner
 from gateway.engine.settings import EngineSettings
 from gateway.engine.threads import Threads
-from gateway.engine.ticket import Ticket
+from gateway.engine.ticket import NO_CALLER, Ticket
 from gateway.engine.turn import Turn
 from gateway.engine.worker import Calls, Footing, Worker
 
@@ -46,6 +56,8 @@ class House:
     decoders: Threads
     comparing: Comparing
     publish: Publish
+    replace: Callable[[Servable], None]
+    """Called for a servable whose run does not end."""
 
 
 class Servable:
@@ -91,6 +103,14 @@ class Servable:
             share=Share(threads),
             delay_us=waits.delay_us,
         )
+        self._watch = RunWatch(
+            self._worker,
+            Limits(self._run_limit_ns, int(settings.run_end_s * 1e9)),
+            busy=lambda: self.busy,
+            cancel=self._cancel_run,
+            hung=self._run_hung,
+        )
+        self._replace = house.replace
         self._on_turn = self._closed = False
         self._delivered = 0
         self._decoding = Decoding(house.decoders, settings, self._queue, self._image_decoded)
@@ -145,8 +165,9 @@ class Servable:
             return False
         request = InferRequest(self.manifest.name, dict(inputs))
         ticket = Ticket(
-            request, form or self._admission.form(request), inputs, _NOBODY, ended, self, time.monotonic_ns()
+            request, form or self._admission.form(request), inputs, NO_CALLER, ended, self, time.monotonic_ns()
         )
+        self._watch.arm()
         return self._worker.offer_beside(ticket)
 
     def run_inline(self) -> bool:
@@ -179,6 +200,24 @@ class Servable:
         limit_us, name = self._overrun_ns // 1000, self.placement.variant
         self._publish(LoopLeft(manifest.name, manifest.version, name, used_ns // 1000, limit_us))
 
+    def _run_limit_ns(self, rows: int) -> int:
+        settings = self._settings
+        return max(int(settings.run_limit_s * 1e9), settings.run_overruns * self._cost.expected_ns(rows))
+
+    def _cancel_run(self, plan: Plan) -> None:
+        manifest, limit_s = self.manifest, self._run_limit_ns(plan.rows) / 1e9
+        self.statistics.overlong_runs += 1
+        self._publish(RunOverlong(manifest.name, manifest.version, self.placement.variant, plan.rows, limit_s))
+        if not self._runner.cancel(plan):
+            self._answers.refuse(plan.batch, overlong(manifest.name))
+
+    def _run_hung(self, plan: Plan) -> None:
+        manifest = self.manifest
+        self.statistics.hung_runs += 1
+        self._publish(RunHung(manifest.name, manifest.version, self.placement.variant, plan.rows))
+        self._answers.refuse(self._worker.abandon_run(), overlong(manifest.name))
+        self._replace(self)
+
     def _reprice(self, cost: Cost) -> None:
         self._cost = cost
         self._admission.reprice(cost)
@@ -192,7 +231,8 @@ class Servable:
     async def close(self, drain_s: float) -> None:
         """Finish the queue (longer than `drain_s`, or without a thread: refuse the rest), then free the session.
 
-        A run that hangs for another `drain_s` is left behind with its thread: nothing in Python can end it.
+        A run that lasts longer is cancelled. One that hangs for another `drain_s` is left behind with its thread:
+        nothing in Python can end it.
         """
         self.move(State.UNLOADING)
         closing = asyncio.ensure_future(self._drain())
@@ -201,10 +241,14 @@ class Servable:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._unloaded())
             self._begin_closing()
+            if self._worker.running is not None:
+                self._runner.cancel(self._worker.running[0])
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
                 closing.cancel()
+                self._answers.refuse(self._worker.abandon_run(), self._unloaded())
                 self._tell("a run hangs; its thread is left behind")
+        self._watch.close()
         self.move(State.END)
 
     async def _drain(self) -> None:
@@ -224,6 +268,7 @@ class Servable:
         """Let a ticket wait where its queue is. Raises RequestError OVERLOADED where there is no room for it."""
         if self._worker.owns:
             displaced = self._worker.offer(ticket)
+            self._watch.arm()
             if ticket.request.deadline_ns is not None and displaced is not ticket:
                 self._arm((ticket,))
         else:
@@ -290,6 +335,7 @@ class Servable:
 
     def _hand_over(self) -> None:
         self._arm(self._queue)
+        self._watch.arm()
         try:
             self._worker.take_over()
         except RuntimeError as error:
@@ -344,19 +390,3 @@ class Servable:
 
     def _priority_refused(self, reason: str) -> None:
         self._publish(PriorityRefused(self.manifest.name, self.manifest.version, reason))
-
-
-class _Nobody:
-    """The sink of what is run beside the queue: nobody waits for it."""
-
-    def answer(self, token: Any, response: InferResponse) -> None:
-        """Sink.answer."""
-
-    def refuse(self, token: Any, error: RequestError) -> None:
-        """Sink.refuse."""
-
-    def flush(self) -> None:
-        """Sink.flush."""
-
-
-_NOBODY = _Nobody()

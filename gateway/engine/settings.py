@@ -82,6 +82,12 @@ class EngineSettings:
     queue_requests: int = 1024  # requests waiting per model version, as many as calls; one more is OVERLOADED
     inline_limit_us: int = 300  # a run measured shorter happens on the event loop; 0: none does
     inline_overruns: int = 10  # times inline_limit_us that a run may take of the event loop before its model leaves it
+    run_limit_s: float = (
+        30.0  # a run on a worker that takes longer is ended where its runtime can; its callers are refused
+    )
+    run_overruns: int = 10  # ... or this many times what the trial measured for its rows, where that is longer
+    run_end_s: float = 10.0  # an overlong run that does not end after this long takes its version out of service
+    max_hangs: int = 3  # versions are opened again after so many such runs; then they stay out until they are loaded
     turn_us: int = 1000  # time that runs may take on the event loop before it looks at its sockets again
     forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
     thread_wait_s: float = 1.0  # how long a run waits for the profile's threads before it goes without
@@ -103,6 +109,9 @@ class EngineSettings:
         for key in AT_LEAST_ONE:
             if getattr(self, key) < 1:
                 raise ConfigurationError("must be at least 1", table="limits", key=key)
+        for key in ("run_limit_s", "run_end_s"):
+            if getattr(self, key) <= 0:
+                raise ConfigurationError("must be more than 0", table="limits", key=key)
         _refuse_twice("queue", [queue.model for queue in self.queue])
         _refuse_twice("quota", [quota.caller for quota in self.quota])
 
@@ -113,7 +122,16 @@ class EngineSettings:
 
 
 AT_LEAST_ONE = (
-    *("max_batch_rows", "batch_rows", "queue_requests", "inline_overruns", "turn_us", "forms", "quota_callers"),
+    *(
+        "max_batch_rows",
+        "batch_rows",
+        "queue_requests",
+        "inline_overruns",
+        "run_overruns",
+        "turn_us",
+        "forms",
+        "quota_callers",
+    ),
     *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
 )
 

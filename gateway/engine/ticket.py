@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.domain.infer import InferRequest
+from gateway.domain.errors import RequestError
+from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Sink
 from gateway.domain.tensor import Tensor
 from gateway.engine.admission import Form
@@ -19,6 +20,22 @@ class Home(Protocol):
 
     def leave(self, ticket: Ticket) -> None:
         """Nobody waits for this ticket's answer any more."""
+
+
+class NoCaller:
+    """Sink of runs whose outcome no caller awaits."""
+
+    def answer(self, token: Any, response: InferResponse) -> None:
+        """Sink.answer."""
+
+    def refuse(self, token: Any, error: RequestError) -> None:
+        """Sink.refuse."""
+
+    def flush(self) -> None:
+        """Sink.flush."""
+
+
+NO_CALLER = NoCaller()
 
 
 @dataclass(slots=True, eq=False)

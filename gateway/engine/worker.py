@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway.engine.cost import Cost
 from gateway.engine.limiter import Limiter, Share
-from gateway.engine.priority import step_back
+from gateway.engine.priority import LAST, step_back
 from gateway.engine.queue import Plan, Queue
 from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import Ticket
@@ -59,6 +59,8 @@ class Worker:
         self._finished = asyncio.Event()
         self._thread: threading.Thread | None = None
         self._beside: Ticket | None = None
+        self.running: tuple[Plan, int] | None = None
+        """The run in progress and when it began (monotonic ns). Written by the thread, read by the loop."""
         self.owns = False
         """Whether the queue is the worker's. Set by the loop, cleared by the thread, both under the lock."""
         self.begun = 0
@@ -123,6 +125,17 @@ class Worker:
             left = self._queue.clear()
             self._changed.notify()
         return left
+
+    def abandon_run(self) -> list[Ticket]:
+        """Give the processor's share of a run that does not end to others; return who waited for it.
+
+        Its thread goes on, behind everything else: nothing in Python can end it.
+        """
+        running = self.running
+        if self._thread is not None:
+            step_back(LAST, self._thread)
+        self._footing.limiter.abandon(self._share)
+        return running[0].batch if running else []
 
     def _wake(self) -> None:
         """Raises RuntimeError, and nothing has changed, where the process may have no further thread."""
@@ -231,7 +244,8 @@ class Worker:
 
     def _run(self, plan: Plan) -> Ran:
         """Its cost is the thread's own time: waiting for the interpreter's lock is not the model's doing."""
-        began_ns = time.thread_time_ns()
+        began_ns, self.running = time.thread_time_ns(), (plan, time.monotonic_ns())
         ran = self._runner.run(plan)
+        self.running = None
         ran.cost_ns, ran.lane = time.thread_time_ns() - began_ns, "worker"
         return ran

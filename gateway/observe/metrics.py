@@ -150,6 +150,10 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
     failed = _counter("failed_runs", "Runs that raised: the version's fault, not its callers'.", MODEL_LABELS)
     rejected = _counter("rejected_runs", "Runs that raised for the data of their only request.", MODEL_LABELS)
     overruns = _counter("loop_overruns", "Runs too long for the event loop, which their model left.", MODEL_LABELS)
+    overlong = _counter("overlong_runs", "Runs that took longer than [limits] run_limit_s allows.", MODEL_LABELS)
+    hung = _counter(
+        "hung_runs", "Overlong runs that did not end: their version was taken out of service.", MODEL_LABELS
+    )
     weight = _gauge("weight_percent", "Share of the requests that name no version.", MODEL_LABELS)
     rows = _counter("shadow_rows", "Rows asked for comparison: agreed or disagreed.", (*MODEL_LABELS, "outcome"))
     difference = _counter("shadow_difference", "Mean absolute difference of those rows, summed.", MODEL_LABELS)
@@ -159,13 +163,15 @@ def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
         failed.add_metric(of, servable.failed_runs)
         rejected.add_metric(of, servable.rejected_runs)
         overruns.add_metric(of, servable.overruns)
+        overlong.add_metric(of, servable.overlong_runs)
+        hung.add_metric(of, servable.hung_runs)
         weight.add_metric(of, servable.weight)
         rows.add_metric([*of, "agreed"], shadow.compared - shadow.disagreed)
         rows.add_metric([*of, "disagreed"], shadow.disagreed)
         difference.add_metric(of, shadow.difference)
         for reason, count in sorted(shadow.not_compared.items()):
             skipped.add_metric([*of, reason], count)
-    return failed, rejected, overruns, weight, rows, difference, skipped
+    return failed, rejected, overruns, overlong, hung, weight, rows, difference, skipped
 
 
 def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:

@@ -141,6 +141,10 @@ class LiteRtEngine:
         except ERRORS as error:
             raise VariantError(f"LiteRT failed: {_words(error)}") from error
 
+    def cancel(self) -> bool:
+        """Return False: LiteRT cannot end a run from Python."""
+        return False
+
     def close(self) -> None:
         """Free the interpreter and, with it, its delegates."""
         self._interpreter = None

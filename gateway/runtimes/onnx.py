@@ -123,7 +123,8 @@ class OnnxEngine:
         self.inputs, self.outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
         self._session: Any = session
         self._errors = _error_types()
-        self._run = _plan_run(session, self.inputs, self.outputs)
+        self._options = _engine().RunOptions()
+        self._run = _plan_run(session, self.inputs, self.outputs, self._options)
         self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
@@ -131,7 +132,13 @@ class OnnxEngine:
         try:
             return self._run(feeds, wanted)
         except self._errors as error:
+            self._options.terminate = False  # it stays set, and would end every run that follows
             raise VariantError(f"ONNX Runtime failed: {error}") from error
+
+    def cancel(self) -> bool:
+        """Set the flag that ONNX Runtime reads before each node, also of a loop's body."""
+        self._options.terminate = True
+        return True
 
     def close(self) -> None:
         """Free the session's memory."""
@@ -257,37 +264,38 @@ def _spec(argument: Any) -> TensorSpec:
 Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]
 
 
-def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
+def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port], options: Any) -> Run:
     """The plain call where numpy has all datatypes; strings and bfloat16 are converted around it."""
     datatypes = _datatypes(inputs, outputs)
     if not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        return _plain_run(session)
+        return _plain_run(session, options)
     if Datatype.BF16 not in datatypes:
-        return lambda feeds, wanted: _run_strings(session, feeds, wanted)
+        return lambda feeds, wanted: _run_strings(session, feeds, wanted, options)
     if Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix string and bfloat16 tensors in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
-    return lambda feeds, wanted: _run_values(session, feeds, wanted, halves)
+    return lambda feeds, wanted: _run_values(session, feeds, wanted, halves, options)
 
 
 def _datatypes(inputs: Sequence[Port], outputs: Sequence[Port]) -> set[Datatype]:
     return {port.datatype for port in (*inputs, *outputs)}
 
 
-def _plain_run(session: Any) -> Run:
+def _plain_run(session: Any, options: Any) -> Run:
     """The compiled session itself where there is one. ONNX Runtime's Python around it checks on each run what `bind`
     checked once, and where a provider fails goes over to another one in silence."""
     compiled = getattr(session, "_sess", None)
     if compiled is None:
-        return lambda feeds, wanted: session.run(wanted, feeds)
+        return lambda feeds, wanted: session.run(wanted, feeds, options)
     run = compiled.run
-    return lambda feeds, wanted: run(wanted, feeds, None)
+    return lambda feeds, wanted: run(wanted, feeds, options)
 
 
-def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any) -> list[Array]:
     """ONNX strings are UTF-8: other bytes raise UnicodeDecodeError, a ValueError."""
     fed = {name: _mapped(array, bytes.decode) if array.dtype.kind == "O" else array for name, array in feeds.items()}
-    return [_mapped(array, str.encode) if array.dtype.kind == "O" else array for array in session.run(wanted, fed)]
+    answers = session.run(wanted, fed, options)
+    return [_mapped(array, str.encode) if array.dtype.kind == "O" else array for array in answers]
 
 
 def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
@@ -297,7 +305,9 @@ def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
     return mapped.reshape(array.shape)
 
 
-def _run_values(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], halves: frozenset[str]) -> list[Array]:
+def _run_values(
+    session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], halves: frozenset[str], options: Any
+) -> list[Array]:
     """numpy has no bfloat16: two-byte values go in by ONNX type and come out by address."""
     from onnxruntime import OrtValue
 
@@ -307,7 +317,7 @@ def _run_values(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str],
         else OrtValue.ortvalue_from_numpy(array)
         for name, array in feeds.items()
     }
-    answers = session.run_with_ort_values(wanted, fed)
+    answers = session.run_with_ort_values(wanted, fed, options)
     return [_bfloat16(value) if name in halves else value.numpy() for name, value in zip(wanted, answers, strict=True)]
 
 

@@ -128,6 +128,10 @@ class OpenVinoEngine:
         except ERRORS as error:
             raise VariantError(f"OpenVINO failed: {_words(error)}") from error
 
+    def cancel(self) -> bool:
+        """Return False: OpenVINO ends a run between the nodes of the outermost graph at best, not within a loop."""
+        return False
+
     def close(self) -> None:
         """Free the request and, with it, the compiled model."""
         self._request = None

@@ -110,6 +110,10 @@ class ReferenceEngine:
                 values[node.output] = _evaluate(node, values)
         return [_own(values[name], feeds) for name in wanted]
 
+    def cancel(self) -> bool:
+        """Return False: its runs are numpy calls."""
+        return False
+
     def close(self) -> None:
         """Free the weights."""
         self._graph = None

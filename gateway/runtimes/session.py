@@ -27,6 +27,9 @@ class Engine(Protocol):
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
         """The `wanted` outputs in that order, lent until the next run. Raises VariantError."""
 
+    def cancel(self) -> bool:
+        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
 
@@ -53,6 +56,10 @@ class SingleRows:
             for whole, answer in zip(gathered, answers, strict=True):
                 whole[row] = answer[0]
         return gathered
+
+    def cancel(self) -> bool:
+        """Cancel the engine's run; the rows that follow it are not run."""
+        return self._engine.cancel()
 
     def close(self) -> None:
         """Close the engine."""
@@ -91,6 +98,11 @@ class BoundSession:
         for passage, answer in zip(self._out, engine.run(feeds, self._wanted), strict=True):
             outputs[passage.name] = change(passage, answer)
         return outputs
+
+    def cancel(self) -> bool:
+        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+        engine = self._engine
+        return engine is not None and engine.cancel()
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""

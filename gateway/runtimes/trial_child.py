@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gateway.domain.errors import ConfigurationError, VariantError
@@ -33,6 +34,8 @@ from gateway.runtimes.job import Inspection, Job, Line, Listing, Trial, read_job
 from gateway.runtimes.joining import prove, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
+OOM_SCORE_ADJ = "500"
+"""Where the device is short of memory, the kernel ends a trial before the gateway (proc_pid_oom_score_adj(5))."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
 """How much of an engine's own words a remark keeps."""
@@ -43,6 +46,7 @@ def main() -> None:
     """Read the job from stdin, answer on what was stdout."""
     answers = private_stdout()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     _die_with_parent()
     job = read_job(sys.stdin.buffer)
     if os.getppid() != job.parent_pid:

@@ -136,3 +136,11 @@ def test_a_release_written_for_tests_reads_back_as_it_was_written(tmp_path):
         written = models.write_release(tmp_path, model, *RUNTIMES)
         file = tmp_path / written.name / "1" / "manifest.toml"
         assert read_manifest(file.read_text(), str(file)) == written
+
+
+def test_a_cancelled_session_answers_again(case):
+    session = case.open()
+    if session.cancel():
+        with pytest.raises(VariantError):
+            session.run(case.inputs)
+    assert session.run(case.inputs)

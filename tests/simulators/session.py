@@ -70,6 +70,7 @@ class SimulatedSession:
         self.extra_rows = 0
         self.rejected: float | None = None
         self.burn_s = 0.0
+        self.cancels = False
         self._lent = np.zeros((LENT_ROWS, 1), np.float32)
 
     def run(self, inputs: Tensors) -> Tensors:
@@ -92,6 +93,13 @@ class SimulatedSession:
         answer = self._lent[: len(rows) + (self.extra_rows if len(rows) > 1 else 0)]
         answer[: len(rows)] = rows * self.factor
         return {self.output: answer}
+
+    def cancel(self) -> bool:
+        """Let the run that waits at the gate fail, where `cancels`."""
+        if self.cancels:
+            self.failure = VariantError("cancelled")
+            self.gate.let(1)
+        return self.cancels
 
     def close(self) -> None:
         self.threads.add(threading.get_ident())

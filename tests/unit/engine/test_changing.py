@@ -192,7 +192,8 @@ async def test_a_run_that_hangs_does_not_hold_up_the_stop() -> None:
         assert "a run hangs; its thread is left behind" in str(rig.events)
     finally:
         rig.session.gate.set()
-    assert values(await stuck) == [1.0]
+    with pytest.raises(RequestError, match="was unloaded"):
+        await stuck
 
 
 @pytest.mark.asyncio

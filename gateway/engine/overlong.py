@@ -1,0 +1,72 @@
+"""Time limit of the runs of one worker: a run that takes too long is cancelled, one that does not end is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.engine.queue import Plan
+from gateway.engine.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`run_ns` returns the time that a run of so many rows may take; `end_ns` is what it then has left to end."""
+
+    run_ns: Callable[[int], int]
+    end_ns: int
+
+
+class RunWatch:
+    """One timer of the loop while a worker is busy; none while it is idle.
+
+    `cancel` and `hung` are called at most once for a run, with its plan: when its time is over, and when it did not end
+    after that.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        limits: Limits,
+        *,
+        busy: Callable[[], bool],
+        cancel: Callable[[Plan], None],
+        hung: Callable[[Plan], None],
+    ) -> None:
+        self._worker, self._limits, self._busy = worker, limits, busy
+        self._cancel, self._hung = cancel, hung
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._overlong: Plan | None = None
+
+    def arm(self) -> None:
+        """Watch the worker until it is idle."""
+        if self._timer is None:
+            self._check_in(self._limits.run_ns(1))
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check_in(self, wait_ns: int) -> None:
+        self._timer = self._loop.call_later(wait_ns / 1e9, self._check)
+
+    def _check(self) -> None:
+        self._timer, running = None, self._worker.running
+        if running is None:
+            if self._busy():
+                self.arm()
+            return
+        plan, began_ns = running
+        left_ns = began_ns + self._limits.run_ns(plan.rows) - time.monotonic_ns()
+        if left_ns > 0:
+            self._check_in(left_ns)
+        elif plan is not self._overlong:
+            self._overlong = plan
+            self._check_in(self._limits.end_ns)
+            self._cancel(plan)
+        else:
+            self._hung(plan)
