@@ -95,7 +95,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One runtime × precision of a model. `accuracy` in 0..1, None where unknown. `needs` are CPU features."""
+    """One runtime × precision of a model. `accuracy` in 0..1, None where unknown. `needs` are CPU features.
+
+    `signature` names what a TFLite file with several signatures is to serve ("": the file's own default).
+    """
 
     name: str
     runtime: str
@@ -105,6 +108,7 @@ class Variant:
     accuracy: float | None = None
     needs: tuple[str, ...] = ()
     bind: Mapping[str, Binding] = field(default_factory=dict)
+    signature: str = ""
 
     def binding(self, tensor: str) -> Binding:
         """The variant's binding of `tensor`; the same name and no layout where none is declared."""

@@ -195,7 +195,10 @@ def _variant(table: Table) -> Variant:
         needs=table.texts("needs", ()),
         artifacts=tuple(_artifact(entry) for entry in table.tables("artifacts")),
         bind=_bindings(table.table("bind")),
+        signature=table.text("signature", ""),
     )
+    if variant.signature and variant.runtime != "litert":
+        table.refuse("signature", f"runtime {variant.runtime} has none; it is for .tflite files, which litert runs")
     if not variant.artifacts:
         table.refuse("artifacts", "missing; name at least one file with path, sha256 and bytes")
     table.finish()

@@ -11,6 +11,12 @@ MODEL_STEM = "model"
 """Name, without suffix, of the file that is served where several lie in one folder."""
 NO_MODEL = f"holds no model; put a {', '.join(MODEL_SUFFIXES)} file there, or a version's folder with manifest.toml"
 
+HEAD_BYTES = 64
+"""How much of a model file `damage` reads."""
+COPY_AGAIN = "compare its size with the original's, and copy it here again"
+"""Remedy for a model file that its runtime cannot parse."""
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE", "COPYING", "CHANGELOG", "AUTHORS")
 _HIDDEN = (".", "__")
 _FOLDERS = frozenset({"recipes", "lost+found"})
@@ -19,6 +25,15 @@ _FOLDERS = frozenset({"recipes", "lost+found"})
 def is_model(name: str) -> bool:
     """Return whether a file is a model by its suffix."""
     return PurePosixPath(name).suffix in MODEL_SUFFIXES
+
+
+def damage(head: bytes) -> str:
+    """Return why a file that begins with `head` (its first HEAD_BYTES) is no model, with the remedy, or ""."""
+    if not head:
+        return f"is empty; {COPY_AGAIN}"
+    if head.startswith(_LFS_POINTER):
+        return "is a Git LFS pointer, not the model; run `git lfs pull` where it came from, and copy it here again"
+    return ""
 
 
 def is_hidden(name: str) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from io import SEEK_END
 from typing import BinaryIO
 
+from gateway.domain.model_files import COPY_AGAIN
+
 ENTRIES_LIMIT = 20_000_000
 """Fields that are read of one file. A random forest of 1,000 trees has about 10 million."""
 NESTING_LIMIT = 100
@@ -54,7 +56,7 @@ def read_onnx(stream: BinaryIO) -> OnnxFacts:
     scanner = _Scanner(stream)
     scanner.scan("model", 0, scanner.size, 1)
     if not scanner.has_graph:
-        raise ValueError("holds no graph; it is not an ONNX model")
+        raise ValueError(f"holds no graph, so that it is no whole ONNX model; {COPY_AGAIN}")
     return OnnxFacts(frozenset(scanner.operators), tuple(scanner.external))
 
 
@@ -209,4 +211,4 @@ class _Scanner:
 
 
 def _damage(at: int, problem: str) -> ValueError:
-    return ValueError(f"not an ONNX file, or a damaged one: at byte {at}, {problem}")
+    return ValueError(f"not an ONNX file, or a damaged one: at byte {at}, {problem}; {COPY_AGAIN}")

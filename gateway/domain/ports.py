@@ -24,6 +24,10 @@ class Session(Protocol):
     def lends(self) -> bool:
         """Whether outputs are lent until the next run or close; else they are the caller's to keep."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Findings of the runtime about the file, which refuse nothing: parts of it that are not served."""
+
     def run(self, inputs: Tensors) -> Tensors:
         """Manifest names, dtypes and layouts in and out, before postprocess; `lends` says whose the outputs are.
         Blocks without the GIL. Raises VariantError where the engine reports an error."""

@@ -120,6 +120,7 @@ def verdict_key(
         variant.precision,
         variant.artifacts,
         sorted(variant.bind.items()),
+        variant.signature,
         (budget.threads, budget.accelerator, sorted(budget.options.items())),
         runtime_version,
         hardware,

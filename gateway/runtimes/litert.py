@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +20,23 @@ import numpy as np
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
+from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype, datatype_of
 from gateway.domain.verdict import Budget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import installed_package, require, unimportable
+from gateway.runtimes.litert_signatures import Chosen, Details, SignatureGraph, choose, named_details, signature_graphs
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
 
 CORAL: Mapping[str, str] = {"coral-usb": "usb", "coral-pcie": "pci"}
 CORAL_LIBRARY = "libedgetpu.so.1"
-DEFAULT_SIGNATURE = "serving_default"
 TRIED_ROWS = 2
 PLAIN: Mapping[str, str] = {"delegate": "none"}
 """Options under which the interpreter lists the file's own operators, not those of a delegate."""
+NOT_PARSED = "not a valid Flatbuffer"
 ERRORS = (RuntimeError, ValueError, TypeError, MemoryError)
-
-_log = logging.getLogger(__name__)
 
 
 class LiteRtRuntime:
@@ -62,31 +61,45 @@ class LiteRtRuntime:
         check_accelerator(self.name, budget, (CPU, *CORAL))
         module = _engine()
         file = model_file(variant, files, ".tflite")
-        make = _interpreter_maker(module, file, budget)
-        interpreter = make()
-        _tell_signatures(interpreter, file)
-        engine = LiteRtEngine(interpreter, _integer_tensors(manifest, variant))
+        make = _graph_maker(module, file, budget, variant.signature)
+        graph = make()
+        engine = LiteRtEngine(graph, _integer_tensors(manifest, variant))
         if manifest.batched and engine.fixed_rows:
             # Files are often exported with one row although the graph takes any: what it does with two decides.
             tried = budget.accelerator == CPU and engine.takes_rows(TRIED_ROWS)
             engine.close()
             engine = LiteRtEngine(make(), _integer_tensors(manifest, variant), any_rows=tried)
-        return bind(engine, manifest, variant)
+        session = bind(engine, manifest, variant)
+        session.remarks = tuple(filter(None, (graph.chosen.remark,)))
+        return session
 
     def inspect(self, file: Path) -> Signature:
-        """Inputs and outputs by the file's own tensor names; quantised ones are FP32, as `open` will offer them."""
-        engine = LiteRtEngine(_interpreter_maker(_engine(), existing(file), Budget())(), frozenset())
+        """Return inputs and outputs under the names that `open` offers; quantised ones are FP32, as there."""
+        engine = LiteRtEngine(_graph_maker(_engine(), existing(file), Budget(), "")(), frozenset())
         signature = Signature(tuple(map(_spec, engine.inputs)), tuple(map(_spec, engine.outputs)))
         engine.close()
         return signature
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
-        """Return the operators of the main graph. Raises VariantError."""
-        interpreter = _interpreter_maker(_engine(), model_file(variant, files, ".tflite"), Budget(options=PLAIN))()
-        listed = getattr(interpreter, "_get_ops_details", None)
+        """Return the operators of the graph that is served. Raises VariantError."""
+        file = model_file(variant, files, ".tflite")
+        graph = _graph_maker(_engine(), file, Budget(options=PLAIN), variant.signature)()
+        if graph.chosen.graph:
+            return _operators_of(file, graph.chosen.graph)
+        listed = getattr(graph.interpreter, "_get_ops_details", None)
         if listed is None:
-            raise VariantError(f"this LiteRT cannot list the operators of {variant.artifacts[0].path}")
+            raise VariantError(f"this LiteRT cannot list the operators of {file.name}")
         return frozenset(each["op_name"] for each in listed())
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Graph that is served: what runs it, the details of its tensors as they are offered, the choice behind it."""
+
+    interpreter: Any
+    inputs: Sequence[Details]
+    outputs: Sequence[Details]
+    chosen: Chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +119,13 @@ class LiteRtEngine:
     one. Another row count than that of the run before costs a new allocation.
     """
 
-    def __init__(self, interpreter: Any, integers: frozenset[str], *, any_rows: bool = False) -> None:
-        self._interpreter = interpreter
-        incoming, outgoing = interpreter.get_input_details(), interpreter.get_output_details()
-        self._slots = {role: _slots(details, integers) for role, details in (("in", incoming), ("out", outgoing))}
-        self.inputs = _ports(incoming, self._slots["in"], any_rows=any_rows)
-        self.outputs = _ports(outgoing, self._slots["out"], any_rows=any_rows)
-        self._shapes = {each["name"]: tuple(map(int, each["shape"])) for each in incoming}
+    def __init__(self, graph: Graph, integers: frozenset[str], *, any_rows: bool = False) -> None:
+        self._interpreter = graph.interpreter
+        self._slots = {"in": _slots(graph.inputs, integers), "out": _slots(graph.outputs, integers)}
+        self.inputs = _ports(graph.inputs, self._slots["in"], any_rows=any_rows)
+        self.outputs = _ports(graph.outputs, self._slots["out"], any_rows=any_rows)
+        self._declared = {each["name"]: tuple(map(int, each["shape"])) for each in graph.inputs}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # the first run allocates
 
     @property
     def fixed_rows(self) -> bool:
@@ -121,7 +134,8 @@ class LiteRtEngine:
 
     def takes_rows(self, rows: int) -> bool:
         """Run the graph once with `rows` rows of zeros; whether it took them and answered as many."""
-        feeds = {port.name: np.zeros(self._sized(port, rows), port.datatype.dtype) for port in self.inputs}
+        shapes = {port.name: (rows, *self._declared[port.name][1:]) for port in self.inputs}
+        feeds = {port.name: np.zeros(shapes[port.name], port.datatype.dtype) for port in self.inputs}
         try:
             answers = self.run(feeds, [port.name for port in self.outputs])
         except VariantError:
@@ -158,9 +172,6 @@ class LiteRtEngine:
         self._interpreter.allocate_tensors()
         self._shapes = shapes
 
-    def _sized(self, port: Port, rows: int) -> tuple[int, ...]:
-        return (rows, *self._shapes.get(port.name, port.shape or ())[1:])
-
 
 def quantise(array: Array, slot: Slot) -> Array:
     """Real numbers as the slot's integers: nearest, clipped to the type's range; NaN becomes its least value."""
@@ -196,7 +207,7 @@ def _engine() -> ModuleType:
     return module
 
 
-def _interpreter_maker(module: ModuleType, file: Path, budget: Budget) -> Callable[[], Any]:
+def _graph_maker(module: ModuleType, file: Path, budget: Budget, signature: str) -> Callable[[], Graph]:
     known = {"delegate": ("xnnpack", "none")} if budget.accelerator == CPU else {}
     options = read_options("litert", budget, known)
     # Read, not mapped: a file that is overwritten in place would otherwise end the daemon by SIGBUS.
@@ -206,37 +217,57 @@ def _interpreter_maker(module: ModuleType, file: Path, budget: Budget) -> Callab
     if budget.accelerator in CORAL:
         arguments["experimental_delegates"] = [_coral(module, CORAL[budget.accelerator])]
 
-    def make() -> Any:
+    def make() -> Graph:
         try:
             interpreter = module.Interpreter(**arguments)
-            _check_signature(interpreter, file)
-            interpreter.allocate_tensors()
+            graph = _graph(interpreter, choose(signature_graphs(interpreter), signature))
+            _allocate(graph)
         except ERRORS as error:
-            raise VariantError(f"LiteRT cannot open {file.name}: {_words(error)}") from error
-        return interpreter
+            remedy = COPY_AGAIN if NOT_PARSED in str(error) else ""
+            raise VariantError(f"LiteRT cannot open {file.name}: {_words(error)}", remedy=remedy) from error
+        return graph
 
     return make
 
 
-def _check_signature(interpreter: Any, file: Path) -> None:
-    """Refuse a file whose default signature is not its first graph, the only one that runs."""
-    if _signatures(interpreter).get(DEFAULT_SIGNATURE, 0) != 0:
-        raise VariantError(
-            f"{file.name}: the signature {DEFAULT_SIGNATURE} is not the file's first graph, the only one that runs",
-            remedy=f"convert the model with {DEFAULT_SIGNATURE} as its first or only signature",
-        )
+def _graph(interpreter: Any, chosen: Chosen) -> Graph:
+    inputs: Mapping[str, Details] = {}
+    outputs: Mapping[str, Details] = {}
+    runs = interpreter
+    if chosen.key:
+        runner = interpreter.get_signature_runner(chosen.key)  # an interpreter with a runner does not run itself
+        inputs, outputs = runner.get_input_details(), runner.get_output_details()
+        runs = SignatureGraph(runner) if chosen.graph else interpreter
+    return Graph(
+        runs,
+        named_details(runs.get_input_details(), inputs, named=chosen.named),
+        named_details(runs.get_output_details(), outputs, named=chosen.named),
+        chosen,
+    )
 
 
-def _tell_signatures(interpreter: Any, file: Path) -> None:
-    """Log which signatures of a file are not served."""
-    if left := [key for key, graph in _signatures(interpreter).items() if graph]:
-        _log.warning("%s: not served: signatures %s; convert each to a file of its own", file, ", ".join(left))
+def _allocate(graph: Graph) -> None:
+    """Allocate at the sizes that the file declares; a graph with open ones may need others, which its runs bring."""
+    try:
+        graph.interpreter.allocate_tensors()
+    except ERRORS:
+        if not any(ROWS in _shape(each) for each in graph.inputs):
+            raise
 
 
-def _signatures(interpreter: Any) -> dict[str, int]:
-    """Return the graph of each signature, by name."""
-    runners = {key: interpreter.get_signature_runner(key) for key in interpreter.get_signature_list()}
-    return {key: int(getattr(runner, "_subgraph_index", 0)) for key, runner in runners.items()}
+def _operators_of(file: Path, graph: int) -> frozenset[str]:
+    """Return the operators of a graph by its number, as the file's own table lists them. Raises VariantError."""
+    try:
+        schema = importlib.import_module("ai_edge_litert.schema_py_generated")
+    except ImportError as error:
+        raise VariantError(f"this LiteRT cannot list the operators of {file.name}") from error
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    model = schema.Model.GetRootAs(file.read_bytes(), 0)
+    chosen, codes = model.Subgraphs(graph), []
+    for index in range(chosen.OperatorsLength()):
+        code = model.OperatorCodes(chosen.Operators(index).OpcodeIndex())
+        codes.append(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))
+    return frozenset(names[code] for code in codes)
 
 
 def _coral(module: ModuleType, device: str) -> Any:
@@ -263,7 +294,9 @@ def _integer_tensors(manifest: ModelManifest, variant: Variant) -> frozenset[str
 
 
 def _slots(details: Sequence[Mapping[str, Any]], integers: frozenset[str]) -> dict[str, Slot]:
-    return {each["name"]: _slot(each, raw=each["name"] in integers) for each in details}
+    return {
+        each["name"]: _slot(each, raw=not integers.isdisjoint((each["name"], *each["aliases"]))) for each in details
+    }
 
 
 def _slot(detail: Mapping[str, Any], *, raw: bool) -> Slot:
@@ -282,12 +315,17 @@ def _port(detail: Mapping[str, Any], slot: Slot, *, any_rows: bool) -> Port:
         datatype = Datatype.FP32 if slot.scale else datatype_of(slot.dtype)
     except KeyError:
         raise VariantError(f"tensor {detail['name']!r} is {slot.dtype}, which this runtime cannot exchange") from None
-    shape = tuple(map(int, detail.get("shape_signature", detail["shape"])))
-    if len(shape) != len(detail["shape"]):
-        shape = tuple(map(int, detail["shape"]))  # files without a signature of their own give an empty one
+    shape = _shape(detail)
     if any_rows and shape[:1] == (1,):
         shape = (ROWS, *shape[1:])
-    return Port(detail["name"], datatype, shape)
+    return Port(detail["name"], datatype, shape, detail["aliases"])
+
+
+def _shape(detail: Details) -> tuple[int, ...]:
+    shape = tuple(map(int, detail.get("shape_signature", detail["shape"])))
+    if len(shape) != len(detail["shape"]):
+        return tuple(map(int, detail["shape"]))  # a file that declares no open dimensions gives an empty one
+    return shape
 
 
 def _spec(port: Port) -> TensorSpec:

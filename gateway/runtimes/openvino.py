@@ -14,6 +14,7 @@ from typing import Any
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
+from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Array, Datatype
 from gateway.domain.verdict import Budget, Signature
@@ -184,7 +185,8 @@ def _read(core: Any, file: Path) -> Any:
         core.set_property({"ENABLE_MMAP": False})  # a mapped file, overwritten in place, ends the process by SIGBUS
         return core.read_model(str(file))
     except ERRORS as error:
-        raise VariantError(f"OpenVINO cannot read {file.name}: {_words(error)}") from error
+        remedy = f"if its .xml or .bin may be damaged, {COPY_AGAIN}; else convert the model for this OpenVINO"
+        raise VariantError(f"OpenVINO cannot read {file.name}: {_words(error)}", remedy=remedy) from error
 
 
 def _fix_rows(model: Any, variant: Variant) -> None:

@@ -69,6 +69,8 @@ class SingleRows:
 class BoundSession:
     """`gateway.domain.ports.Session` over an engine. Raises VariantError at once where the variant does not fit."""
 
+    remarks: tuple[str, ...] = ()
+
     def __init__(self, engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> None:
         self.lends = lends
         self._into = plan_inputs(manifest, variant, engine.inputs)

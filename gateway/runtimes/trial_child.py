@@ -100,7 +100,7 @@ def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
         return exam.held(1)
     with exam.opened(1) as session:
         if not exam.prepare(session):
-            return exam.unverified()
+            return exam.unverified(session)
         single_us = exam.once_us(session)
         if single_us < job.settings.one_thread_below_us:
             return exam.judged(session, 1)
@@ -154,13 +154,14 @@ class _Exam:
                 self._rows = measure.generated_rows(manifest, self._exercised.sample, self._count)
         return bool(self._rows)
 
-    def unverified(self) -> Verdict:
+    def unverified(self, session: Session) -> Verdict:
         """Return the verdict on a model that opens and accepted nothing that was generated."""
         assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
         remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
         reason = "no golden set, and no generated input was accepted; add a golden set to have it verified"
         operators = self._operators()
-        return Verdict(True, reason, unbounded=unbounded(operators), remarks=(remark[:REMARK_LIMIT_CHARS],))
+        remarks = (*session.remarks, remark[:REMARK_LIMIT_CHARS])
+        return Verdict(True, reason, unbounded=unbounded(operators), remarks=remarks)
 
     def once_us(self, session: Session) -> float:
         """Return about what a run takes, in µs."""
@@ -170,7 +171,7 @@ class _Exam:
     def held(self, threads: int) -> Verdict:
         """Open, judge and measure with so many threads."""
         with self.opened(threads) as session:
-            return self.judged(session, threads) if self.prepare(session) else self.unverified()
+            return self.judged(session, threads) if self.prepare(session) else self.unverified(session)
 
     def judged(self, session: Session, threads: int) -> Verdict:
         """Judge and, where it passed, prove and measure a session that was opened with so many threads."""
@@ -185,9 +186,8 @@ class _Exam:
         if joining is not None:
             joining = self._widened(session, joining, cost)
         words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
-        return replace(
-            verdict, measured=cost, reason=words, threads=threads, joining=joining, unbounded=unbounded(operators)
-        )
+        verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining)
+        return replace(verdict, unbounded=unbounded(operators), remarks=(*session.remarks, *verdict.remarks))
 
     def _answers(self, session: Session) -> Verdict:
         trial, golden = self.trial, self._golden

@@ -210,6 +210,8 @@ def _why_unused(entry: Path) -> str:
         )
     if not entry.is_file():
         return "is no plain file, or a link to nothing; remove it"
+    if entry.suffix == ".bin" and entry.with_suffix(".xml").is_file():
+        return "belongs to the .xml of that name, which is refused; see there"
     return "belongs to no model here; remove the file, or begin its name with a dot"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.model_files import inner_path
+from gateway.domain.model_files import HEAD_BYTES, damage, inner_path, is_model
 from gateway.domain.onnx_file import read_onnx
 from gateway.store.plain import file_digest, open_plain
 
@@ -59,6 +59,10 @@ def check_references(variants: Iterable[Variant], folder: Path) -> None:
 
 def _locations(file: Path) -> tuple[str, ...]:
     """Return what a model file refers to, relative to its own folder. Raises ValueError, OSError."""
+    if is_model(file.name):
+        with open_plain(file) as stream:
+            if problem := damage(stream.read(HEAD_BYTES)):
+                raise ValueError(problem)
     if file.suffix == ".onnx":
         with open_plain(file) as stream:
             facts = read_onnx(stream)

@@ -39,6 +39,7 @@ class Instant:
     """A session that costs nothing."""
 
     lends = False
+    remarks = ()
     _answers = tuple({"y": np.zeros((rows, 4), np.float32)} for rows in range(65))
 
     def run(self, inputs: Tensors) -> Tensors:

@@ -32,6 +32,7 @@ class Multiplying:
     """A session that computes without the interpreter's lock."""
 
     lends = False
+    remarks = ()
 
     def __init__(self, *, costly: bool) -> None:
         self._matrix, self._products = (MATRIX, PRODUCTS) if costly else (MATRIX[:40, :40], 1)

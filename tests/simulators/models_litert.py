@@ -68,23 +68,40 @@ def single_row() -> bytes:
     return _model([_graph(tensors, [0], [1], [operator])], [schema.BuiltinOperator.RESHAPE], [target])
 
 
-def signatures(*keys: str) -> bytes:
-    """One graph a signature, in this order: y = x, [1, 3]."""
+def signatures(*keys: str, first: int = 0) -> bytes:
+    """One graph a signature, in this order, the first of number `first`: y = x + number, [1, 3].
+
+    Tensors are called as by converters: `serving_default_x:0`, `StatefulPartitionedCall:0`.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
-    target, defs = np.array([-1, 3], np.int32), []
-    graphs = []
-    for index, key in enumerate(keys):
-        tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 3)), 1) for name in "xy"]
-        tensors.append(_constant("target", target, 1))
-        operator = _operator([0, 2], [1], schema.ReshapeOptionsT(), schema.BuiltinOptions.ReshapeOptions)
+    graphs, defs, addends = [], [], []
+    for number in range(first + len(keys)):
+        addends.append(np.full((1, 3), number, np.float32))
+        names = (f"{keys[max(0, number - first)]}_x:0", "StatefulPartitionedCall:0")
+        tensors = [_tensor(TensorSpec(name, Datatype.FP32, (1, 3)), 1) for name in names]
+        tensors.append(_constant("addend", addends[-1], number + 1))
+        operator = _operator([0, 2], [1], schema.AddOptionsT(), schema.BuiltinOptions.AddOptions)
         graphs.append(_graph(tensors, [0], [1], [operator]))
+    for number, key in enumerate(keys, first):
         signature = schema.SignatureDefT()
-        signature.signatureKey, signature.subgraphIndex = key, index
+        signature.signatureKey, signature.subgraphIndex = key, number
         signature.inputs, signature.outputs = [schema.TensorMapT()], [schema.TensorMapT()]
         signature.inputs[0].name, signature.outputs[0].name, signature.outputs[0].tensorIndex = "x", "y", 1
         defs.append(signature)
-    return _model(graphs, [schema.BuiltinOperator.RESHAPE], [target], defs)
+    return _model(graphs, [schema.BuiltinOperator.ADD], addends, defs)
+
+
+def other_sizes() -> bytes:
+    """y = x through a reshape to [-1, 4]: it declares open sizes of x, and 1 for the moment, which it cannot take."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    target = np.array([-1, 4], np.int32)
+    tensors = [_tensor(TensorSpec(name, Datatype.FP32, shape), -1) for name, shape in (("x", (-1, -1)), ("y", (-1, 4)))]
+    tensors[0].shape = [1, 1]
+    tensors.append(_constant("target", target, 1))
+    operator = _operator([0, 2], [1], schema.ReshapeOptionsT(), schema.BuiltinOptions.ReshapeOptions)
+    return _model([_graph(tensors, [0], [1], [operator])], [schema.BuiltinOperator.RESHAPE], [target])
 
 
 def crashing() -> bytes:

@@ -57,6 +57,7 @@ class SimulatedSession:
     """
 
     lends = True
+    remarks = ()
 
     def __init__(self, factor: float, output: str = "y") -> None:
         self.factor, self.output = factor, output

@@ -46,7 +46,9 @@ PACKAGES = (
     Package("onnxruntime", "MIT"),
     Package("pymicro-wakeword", "Apache-2.0"),
     Package(
-        "pyopen-wakeword", "Apache-2.0", {"melspectrogram": {"serving_default_input:0": Hint(-1.0, 1.0, ((1, 1760),))}}
+        "pyopen-wakeword",
+        "Apache-2.0",
+        {"melspectrogram": {"serving_default_input:0": Hint(-1.0, 1.0, ((1, 1760), (2, 1760), (1, 1280)))}},
     ),
     Package(
         "rapidocr-onnxruntime",

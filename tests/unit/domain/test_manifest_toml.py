@@ -124,6 +124,14 @@ def test_the_outline_of_the_contract_with_its_defaults() -> None:
     assert got.inputs[0].preprocess == Preprocess(("jpeg", "png"), "rgb", (8, 6), "letterbox", 0.0625, (0.0,))
 
 
+def test_a_signature_is_for_files_that_litert_runs() -> None:
+    text = LEAST.replace('name = "a"\n', 'name = "a"\nsignature = "encode"\n')
+    assert read_manifest(text, "f").variants[0].signature == "encode"
+    error = changed('runtime = "onnx"\n', 'runtime = "onnx"\nsignature = "encode"\n')
+    assert error.key == "signature"
+    assert "litert" in error.problem
+
+
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_datatype_can_be_named(datatype: str) -> None:
     text = LEAST.replace('datatype = "FP32"', f'datatype = "{datatype}"')

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
+from gateway.domain.manifest import Artifact, Binding, ModelManifest, TensorSpec, Variant
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Budget
 from gateway.runtimes import onnx, openvino
@@ -218,20 +218,84 @@ def test_litert_loops_over_the_rows_of_a_graph_that_takes_one(tmp_path):
         np.testing.assert_array_equal(session.run({"x": x})["y"], x)
 
 
-@pytest.mark.parametrize("keys", [("serving_default", "encode"), ("encode", "decode")])
-def test_litert_runs_the_first_signature_and_names_the_others(tmp_path, caplog, keys):
-    (tmp_path / "model.tflite").write_bytes(models_litert.signatures(*keys))
-    variant = Variant("two", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),))
-    session = get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+def _litert_variant(tmp_path, content, signature=""):
+    (tmp_path / "model.tflite").write_bytes(content)
+    return Variant("v", "litert", "fp32", (Artifact("model.tflite", "0" * 64, 1),), signature=signature)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted", "served"),
+    [
+        (("serving_default", "encode"), "", 0),
+        (("encode", "serving_default", "decode"), "", 1),
+        (("encode", "decode"), "", 0),
+        (("encode", "serving_default", "decode"), "decode", 2),
+        (("encode", "serving_default"), "encode", 0),
+    ],
+)
+def test_litert_serves_the_signature_that_the_manifest_names_else_the_default(tmp_path, keys, wanted, served):
+    variant, runtime = _litert_variant(tmp_path, models_litert.signatures(*keys), wanted), get_runtime("litert")
+    session = runtime.open(models.identity(), variant, tmp_path, Budget())
+    for rows in (1, 4, 1):
+        x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x + served)
+    assert runtime.operators(variant, tmp_path) == {"ADD"}
+    (told,) = session.remarks or ("",)
+    assert bool(told) is not bool(wanted)
+    assert all(f"{key!r}" in told for key in keys) or wanted
+
+
+def test_litert_names_tensors_by_the_signature_where_a_file_has_several(tmp_path):
+    def names(content):
+        _litert_variant(tmp_path, content)
+        signature = get_runtime("litert").inspect(tmp_path / "model.tflite")
+        return [spec.name for spec in (*signature.inputs, *signature.outputs)]
+
+    own = ["serving_default_x:0", "StatefulPartitionedCall:0"]
+    assert names(models_litert.signatures("serving_default")) == own, "as files with one signature were always served"
+    assert names(models_litert.signatures("encode", "decode")) == ["x", "y"]
+    assert names(models_litert.signatures("encode", first=1)) == ["x", "y"]
+
+
+def test_litert_takes_a_binding_by_the_signatures_names_and_by_the_graphs(tmp_path):
+    variant = _litert_variant(tmp_path, models_litert.signatures("serving_default"))
+    bind = {"x": Binding("serving_default_x:0"), "y": Binding("StatefulPartitionedCall:0")}
     x = np.ones((1, 3), np.float32)
-    np.testing.assert_array_equal(session.run({"x": x})["y"], x)
-    assert f"not served: signatures {keys[1]};" in caplog.text
+    for each in (variant, replace(variant, bind=bind)):
+        session = get_runtime("litert").open(models.identity(), each, tmp_path, Budget())
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+        assert session.remarks == ()
 
 
-def test_litert_refuses_a_default_signature_that_does_not_run(tmp_path):
-    (tmp_path / "model.tflite").write_bytes(models_litert.signatures("encode", "serving_default"))
-    with pytest.raises(VariantError, match="serving_default is not the file's first graph"):
-        get_runtime("litert").inspect(tmp_path / "model.tflite")
+def test_litert_refuses_a_signature_that_the_file_lacks(tmp_path):
+    variant = _litert_variant(tmp_path, models_litert.signatures("encode", "decode"), "translate")
+    with pytest.raises(VariantError, match="no signature 'translate'; it has 'decode', 'encode'") as caught:
+        get_runtime("litert").open(models.identity(), variant, tmp_path, Budget())
+    assert "[[variant]]" in caught.value.remedy
+
+
+def test_litert_opens_a_file_that_takes_other_sizes_than_it_declares(tmp_path):
+    variant = _litert_variant(tmp_path, models_litert.other_sizes())
+    inspected = get_runtime("litert").inspect(tmp_path / "model.tflite")
+    assert [spec.shape for spec in inspected.inputs] == [(-1, -1)]
+    manifest = ModelManifest("other-sizes", "1", inspected.inputs, inspected.outputs, (variant,))
+    session = get_runtime("litert").open(manifest, variant, tmp_path, Budget())
+    for size in (8, 1, 4):
+        x = np.arange(size, dtype=np.float32).reshape(1, size)
+        if size == 1:
+            with pytest.raises(VariantError, match="LiteRT failed"):
+                session.run({"x": x})
+        else:
+            np.testing.assert_array_equal(session.run({"x": x})["y"], x.reshape(-1, 4))
+
+
+def test_a_file_that_is_cut_short_is_refused_with_a_remedy(tmp_path):
+    (tmp_path / "x.tflite").write_bytes(models_litert.signatures("encode")[:300])
+    (tmp_path / "x.xml").write_bytes(b'<?xml version="1.0"?><net name="m" version="11"><layers><layer id="0" na')
+    for runtime, file in (("litert", "x.tflite"), ("openvino", "x.xml")):
+        with pytest.raises(VariantError, match=file) as caught:
+            get_runtime(runtime).inspect(tmp_path / file)
+        assert "copy it here again" in caught.value.remedy
 
 
 def test_litert_without_its_delegate_answers_alike(tmp_path):

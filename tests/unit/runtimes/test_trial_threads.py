@@ -22,6 +22,8 @@ VARIANT = Variant("v", "simulated", "fp32", (Artifact("m", "0" * 64, 1),))
 class Session:
     """Hands its input back after `pause_s`."""
 
+    remarks = ()
+
     def __init__(self, pause_s, runs):
         self.pause_s, self.runs = pause_s, runs
 

@@ -144,6 +144,26 @@ def test_a_damaged_model_is_refused_since_its_references_are_not_known(tmp_path:
     assert "not an ONNX file, or a damaged one: at byte" in found(tmp_path)["x", "1"]
 
 
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite", ".xml"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty; compare its size"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n", "is a Git LFS pointer, not the model"),
+    ],
+)
+def test_a_file_without_a_model_in_it_is_refused_with_a_remedy(
+    tmp_path: Path, suffix: str, content: bytes, words: str
+) -> None:
+    put(tmp_path / f"x{suffix}", content)
+    put(tmp_path / "x.bin", b"weights")
+    refused = found(tmp_path)
+    assert f"{tmp_path / f'x{suffix}'}: {words}" in refused["x", "1"]
+    assert "copy it here again" in refused["x", "1"]
+    others = [problem for key, problem in refused.items() if key != ("x", "1")]
+    assert ["which is refused; see there" in problem for problem in others] == [suffix == ".xml"]
+
+
 def test_a_compiled_model_is_refused_since_it_names_its_file_elsewhere(tmp_path: Path) -> None:
     node = helper.make_node("EPContext", [], [], domain="com.microsoft", embed_mode=0, ep_cache_context="../engine.bin")
     put(tmp_path / "x.onnx", helper.make_model(helper.make_graph([node], "g", [], [])).SerializeToString())
