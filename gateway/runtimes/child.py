@@ -23,8 +23,18 @@ LAST_WORDS_CHARS = 300
 LAST_WORDS_S = 1.0
 
 
+class UnendingPartError(VariantError):
+    """A part of the trial took longer than its limit; a new trial may leave it out."""
+
+    def __init__(self, line: Line) -> None:
+        remedy = "if this device is that slow, raise [trial] input_s; else add a golden set"
+        super().__init__(f"no end within {line.limit_s:g} s while {line.stage}", remedy=remedy)
+        self.part = line.part
+
+
 async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
-    """The task's result. Raises VariantError: the child's own problem, how it died, or that it was too slow.
+    """The task's result. Raises VariantError: the child's own problem, how it died, or that it was too slow
+    (UnendingPartError: one part of it).
 
     Cancelling the caller kills the child. Needs a running loop whose thread outlives the child.
     """
@@ -63,7 +73,7 @@ class _Conversation:
     """What one child says, and the stage it says it has reached."""
 
     def __init__(self, process: asyncio.subprocess.Process, settings: TrialSettings) -> None:
-        self.stage = "starting"
+        self._reached = Line(stage="starting")
         self._process = process
         self._settings = settings
         self._tail = bytearray()
@@ -72,13 +82,13 @@ class _Conversation:
     async def hear(self, task: Task) -> Mapping[str, Any]:
         """Give the child its task and follow it to its result."""
         await self._give(write_job(Job(task, self._settings, os.getpid())))
-        while line := await self._next_line():
+        while line := await self._next_part():
             if line.result is not None:
                 return line.result
             if line.problem:
                 problem = f"{line.problem} (while {self.stage})"
                 raise VariantError(problem, remedy=line.remedy, transient=line.transient)
-            self.stage = line.stage
+            self._reached = line
         raise VariantError(await self._obituary(), transient=self._process.returncode == -signal.SIGKILL)
 
     async def end(self) -> None:
@@ -97,6 +107,18 @@ class _Conversation:
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
             return  # it died at once: the end of its output tells how
+
+    @property
+    def stage(self) -> str:
+        """Stage that the child says it has reached."""
+        return self._reached.stage
+
+    async def _next_part(self) -> Line | None:
+        try:
+            async with asyncio.timeout(self._reached.limit_s):
+                return await self._next_line()
+        except TimeoutError:
+            raise UnendingPartError(self._reached) from None
 
     async def _next_line(self) -> Line | None:
         assert self._process.stdout is not None  # noqa: S101 - it was made a pipe

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from gateway.runtimes.generate import Sample, generated, samples
 from gateway.runtimes.settings import TrialSettings
 
 Run = Callable[[Tensors], dict[str, Array]]
+Begin = Callable[[str, str], None]
+"""Told the words for a generated input, and its name, before the input is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,22 @@ class Exercised:
     remarks: tuple[str, ...] = ()
 
 
-def exercise(manifest: ModelManifest, run: Run, settings: TrialSettings, enter: Callable[[str], None]) -> Exercised:
-    """Try samples in order, for `exercise_s` seconds and `exercise_samples` samples at most.
+def exercise(
+    manifest: ModelManifest, run: Run, settings: TrialSettings, begin: Begin, left_out: Collection[str] = ()
+) -> Exercised:
+    """Try samples in order, for `exercise_s` seconds and `exercise_samples` samples at most, but those `left_out`.
 
+    Where any are, because they did not end, the last sample comes first: zeros in the smallest sizes.
     Raises VariantError where an answer contradicts a manifest that an author wrote.
     """
     end_s, refusal, tried = time.monotonic() + settings.exercise_s, "", 0
-    for index, sample in enumerate(islice(samples(manifest), settings.exercise_samples)):
-        enter(f"running it on generated inputs, which a golden set would replace ({_words(sample)})")
+    numbered = list(enumerate(samples(manifest)))
+    ordered = numbered[-1:] + numbered[:-1] if left_out else numbered
+    for index, sample in ordered[: settings.exercise_samples]:
+        if f"sample {index}" in left_out:
+            continue
+        words = f"running it on generated inputs, which a golden set would replace ({_words(sample)})"
+        begin(words, f"sample {index}")
         tried += 1
         try:
             inputs = generated(manifest, sample)
@@ -74,4 +83,5 @@ def _noticed(first: Tensors, second: Tensors) -> list[str]:
 
 
 def _words(sample: Sample) -> str:
-    return f"open sizes {sample.first}, {sample.size} and {sample.others}, {sample.integers}, {sample.texts}"
+    kinds = "zeros" if sample.zeros else sample.integers
+    return f"open sizes {sample.first}, {sample.size} and {sample.others}, {kinds}, {sample.texts}"

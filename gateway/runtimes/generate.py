@@ -47,13 +47,14 @@ _NARROW = {"u1": 255, "i1": 127}
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Kind of one generated input: sizes of open dimensions (`first` ones, those of the first input, those of the
-    `others`), kinds of values."""
+    `others`), kinds of values. `zeros`: all numbers are 0."""
 
     first: int
     size: int
     others: int
     integers: str
     texts: str
+    zeros: bool = False
 
 
 def samples(manifest: ModelManifest) -> Iterator[Sample]:
@@ -65,6 +66,7 @@ def samples(manifest: ModelManifest) -> Iterator[Sample]:
     ranks = product(*(range(len(family)) for family in (shapes, integers, texts)))
     for shape, integer, text in sorted(ranks, key=lambda ranks: (sum(ranks), ranks)):
         yield Sample(*shapes[shape], integers[integer], texts[text])
+    yield Sample(1, 1, 1, integers[0], texts[0], zeros=True)
 
 
 def generated(manifest: ModelManifest, sample: Sample, row: int = 0) -> dict[str, Array]:
@@ -116,6 +118,8 @@ def _values(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: np
     kind = spec.datatype.dtype.kind
     if spec.datatype is Datatype.BYTES:
         return _texts(shape, sample.texts, row)
+    if sample.zeros:
+        return np.zeros(shape, spec.datatype.dtype)
     if kind == "f":
         return _floats(shape, FLOATS[row % len(FLOATS)], random).astype(spec.datatype.dtype)
     if kind in "iu":

@@ -17,12 +17,13 @@ from gateway.runtimes.settings import TrialSettings
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Open, judge and measure one variant."""
+    """Open, judge and measure one variant. `left_out` are parts (see `Line`) that did not end in an earlier process."""
 
     manifest: ModelManifest
     variant: Variant
     files: Path
     budget: Budget
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,12 @@ def read_job(stream: IO[bytes]) -> Job:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the child: the stage it has reached, its result, or the problem that ended it (`transient`: the fault
-    of the moment)."""
+    of the moment). A stage that is a `part` may be left out, and is given up where it takes longer than `limit_s`.
+    """
 
     stage: str = ""
+    part: str = ""
+    limit_s: float | None = None
     result: Mapping[str, Any] | None = None
     problem: str = ""
     remedy: str = ""
@@ -83,6 +87,7 @@ def read_line(raw: bytes) -> Line:
     """Raises VariantError where the child said something else."""
     try:
         said = json.loads(raw)
-        return Line(said["stage"], said["result"], said["problem"], said["remedy"], said["transient"])
+        facts = ("stage", "part", "limit_s", "result", "problem", "remedy", "transient")
+        return Line(*(said[fact] for fact in facts))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VariantError(f"the trial process answered nonsense: {raw[:80]!r}") from error

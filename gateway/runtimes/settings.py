@@ -20,6 +20,7 @@ class TrialSettings:
     joined_bytes: int = 16_777_216  # inputs of that run, at most; of large rows it takes fewer
     joining_s: float = 10.0  # a model whose joining proof would take longer is not joined
     exercise_s: float = 10.0  # time spent on generated inputs that a model without a golden set refuses
+    input_s: float = 15.0  # a generated input that takes longer on the CPU is left out, in a new process
     exercise_samples: int = 64  # generated inputs tried, at most
     golden_batch_rows: int = 32  # rows of a golden set fed at once
     stderr_tail_bytes: int = 4096  # how much of a child's last words is kept

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict, read_signature, read_verdict
-from gateway.runtimes.child import ask_child
+from gateway.runtimes.child import UnendingPartError, ask_child
 from gateway.runtimes.installed import installed_version
 from gateway.runtimes.job import Inspection, Listing, Trial
 from gateway.runtimes.settings import TrialSettings
@@ -17,12 +18,21 @@ from gateway.runtimes.settings import TrialSettings
 async def try_variant(
     manifest: ModelManifest, variant: Variant, files: Path, budget: Budget, settings: TrialSettings
 ) -> Verdict:
-    """Load, judge and measure a variant in a child. Never raises for what the variant does: that is the verdict."""
-    try:
-        said = await ask_child(Trial(manifest, variant, files, budget), settings.deadline_s, settings)
-    except VariantError as error:
-        return Verdict(False, str(error), transient=error.transient)
-    return read_verdict(said)
+    """Load, judge and measure a variant in a child. Never raises for what the variant does: that is the verdict.
+
+    A part of the trial that does not end, such as a generated input that makes a loop run for ever, is left out in
+    another child, for as long as the deadline of the whole trial allows.
+    """
+    trial, end_s = Trial(manifest, variant, files, budget), time.monotonic() + settings.deadline_s
+    while True:
+        try:
+            return read_verdict(await ask_child(trial, round(end_s - time.monotonic(), 1), settings))
+        except UnendingPartError as error:
+            trial = replace(trial, left_out=(*trial.left_out, error.part))
+            if time.monotonic() > end_s - settings.input_s:  # too late for another
+                return Verdict(False, str(error))
+        except VariantError as error:
+            return Verdict(False, str(error), transient=error.transient)
 
 
 async def inspect_file(runtime: str, file: Path, settings: TrialSettings) -> Signature:

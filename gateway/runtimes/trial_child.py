@@ -39,6 +39,8 @@ OOM_SCORE_ADJ = "500"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
 """How much of an engine's own words a remark keeps."""
+JOINING = "joining"
+"""Name of the joining proof among the parts of a trial that may be left out."""
 Say = Callable[[Line], None]
 
 
@@ -68,7 +70,7 @@ def private_stdout() -> int:
 def answer(job: Job, say: Say) -> None:
     """Do the job; the last line said holds its result or its problem."""
     try:
-        line = Line(result=_do(job, lambda stage: say(Line(stage=stage))))
+        line = Line(result=_do(job, say))
     except VariantError as error:
         line = Line(problem=error.reason, remedy=error.remedy, transient=error.transient)
     except MemoryError:
@@ -78,24 +80,25 @@ def answer(job: Job, say: Say) -> None:
     say(line)
 
 
-def _do(job: Job, enter: Callable[[str], None]) -> dict[str, Any]:
+def _do(job: Job, say: Say) -> dict[str, Any]:
     match job.task:
         case Trial():
-            return verdict_document(_try(job.task, job, enter))
+            return verdict_document(_try(job.task, job, say))
         case Inspection():
-            enter("reading the model")
+            say(Line(stage="reading the model"))
             return signature_document(get_runtime(job.task.runtime).inspect(job.task.file))
         case Listing():
-            return _list(job.task, enter)
+            say(Line(stage="listing its devices"))
+            return {"devices": list(get_runtime(job.task.runtime).devices())}
 
 
-def _try(trial: Trial, job: Job, enter: Callable[[str], None]) -> Verdict:
+def _try(trial: Trial, job: Job, say: Say) -> Verdict:
     """Return the verdict with one thread or, for a model that is slow enough to gain by it, with all that are allowed.
 
     A run shorter than `one_thread_below_us` keeps one thread: more cost energy to wake and save no time. A slow model
     is judged with several first: with one thread its golden set alone could outlast the deadline.
     """
-    began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), enter)
+    began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), say)
     if trial.budget.threads == 1 or trial.budget.accelerator != CPU:
         return exam.held(1)
     with exam.opened(1) as session:
@@ -123,13 +126,12 @@ def _several(exam: _Exam) -> Verdict | None:
 class _Exam:
     """One variant under trial, opened with as many threads as are asked for."""
 
-    def __init__(
-        self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, enter: Callable[[str], None]
-    ) -> None:
-        self.trial, self._settings, self._golden, self._enter = trial, settings, golden, enter
+    def __init__(self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, say: Say) -> None:
+        self.trial, self._settings, self._golden, self._say = trial, settings, golden, say
         self._count = min(settings.batch_rows, trial.manifest.max_batch_rows or settings.batch_rows)
         self._rows = measure.golden_rows(trial.manifest, golden, self._count) if golden is not None else []
         self._exercised: Exercised | None = None
+        self._unended = frozenset(trial.left_out) - {JOINING}
         self._before_bytes = measure.resident_bytes()
 
     @contextmanager
@@ -149,18 +151,24 @@ class _Exam:
         if not self._rows:
             manifest = self.trial.manifest
             run = partial(measure.finished, manifest, session)
-            self._exercised = exercise(manifest, run, self._settings, self._enter)
+            self._exercised = exercise(manifest, run, self._settings, self._begin, self._unended)
             if self._exercised.sample is not None:
                 self._rows = measure.generated_rows(manifest, self._exercised.sample, self._count)
         return bool(self._rows)
 
     def unverified(self, session: Session) -> Verdict:
-        """Return the verdict on a model that opens and accepted nothing that was generated."""
+        """Return the verdict on a model that opens and accepted nothing that was generated.
+
+        Raises VariantError for a model that ended no run: it would never answer, and keep its thread.
+        """
         assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
+        if not self._exercised.tried:
+            remedy = "add a golden set, or raise [trial] input_s if this device is that slow"
+            raise VariantError(self._unended_words(), remedy=remedy)
         remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
         reason = "no golden set, and no generated input was accepted; add a golden set to have it verified"
         operators = self._operators()
-        remarks = (*session.remarks, remark[:REMARK_LIMIT_CHARS])
+        remarks = (*session.remarks, *filter(None, [self._unended_words()]), remark[:REMARK_LIMIT_CHARS])
         return Verdict(True, reason, unbounded=unbounded(operators), remarks=remarks)
 
     def once_us(self, session: Session) -> float:
@@ -196,7 +204,8 @@ class _Exam:
             rows = self._settings.golden_batch_rows
             return measure.judged(trial.manifest, session, golden, trial.variant.runtime, rows)
         assert self._exercised is not None  # noqa: S101 - prepare() came before
-        remarks = tuple(remark[:REMARK_LIMIT_CHARS] for remark in self._exercised.remarks)
+        found = [*filter(None, [self._unended_words()]), *self._exercised.remarks]
+        remarks = tuple(remark[:REMARK_LIMIT_CHARS] for remark in found)
         index, reason = self._exercised.index, "no golden set; ran on generated inputs"
         return Verdict(True, reason, answered=True, level=LEVELS[1], sample=index, remarks=remarks)
 
@@ -206,11 +215,13 @@ class _Exam:
             return None
         if self._count == 1:
             return Joining(reason="one row is the most that a run may have")
+        if JOINING in self.trial.left_out:
+            return Joining(reason="a run of several generated rows did not end")
         taken_s = self.once_us(session) * row_runs(self._count) / 1e6
         if taken_s > self._settings.joining_s:
             remedy = "raise [trial] joining_s, then run explain --again"
             return Joining(reason=f"the proof would take {taken_s:.0f} s; {remedy}")
-        self._enter("running rows apart and together")
+        self._begin("running rows apart and together", JOINING, self._settings.joining_s)
         run = partial(measure.finished, self.trial.manifest, session)
         return prove(run, self._rows, self.trial.variant.precision, operators)
 
@@ -227,6 +238,18 @@ class _Exam:
         self._enter("running many rows together")
         run = partial(measure.finished, trial.manifest, session)
         return widened(joining, run, self._rows, most, trial.variant.precision)
+
+    def _enter(self, stage: str) -> None:
+        self._say(Line(stage=stage))
+
+    def _begin(self, stage: str, part: str, longer_s: float = 0.0) -> None:
+        """Enter a stage that may be left out. Bounded on the CPU only: a GPU's first run may compile for minutes."""
+        bounded = self._golden is None and self.trial.budget.accelerator == CPU
+        self._say(Line(stage=stage, part=part, limit_s=self._settings.input_s + longer_s if bounded else None))
+
+    def _unended_words(self) -> str:
+        count, limit_s = len(self._unended), self._settings.input_s
+        return f"runs on generated inputs did not end within {limit_s:g} s ({count} of them)" if count else ""
 
     def _operators(self) -> frozenset[str]:
         trial = self.trial
@@ -245,11 +268,6 @@ def _golden(trial: Trial) -> GoldenSet | None:
         return read_golden(file.read_bytes(), trial.manifest, str(file))
     except (ConfigurationError, OSError) as error:
         raise VariantError(f"the golden set cannot be read: {error}") from error
-
-
-def _list(listing: Listing, enter: Callable[[str], None]) -> dict[str, Any]:
-    enter("listing its devices")
-    return {"devices": list(get_runtime(listing.runtime).devices())}
 
 
 def _die_with_parent() -> None:

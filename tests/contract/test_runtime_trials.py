@@ -18,12 +18,14 @@ from gateway.domain.manifest import RUNTIMES, Artifact, Golden, ModelManifest, T
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.verdict import Budget, Joining
 from gateway.runtimes.catalog import get_runtime
+from gateway.runtimes.generate import samples
 from gateway.runtimes.settings import TrialSettings
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from tests.simulators import models, models_litert
 
 QUICK = TrialSettings(nice=0, measure_s=0.02)
 IMPATIENT = replace(QUICK, deadline_s=3.0)
+UNWAITING = replace(QUICK, input_s=2.0, joining_s=2.0)
 pytestmark = pytest.mark.usefixtures("no_child_is_left")
 
 
@@ -141,6 +143,42 @@ def test_a_model_that_never_answers(tmp_path):
         "no answer within 3 s while running it on generated inputs, which a golden set would replace ("
     )
     assert verdict.reason.endswith(remedy)
+
+
+def unending(folder, columns, above):
+    """A model that ends its runs only for small inputs, without a golden set."""
+    models.write_onnx_looping(folder / "model.onnx", columns, above)
+    manifest = models.dense()
+    x, y = (replace(manifest.inputs[0], name=name, shape=(-1, columns)) for name in "xy")
+    variant = Variant("looping", "onnx", "fp32", (Artifact("model.onnx", "0" * 64, 1),))
+    return replace(manifest, inputs=(x,), outputs=(y,)), variant, folder
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_generated_input_that_never_ends_is_left_out(tmp_path, batch):
+    manifest, variant, folder = unending(tmp_path, 1, 0.0)
+    manifest = replace(manifest, batch=batch)
+    verdict = asyncio.run(try_variant(manifest, variant, folder, Budget(), UNWAITING))
+    assert (verdict.passed, verdict.level) == (True, "exercised")
+    assert verdict.remarks[0] == "runs on generated inputs did not end within 2 s (1 of them)"
+    sample = list(samples(manifest))[verdict.sample]
+    assert sample.zeros
+    if batch:
+        assert not verdict.joining.independent
+
+
+def test_rows_that_never_end_are_not_joined(tmp_path):
+    verdict = asyncio.run(try_variant(*unending(tmp_path, 16, 1000.0), Budget(), UNWAITING))
+    assert (verdict.passed, verdict.level, verdict.remarks) == (True, "exercised", ())
+    assert verdict.joining == Joining(reason="a run of several generated rows did not end")
+    assert verdict.sample == 0
+
+
+def test_a_model_that_ends_no_run_is_refused(tmp_path):
+    verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), UNWAITING))
+    assert not verdict.passed
+    assert verdict.reason.startswith("runs on generated inputs did not end within 2 s (2 of them)")
+    assert "add a golden set" in verdict.reason
 
 
 def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):

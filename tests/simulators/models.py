@@ -105,29 +105,52 @@ def write_onnx_endless(path: Path) -> None:
     from onnx import TensorProto, helper
 
     value = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["go_on"]),
-            helper.make_node("Add", ["state", "state"], ["state_out"]),
-        ],
-        "body",
-        [
-            value("step", TensorProto.INT64, []),
-            value("go", TensorProto.BOOL, []),
-            value("state", TensorProto.FLOAT, [1]),
-        ],
-        [value("go_on", TensorProto.BOOL, []), value("state_out", TensorProto.FLOAT, [1])],
-    )
     trips = helper.make_tensor("trips", TensorProto.INT64, [], [2**62])
     go = helper.make_tensor("start", TensorProto.BOOL, [], [True])
     graph = helper.make_graph(
-        [helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=body)],
+        [helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=_loop_body([1]))],
         "endless",
         [value("x", TensorProto.FLOAT, [1])],
         [value("y", TensorProto.FLOAT, [1])],
         [trips, go],
     )
     onnx.save(_onnx_model(graph), path)
+
+
+def write_onnx_looping(path: Path, columns: int, above: float) -> None:
+    """y = x, [rows, columns], after a loop without end where the sum of x is above a number, else of no runs."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    value, shape = helper.make_tensor_value_info, ["rows", columns]
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Sub", ["sum", "above"], ["excess"]),
+        helper.make_node("Relu", ["excess"], ["positive"]),
+        helper.make_node("Mul", ["positive", "many"], ["scaled"]),
+        helper.make_node("Cast", ["scaled"], ["trips"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=_loop_body(shape)),
+    ]
+    constants = {"above": np.float32(above), "many": np.float32(1e12), "start": np.bool_(True)}
+    graph = helper.make_graph(
+        nodes,
+        "looping",
+        [value("x", TensorProto.FLOAT, shape)],
+        [value("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(np.asarray(constant), name) for name, constant in constants.items()],
+    )
+    onnx.save(_onnx_model(graph), path)
+
+
+def _loop_body(shape: list[Any]) -> Any:
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("Identity", [old], [new]) for old, new in (("go", "go_on"), ("state", "state_out"))]
+    inputs = [value("step", TensorProto.INT64, []), value("go", TensorProto.BOOL, [])]
+    inputs.append(value("state", TensorProto.FLOAT, shape))
+    outputs = [value("go_on", TensorProto.BOOL, []), value("state_out", TensorProto.FLOAT, shape)]
+    return helper.make_graph(nodes, "body", inputs, outputs)
 
 
 def write_reference(path: Path, graph: dict[str, Any], **weights: np.ndarray[Any, Any]) -> None:

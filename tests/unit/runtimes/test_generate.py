@@ -70,7 +70,7 @@ def answering(accepts: object) -> object:
 
 
 def tried(of: ModelManifest, accepts: object, **settings: object) -> Exercised:
-    return exercise(of, answering(accepts), TrialSettings(**settings), lambda _: None)  # type: ignore[arg-type]
+    return exercise(of, answering(accepts), TrialSettings(**settings), lambda _words, _part: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_nan_and_unequal_answers_are_remarks() -> None:
         return {"y": np.full(2, np.nan if count[0] < 3 else count[0], np.float32)}
 
     settings = TrialSettings()
-    assert exercise(of, run, settings, lambda _: None).remarks == (
+    assert exercise(of, run, settings, lambda _words, _part: None).remarks == (
         "output 'y' holds NaN or infinity for generated inputs",
     )
-    assert exercise(of, run, settings, lambda _: None).remarks == (
+    assert exercise(of, run, settings, lambda _words, _part: None).remarks == (
         "output 'y' differs between two runs on the same inputs",
     )
 
@@ -132,6 +132,6 @@ def test_a_shape_that_is_not_declared_is_a_remark_on_a_file_and_a_defect_of_a_ma
         return {"y": np.ones((3, 1), np.float32)}
 
     x, settings = TensorSpec("x", Datatype.FP32, (2,)), TrialSettings()
-    assert "has shape [3, 1]" in exercise(model(x), run, settings, lambda _: None).remarks[0]
+    assert "has shape [3, 1]" in exercise(model(x), run, settings, lambda _words, _part: None).remarks[0]
     with pytest.raises(VariantError, match="correct the shape in the manifest"):
-        exercise(model(x, batch=True), run, settings, lambda _: None)
+        exercise(model(x, batch=True), run, settings, lambda _words, _part: None)
