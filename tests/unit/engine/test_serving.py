@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,13 @@ from gateway.domain.errors import Fault, RequestError, VariantError
 from gateway.domain.events import JoiningStopped, RunFailed
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.manifest import TensorSpec
-from gateway.domain.tensor import Datatype, Tensor
+from gateway.domain.tensor import Datatype, Tensor, Tensors
+from gateway.engine.queue import Plan
+from gateway.engine.run import Runner
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import WITNESS, Rig, manifest, measured, request, values
+from tests.simulators.session import SimulatedSession
+from tests.simulators.sink import ticket
 
 
 async def joining_rig(**settings: object) -> Rig:
@@ -210,9 +215,33 @@ async def test_only_the_culprits_of_a_joined_run_fail_and_hear_why(culprits: set
             assert values(task.result()) == [value]
     counted = rig.registry.find("m").statistics
     assert (counted.failed_runs, counted.rejected_runs, rig.told(RunFailed)) == (0, len(culprits), [])
-    assert rig.session.runs.count([WITNESS]) == 1, "the model is asked for its witness once a second at most"
+    assert rig.session.runs.count([WITNESS]) == 1, "the model is asked for its witness once for all parts of a run"
     await first
     await rig.repository.close()
+
+
+@pytest.mark.parametrize(("took_ms", "fresh_ms"), [(1, 10), (50, 500), (400, 1000)])
+def test_a_passed_witness_counts_for_ten_times_as_long_as_it_took(
+    monkeypatch: pytest.MonkeyPatch, took_ms: int, fresh_ms: int
+) -> None:
+    class Timed(SimulatedSession):
+        def run(self, inputs: Tensors) -> Tensors:
+            if inputs["x"].item() != WITNESS:
+                raise VariantError("out of range")
+            now_ms[0] += took_ms
+            return super().run(inputs)
+
+    now_ms = [0.0]
+    monkeypatch.setattr("gateway.engine.run.time", SimpleNamespace(monotonic_ns=lambda: int(now_ms[0] * 1e6)))
+    session = Timed(1.0)
+    runner = Runner(session, manifest(), {"x": np.full((1, 1), WITNESS, np.float32)})
+    plan = Plan([ticket()], 1, [])
+    assert runner.run(plan).by_caller
+    session.failure = RuntimeError("device lost")
+    now_ms[0] += fresh_ms - 0.5
+    assert runner.run(plan).by_caller, "it passed just now"
+    now_ms[0] += 0.5
+    assert not runner.run(plan).by_caller
 
 
 @pytest.mark.asyncio
