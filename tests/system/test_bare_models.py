@@ -10,7 +10,7 @@ import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 
 from gateway.domain.tensor import Datatype
-from tests.simulators import models
+from tests.simulators import models, models_litert
 from tests.simulators.daemon import COMMAND, QUIET, ROOT, SHORT_TRIALS, running
 
 FILES = ("model.onnx", "model.tflite", "model.xml")
@@ -42,6 +42,7 @@ def library(tmp_path_factory):
         write_bare(folder / f"bare-{runtime}", models.dense(), runtime)
         (folder / f"nested-{runtime}").mkdir()
         write_bare(folder / f"nested-{runtime}" / "1", models.dense(), runtime)
+    (folder / "two-signatures.tflite").write_bytes(models_litert.signatures("encode", "serving_default"))
     return folder
 
 
@@ -113,6 +114,19 @@ def test_explain_says_that_there_is_no_golden_set(gateway, library, runtime):
     assert variant["eligible"]
     assert variant["reason"].startswith("no golden set")
     assert explained["chosen"] == runtime
+
+
+def test_the_default_signature_of_a_file_is_served_under_its_own_names(client, gateway, library):
+    module, asked = client
+    for value in range(3):
+        x = module.InferInput("x", [1, 3], "FP32")
+        x.set_data_from_numpy(np.full((1, 3), value, np.float32))
+        np.testing.assert_array_equal(asked.infer("two-signatures", [x]).as_numpy("y"), [[value + 1] * 3])
+    done = subprocess.run(
+        [*COMMAND, "explain", "two-signatures", "--models", library, "--url", gateway.http],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert "signature 'serving_default' is served, not 'encode'" in done.stdout
 
 
 def test_several_bare_files_in_one_folder_are_refused(tmp_path, state):
