@@ -142,13 +142,14 @@ class _Exam:
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
         try:
             yield session
-        finally:
             self._enter("closing it")
+        finally:
             session.close()  # what crashes here would take the daemon along at the next swap
 
     def prepare(self, session: Session) -> bool:
         """Find inputs that the model accepts; return False where there are none."""
         if not self._rows:
+            self._enter("running it on generated inputs")
             manifest = self.trial.manifest
             run = partial(measure.finished, manifest, session)
             self._exercised = exercise(manifest, run, self._settings, self._begin, self._unended)

@@ -178,7 +178,7 @@ def test_a_model_that_ends_no_run_is_refused(tmp_path):
     verdict = asyncio.run(try_variant(endless_manifest(), endless(tmp_path), tmp_path, Budget(), UNWAITING))
     assert not verdict.passed
     assert verdict.reason.startswith("runs on generated inputs did not end within 2 s (2 of them)")
-    assert "add a golden set" in verdict.reason
+    assert "(while running it on generated inputs); add a golden set" in verdict.reason
 
 
 def test_a_model_file_that_cannot_be_read_to_its_end(tmp_path):
