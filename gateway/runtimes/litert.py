@@ -19,6 +19,7 @@ import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.inventory import CPU
+from gateway.domain.joining import UNREADABLE
 from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec, Variant
 from gateway.domain.model_files import COPY_AGAIN
 from gateway.domain.ports import Session
@@ -267,7 +268,7 @@ def _operators_of(file: Path, graph: int) -> frozenset[str]:
     for index in range(chosen.OperatorsLength()):
         code = model.OperatorCodes(chosen.Operators(index).OpcodeIndex())
         codes.append(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))
-    return frozenset(names[code] for code in codes)
+    return frozenset(names.get(code, UNREADABLE) for code in codes)
 
 
 def _coral(module: ModuleType, device: str) -> Any:

@@ -163,7 +163,7 @@ class _Exam:
         Raises VariantError for a model that ended no run: it would never answer, and keep its thread.
         """
         assert self._exercised is not None  # noqa: S101 - prepare() has just returned False
-        if not self._exercised.tried:
+        if self._unended and not self._exercised.tried:
             remedy = "add a golden set, or raise [trial] input_s if this device is that slow"
             raise VariantError(self._unended_words(), remedy=remedy)
         remark = f"the last of {self._exercised.tried} generated inputs was refused: {self._exercised.refusal}"
