@@ -51,6 +51,14 @@ class ModelRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryIgnored:
+    """A file or folder of the model directory that belongs to no model version. `path` is relative to the directory."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailed:
     """A run raised: every request of that batch was answered INTERNAL."""
 
@@ -134,6 +142,7 @@ Event = (
     | VariantChosen
     | TrialFinished
     | ModelRefused
+    | EntryIgnored
     | RunFailed
     | LoopLeft
     | RunOverlong

@@ -36,6 +36,15 @@ def damage(head: bytes) -> str:
     return ""
 
 
+def misspelt(name: str) -> str:
+    """Return the problem of a file that is no model only for capital letters in its suffix; "" for all others."""
+    path = PurePosixPath(name)
+    suffix = path.suffix.lower()
+    if suffix == path.suffix or suffix not in MODEL_SUFFIXES:
+        return ""
+    return f"is not served: the suffix of {name} has capital letters; rename it to {path.stem}{suffix}"
+
+
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder is skipped without a word: its name begins with "." or "__"."""
     return name.startswith(_HIDDEN)
@@ -56,13 +65,14 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
 
     Raises ValueError with the problem and its remedy.
     """
-    models = sorted(filter(is_model, names))
+    names = sorted(names)
+    models = list(filter(is_model, names))
     if wanted:
         if wanted in models:
             return wanted
         raise ValueError(f"holds no {wanted}, which its configuration names; add it")
     if not models:
-        raise ValueError(NO_MODEL)
+        raise ValueError(next(filter(None, map(misspelt, names)), NO_MODEL))
     usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]
     if 1 not in {len(models), len(usual)}:
         raise ValueError(

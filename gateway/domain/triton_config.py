@@ -6,7 +6,7 @@ one that changes only how Triton schedules its runs is accepted, and a remark sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -53,6 +53,8 @@ _REMARKS: Mapping[str, str] = {
     "optimization": "the trials choose runtime, accelerator and threads",
     "model_warmup": "every model is tried with generated inputs before it serves",
     "parameters": "settings of Triton's backends have no counterpart",
+    "model_metrics": "/metrics has its own buckets",
+    "runtime": "the runtime that fits the model file runs it",
     "metric_tags": "/metrics labels models by name and version",
 }
 
@@ -120,6 +122,12 @@ class TritonConfig:
             return {}
         return dict.fromkeys(left, f"left out by version_policy {what} in {PurePosixPath(self.file).name}; change that")
 
+    def missing(self, versions: Sequence[str]) -> Mapping[str, str]:
+        """Return the versions that the policy names and that are not among `versions`, with the problem."""
+        absent = [version for version in self.versions.specific if version not in versions]
+        where = PurePosixPath(self.file).name
+        return dict.fromkeys(absent, f"is missing, and version_policy specific in {where} names it; add it there")
+
 
 def read_config(text: str, file: str, model: str) -> TritonConfig:
     """Read a configuration; `file` is named in errors, `model` is the name that it must have.
@@ -136,7 +144,7 @@ def read_config(text: str, file: str, model: str) -> TritonConfig:
         file=file,
         runtime=_runtime(top),
         max_batch_size=top.integer("max_batch_size", low=0, high=ROWS_LIMIT),
-        inputs=tuple(map(_input, top.blocks("input"))),
+        inputs=_distinct(top, "input", map(_input, top.blocks("input"))),
         outputs=outputs,
         label_filename=labels,
         model_filename=_plain_name(top, "default_model_filename"),
@@ -182,7 +190,16 @@ def _outputs(top: Block) -> tuple[tuple[ConfigTensor, ...], str]:
         labels = labels or named
         found.append(_tensor(block, ""))
         block.finish()
-    return tuple(found), labels
+    return _distinct(top, "output", found), labels
+
+
+def _distinct(top: Block, key: str, tensors: Iterable[ConfigTensor]) -> tuple[ConfigTensor, ...]:
+    """Return the tensors. Raises ConfigurationError where two have one name."""
+    by_name: dict[str, ConfigTensor] = {}
+    for tensor in tensors:
+        if by_name.setdefault(tensor.name, tensor) is not tensor:
+            top.refuse(key, f"describes {tensor.name!r:.150} twice; keep one")
+    return tuple(by_name.values())
 
 
 def _tensor(block: Block, layout: str) -> ConfigTensor:
@@ -229,9 +246,10 @@ def _plain_name(block: Block, key: str) -> str:
 def _versions(block: Block | None) -> VersionPolicy:
     if block is None:
         return VersionPolicy()
-    latest, specific = block.block("latest"), block.block("specific")
-    block.skip("all")
+    latest, specific, everything = block.block("latest"), block.block("specific"), block.block("all")
     block.finish()
+    if sum(choice is not None for choice in (latest, specific, everything)) > 1:
+        block.refuse("", "latest, specific and all exclude each other; keep one")
     if latest is not None:
         count = latest.integer("num_versions", low=1, high=VERSION_LIMIT) or 1
         latest.finish()
@@ -239,6 +257,8 @@ def _versions(block: Block | None) -> VersionPolicy:
     if specific is None:
         return VersionPolicy()
     versions = tuple(map(str, specific.integers("versions", low=0, high=VERSION_LIMIT)))
+    if not versions:
+        specific.refuse("versions", "missing; name the versions to serve, or remove version_policy")
     specific.finish()
     return VersionPolicy(specific=versions)
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
-from gateway.domain.events import ModelRefused, Publish
+from gateway.domain.events import EntryIgnored, ModelRefused, Publish
 from gateway.domain.lifecycle import State
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.ports import IndexEntry, Loaded, Standing
-from gateway.domain.release import Release
+from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, choose, untried
 from gateway.engine.comparing import Comparing
@@ -233,8 +233,10 @@ class ModelRepository:
         try:
             servable = self._staging.take(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
-            entry.refused[release.version] = str(error)
-            self._publish(ModelRefused(release.name, release.version, str(error)))
+            entry.refused[release.version] = reason = str(error)
+            is_version = release.version != NO_VERSION
+            refusal = ModelRefused(release.name, release.version, reason)
+            self._publish(refusal if is_version else EntryIgnored(release.name, reason))
         else:
             self._releases[key] = release
             entry.refused.pop(release.version, None)

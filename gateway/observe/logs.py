@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 from gateway.domain.events import (
+    EntryIgnored,
     Event,
     JoiningStopped,
     LeaseRanOut,
@@ -44,6 +45,7 @@ EVENTS: Mapping[type[Event], tuple[str, str]] = {
     VariantChosen: ("info", "variant chosen"),
     TrialFinished: ("info", "trial finished"),
     ModelRefused: ("error", "model refused"),
+    EntryIgnored: ("warning", "entry ignored"),
     RunFailed: ("error", "run failed"),
     LoopLeft: ("warning", "model left the event loop"),
     RunOverlong: ("warning", "run overlong"),

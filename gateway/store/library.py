@@ -19,6 +19,7 @@ from gateway.domain.model_files import (
     is_hidden,
     is_model,
     may_hold_nothing,
+    misspelt,
 )
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
@@ -100,19 +101,23 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
         raise ConfigurationError(problem, file=str(folder))
     if not bare and not versions:
         if not may_hold_nothing(folder.name):
+            problem = next(filter(None, (misspelt(file.name) for file in files)), NO_MODEL)
             there = _named("there", [*folders, *files])
-            yield refused(folder.name, NO_VERSION, folder, f"{folder}: {NO_MODEL}{there}")
+            yield refused(folder.name, NO_VERSION, folder, f"{folder}: {problem}{there}")
         return
     found = [(read_version(folder.name, "1", folder, settings, described=described), "")] if bare else []
     found += [(read_version(folder.name, sub.name, sub, settings, described=described), sub.name) for sub in versions]
-    releases = _chosen([release for release, _ in found], described)
+    releases = _chosen(folder, [release for release, _ in found], described)
     yield from releases
     yield from _left_over(folder, found, [*folders, *files], described, settings)
 
 
-def _chosen(releases: list[Release], described: Described | None) -> Iterator[Release]:
-    """Yield the releases, refused those that the version policy of a configuration leaves out."""
-    unserved = described.config.unserved([release.version for release in releases]) if described else {}
+def _chosen(folder: Path, releases: list[Release], described: Described | None) -> Iterator[Release]:
+    """Yield the releases, refused those that the version policy of a configuration leaves out, or misses."""
+    there = [release.version for release in releases]
+    unserved = described.config.unserved(there) if described else {}
+    for version, absence in (described.config.missing(there) if described else {}).items():
+        yield refused(folder.name, version, folder / version, f"{folder / version}: {absence}")
     for release in releases:
         if release.config is None or not (problem := unserved.get(release.version)):
             yield release
@@ -208,10 +213,14 @@ def _why_unused(entry: Path) -> str:
         return (
             "is not served: another model of this folder is; give it a folder of its own, or list it in manifest.toml"
         )
+    if problem := misspelt(entry.name):
+        return problem
     if not entry.is_file():
         return "is no plain file, or a link to nothing; remove it"
     if entry.suffix == ".bin" and entry.with_suffix(".xml").is_file():
         return "belongs to the .xml of that name, which is refused; see there"
+    if entry.suffix == ".bin" and any(entry.parent.glob("*.xml")):
+        return "belongs to no model here; give weights of OpenVINO IR the name of their .xml, or remove the file"
     return "belongs to no model here; remove the file, or begin its name with a dot"
 
 

@@ -18,7 +18,7 @@ def open_plain(file: Path) -> io.BufferedReader:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "is no plain file; remove it", str(file))
+    raise OSError(errno.EINVAL, "it is no plain file", str(file))
 
 
 def file_digest(path: Path) -> str:

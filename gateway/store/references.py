@@ -29,9 +29,10 @@ def references(folder: Path, path: str) -> tuple[str, ...]:
     """
     file = folder / path
     try:
-        found = tuple(dict.fromkeys(inner_path(path, location) for location in _locations(file)))
+        named = dict.fromkeys(inner_path(path, location) for location in _locations(file))
     except ValueError as error:
         raise ConfigurationError(str(error), file=str(file)) from None
+    found = tuple(name for name in named if name != str(PurePosixPath(path)))
     for other in found:
         if not (folder / other).resolve().is_relative_to(file.parent.resolve()):
             problem = f"refers to {other}, a link that leads out of the model's folder; put the file itself there"
@@ -63,7 +64,7 @@ def _locations(file: Path) -> tuple[str, ...]:
         with open_plain(file) as stream:
             if problem := damage(stream.read(HEAD_BYTES)):
                 raise ValueError(problem)
-    if file.suffix == ".onnx":
+    if file.name.endswith(".onnx"):  # also a file called ".onnx", which has no suffix and which runtimes open
         with open_plain(file) as stream:
             facts = read_onnx(stream)
         if COMPILED in facts.operators:

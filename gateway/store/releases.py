@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import Artifact, ModelManifest, Variant
 from gateway.domain.manifest_toml import NAME_PATTERN, read_manifest
-from gateway.domain.model_files import choose_model
+from gateway.domain.model_files import choose_model, is_model
 from gateway.domain.release import Release, bare_variant
 from gateway.domain.triton_config import TritonConfig, read_config
 from gateway.store.plain import file_digest, open_plain
@@ -20,6 +21,9 @@ from gateway.store.settings import LibrarySettings
 
 MANIFEST = "manifest.toml"
 CONFIG = "config.pbtxt"
+PLAIN = "put a plain file there that the gateway's user may read, or remove it"
+FOLDER = "check that it is there and that the gateway's user may read it"
+NAMES = "rename it: up to 128 letters (a-z, A-Z), digits, '.', '_' and '-', with a letter or digit first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class Described:
 
 
 def read_described(folder: Path, settings: LibrarySettings) -> Described | None:
-    """Return the configuration of Triton's in a model's folder, if there is one. Raises ConfigurationError, OSError."""
+    """Return the configuration of Triton's in a model's folder, if there is one. Raises ConfigurationError."""
     file = folder / CONFIG
-    if not file.is_file():
+    if not lies_at(file):
         return None
     text = read_text(file, settings.manifest_limit_bytes)
     config = read_config(text, str(file), folder.name)
@@ -60,24 +64,22 @@ def read_version(
 ) -> Release:
     """Return the release in `folder`. A bare model is one of `files` (None: of all there) and may be `described`."""
     try:
-        _check_names(name, version, folder)
-        if files is None and (folder / MANIFEST).is_file():
+        _check_names(name, version, folder / files[0] if files else folder)
+        if files is None and lies_at(folder / MANIFEST):
             return _read_manifest(name, version, folder, settings)
         return _read_bare(name, version, folder, described, files)
     except ConfigurationError as error:
         return refused(name, version, folder, str(error))
     except OSError as error:
-        remedy = "check that it is there and that the gateway's user may read it"
-        where, problem = error.filename or folder, error.strerror or error
-        return refused(name, version, folder, f"{where}: cannot be read: {problem}; {remedy}")
+        where = error.filename or str(folder)
+        remedy = FOLDER if where == str(folder) else PLAIN
+        return refused(name, version, folder, f"{where}: cannot be read: {error.strerror or error}; {remedy}")
 
 
-def _check_names(name: str, version: str, folder: Path) -> None:
+def _check_names(name: str, version: str, place: Path) -> None:
     for part in (name, version):
         if not NAME_PATTERN.fullmatch(part):
-            raise ConfigurationError(
-                f"{part!r} cannot name a model or version; use letters, digits, '.', '_' and '-'", file=str(folder)
-            )
+            raise ConfigurationError(f"{part!r} cannot name a model or version; {NAMES}", file=str(place))
 
 
 def refused(name: str, version: str, folder: Path, problem: str) -> Release:
@@ -86,10 +88,18 @@ def refused(name: str, version: str, folder: Path, problem: str) -> Release:
     return Release(name, version, folder, problem=problem)
 
 
+def lies_at(file: Path) -> bool:
+    """Return whether anything has that name, also a link to nothing: it is read or refused, never passed over."""
+    return os.path.lexists(file)
+
+
 def read_text(file: Path, limit_bytes: int) -> str:
-    """Return the text of a plain file of at most `limit_bytes`. Raises ConfigurationError, OSError."""
-    with open_plain(file) as stream:
-        content = stream.read(limit_bytes + 1)
+    """Return the text of a plain file of at most `limit_bytes`. Raises ConfigurationError."""
+    try:
+        with open_plain(file) as stream:
+            content = stream.read(limit_bytes + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}; {PLAIN}", file=str(file)) from error
     if len(content) > limit_bytes:
         raise ConfigurationError(f"has more than {limit_bytes} bytes, which is all that is read", file=str(file))
     try:
@@ -146,7 +156,7 @@ def _read_manifest(name: str, version: str, folder: Path, settings: LibrarySetti
 def _read_bare(
     name: str, version: str, folder: Path, described: Described | None, files: Sequence[str] | None
 ) -> Release:
-    there = files or [entry.name for entry in folder.iterdir() if entry.is_file()]
+    there = files or _files(folder)
     try:
         model = choose_model(there, described.config.model_filename if described else "")
     except ValueError as error:
@@ -158,6 +168,17 @@ def _read_bare(
     described.config.check_runtime(variant.runtime)
     digest = _digest(folder, artifacts, described.digest)
     return Release(name, version, folder, digest, bare=variant, config=described.config, labels=described.labels)
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the names of the files in `folder`. Raises ConfigurationError where its only models are no plain files."""
+    entries = sorted(folder.iterdir())
+    files = [entry.name for entry in entries if entry.is_file()]
+    others = [entry for entry in entries if is_model(entry.name) and entry.name not in files]
+    if others and not any(map(is_model, files)):
+        problem = "is no plain file, or a link to nothing; put the file itself there"
+        raise ConfigurationError(problem, file=str(others[0]))
+    return files
 
 
 def _digest(folder: Path, artifacts: Iterable[Artifact], described: str) -> str:

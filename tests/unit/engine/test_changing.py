@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import ModelRefused, ServableChanged, VariantChosen
+from gateway.domain.events import EntryIgnored, ModelRefused, ServableChanged, VariantChosen
+from gateway.domain.release import NO_VERSION
 from gateway.engine.settings import EngineSettings
 from tests.simulators.engine_rig import Rig, manifest, refused, release, request, values
 from tests.simulators.images_made import image_manifest, image_request
@@ -108,6 +109,16 @@ async def test_a_refused_model_leaves_the_others_and_the_server_ready() -> None:
     assert "manifest.toml:3: broken" in error.message
     assert [(line.name, line.state) for line in rig.repository.index()] == [("bad", "UNAVAILABLE"), ("good", "READY")]
     assert [event.model for event in rig.told(ModelRefused)] == ["bad"]  # type: ignore[union-attr]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_an_entry_that_is_no_version_is_told_as_ignored() -> None:
+    rig = Rig()
+    await rig.repository.synchronise([refused("notes.txt", NO_VERSION), release(manifest("good"))])
+    assert [event.path for event in rig.told(EntryIgnored)] == ["notes.txt"]  # type: ignore[union-attr]
+    assert not rig.told(ModelRefused)
+    assert rig.engine.ready()
     await rig.repository.close()
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import (
+    EntryIgnored,
     LeaseRanOut,
     ModelRefused,
     RouteChanged,
@@ -197,6 +198,13 @@ def test_events_follow_the_law_of_levels(event: Any, level: str) -> None:
     log_event(event)
     (line,) = lines(stream)
     assert (line["level"], line["model"]) == (level, "m")
+
+
+def test_a_left_over_file_is_no_error() -> None:
+    stream = configured()
+    log_event(EntryIgnored("notes.txt", "belongs to no model here"))
+    (line,) = lines(stream)
+    assert (line["level"], line["event"], line["path"]) == ("warning", "entry ignored", "notes.txt")
 
 
 def test_the_line_of_a_chosen_variant_has_the_level_of_the_model_and_plain_remarks() -> None:

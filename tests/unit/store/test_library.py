@@ -143,7 +143,7 @@ def test_a_manifest_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
 def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     os.mkfifo(tmp_path / "m" / "1" / "manifest.toml")
-    assert "holds no model" in problem(tmp_path)
+    assert "cannot be read: it is no plain file" in problem(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.release import NO_VERSION, Release
 from gateway.store.library import scan, scan_model, scan_version
+from gateway.store.references import references
 from gateway.store.releases import changed_file, copy_listed
 from gateway.store.settings import LibrarySettings
 from tests.simulators.triton_examples import DENSENET, write_external
@@ -290,9 +291,26 @@ def test_a_configuration_where_nothing_reads_it_is_told(tmp_path: Path, place: s
     assert "is not read: it describes bare models" in found(tmp_path)[place, NO_VERSION]
 
 
+@pytest.mark.parametrize("name", [".onnx", "a/.onnx", "m.onnx"])
+def test_a_file_that_a_runtime_opens_is_read_whatever_its_stem(tmp_path: Path, name: str) -> None:
+    pointing(tmp_path / name, "../w.bin")
+    with pytest.raises(ConfigurationError, match="no path inside its folder"):
+        references(tmp_path, name)
+
+
+def test_a_model_that_refers_to_itself_is_listed_once(tmp_path: Path) -> None:
+    pointing(tmp_path / "x.onnx", "./x.onnx")
+    assert paths(served(tmp_path)) == ["x.onnx"]
+
+
 # ---- nothing is invisible -------------------------------------------------------------------------------------------
 def no_weights(root: Path) -> None:
     put(root / "x" / "weights.pt")
+
+
+def pipe_in_folder(root: Path) -> None:
+    (root / "x").mkdir()
+    os.mkfifo(root / "x" / "model.onnx")
 
 
 STRAY: dict[str, tuple[Callable[[Path], object], tuple[str, str], str]] = {
@@ -301,7 +319,12 @@ STRAY: dict[str, tuple[Callable[[Path], object], tuple[str, str], str]] = {
     "an empty version": (lambda root: (root / "x" / "1").mkdir(parents=True), ("x", "1"), "holds no model; put"),
     "a file of another kind": (lambda root: put(root / "x.pt"), ("x.pt", NO_VERSION), "belongs to no model here"),
     "weights without a model": (lambda root: put(root / "x.bin"), ("x.bin", NO_VERSION), "belongs to no model here"),
-    "a pipe": (lambda root: os.mkfifo(root / "x.onnx"), ("x", "1"), "is no plain file; remove it"),
+    "a pipe": (lambda root: os.mkfifo(root / "x.onnx"), ("x", "1"), "it is no plain file; put a plain file there"),
+    "a folder of a pipe": (pipe_in_folder, ("x", "1"), "model.onnx: is no plain file, or a link to nothing"),
+    "capitals": (lambda root: put(root / "x.ONNX"), ("x.ONNX", NO_VERSION), "rename it to x.onnx"),
+    "capitals in a folder": (lambda root: put(root / "x" / "M.Onnx"), ("x", NO_VERSION), "rename it to M.onnx"),
+    "capitals in a version": (lambda root: put(root / "x" / "1" / "M.TFLITE"), ("x", "1"), "rename it to M.tflite"),
+    "a long name": (lambda root: put(root / f"{'x' * 129}.onnx"), ("x" * 129, "1"), ".onnx: 'xxx"),
     "a dangling link": (lambda root: (root / "x").symlink_to("gone"), ("x", NO_VERSION), "a link to nothing"),
     "a name that names no model": (lambda root: put(root / "my model.onnx"), ("my model", "1"), "cannot name a model"),
 }
@@ -316,6 +339,34 @@ def test_what_is_not_served_stands_there_with_the_reason(tmp_path: Path, kind: s
     assert told.pop(("good", "1")) == ""
     assert list(told) == [key]
     assert words in told[key]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: place.symlink_to("gone")])
+@pytest.mark.parametrize("name", ["config.pbtxt", "1/manifest.toml"])
+def test_a_description_that_is_no_file_is_not_passed_over(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    put(tmp_path / "x" / "1" / "model.onnx")
+    make(tmp_path / "x" / name)
+    ((_, problem),) = found(tmp_path).items()
+    assert problem.startswith(f"{tmp_path / 'x' / name}: cannot be read: ")
+    assert "put a plain file there" in problem
+
+
+def test_weights_of_another_name_say_what_to_rename(tmp_path: Path) -> None:
+    put(tmp_path / "x" / "model.xml")
+    put(tmp_path / "x" / "weights.bin")
+    assert "the name of their .xml" in found(tmp_path)["x/weights.bin", NO_VERSION]
+
+
+def test_a_version_that_the_policy_names_and_that_is_missing_is_told(tmp_path: Path) -> None:
+    put(tmp_path / "x" / "01" / "model.onnx")
+    put(tmp_path / "x" / "2" / "model.onnx")
+    put(tmp_path / "x" / "config.pbtxt", b"version_policy { specific { versions: [1, 2] } }")
+    told = found(tmp_path)
+    assert told["x", "2"] == ""
+    assert "x/1: is missing, and version_policy specific in config.pbtxt names it" in told["x", "1"]
+    assert "left out by version_policy specific" in told["x", "01"]
 
 
 def test_files_beside_a_served_model_stand_there_too(tmp_path: Path) -> None:
