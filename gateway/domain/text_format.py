@@ -1,6 +1,7 @@
 """Text format of Protocol Buffers, as Triton's `config.pbtxt` uses it: read into blocks whose fields are asked for.
 
-Source: the text format specification of Protocol Buffers, without extensions, `Any` and angle brackets.
+Source: the text format specification of Protocol Buffers, without extensions, `Any`, and bytes that are not
+ASCII in escapes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ DIGITS_LIMIT = 20
 """Characters of an integer: 2**64 - 1 has 20."""
 
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n]+|\#[^\n]*)
+    r"""(?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
     |(?P<string>"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')
     |(?P<word>[A-Za-z_]\w*+)
-    |(?P<number>-?[0-9.][\w.+-]*+)
-    |(?P<mark>[{}\[\]:,;])""",
+    |(?P<number>(?:-\s*+)?[0-9.][\w.+-]*+)
+    |(?P<mark>[{}<>\[\]:,;])""",
     re.VERBOSE,
 )
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
+_ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|(?P<one>.))")
+_ESCAPES = dict(zip("abfnrtv?'\"\\", "\a\b\f\n\r\t\v?'\"\\", strict=True))
+_INTEGER = re.compile(r"-?(?:0[xX][0-9A-Fa-f]+|[0-9]+)")
+_FLAGS = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
+_CLOSING = {"{": "}", "<": ">"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Token:
 
 def read_text_format(text: str, file: str) -> Block:
     """Read `text`; `file` is named in errors. Raises ConfigurationError with the line."""
-    return _Parser(text, file).block("", 1, depth=0)
+    return _Parser(text, file).block("", 1, "", depth=0)
 
 
 class Block:
@@ -70,10 +75,10 @@ class Block:
 
     def flag(self, key: str) -> bool:
         """Take a truth value; False where it is absent."""
-        word = self.word(key)
-        if word not in {"", "true", "false"}:
-            self.refuse(key, f"must be true or false, not {word!r:.80}")
-        return word == "true"
+        token = self._one(key, "word", "number")
+        if token and token.text not in _FLAGS:
+            self.refuse(key, f"must be true or false, not {token.text!r:.80}")
+        return token is not None and _FLAGS[token.text]
 
     def integer(self, key: str, *, low: int, high: int) -> int | None:
         """Take an integer in [low, high]; None where it is absent."""
@@ -119,15 +124,15 @@ class Block:
         self._fields = [(name, value) for name, value in self._fields if name.text != key]
         return found
 
-    def _tokens(self, key: str, kind: str) -> list[Token]:
+    def _tokens(self, key: str, *kinds: str) -> list[Token]:
         found = self._take(key)
-        tokens = [value for value in found if isinstance(value, Token) and value.kind == kind]
+        tokens = [value for value in found if isinstance(value, Token) and value.kind in kinds]
         if len(tokens) != len(found):
-            self._refuse_kind(key, found, f"a {kind}")
+            self._refuse_kind(key, found, f"a {kinds[0]}")
         return tokens
 
-    def _one(self, key: str, kind: str) -> Token | None:
-        tokens = self._tokens(key, kind)
+    def _one(self, key: str, *kinds: str) -> Token | None:
+        tokens = self._tokens(key, *kinds)
         if len(tokens) > 1:
             self._fail(key, tokens[1].line, "is given twice; keep one")
         return tokens[0] if tokens else None
@@ -136,15 +141,16 @@ class Block:
         if token is None:
             return ""
         try:
-            return re.sub(r"\\(.)", lambda found: _ESCAPES[found[1]], token.text[1:-1])
+            return _ESCAPE.sub(_character, token.text[1:-1])
         except KeyError as error:
             self._fail(key, token.line, f"the escape \\{error.args[0]} is not read; write the character itself")
 
     def _integer(self, key: str, token: Token, low: int, high: int) -> int:
-        try:
-            value = int(token.text, 0) if len(token.text) <= DIGITS_LIMIT else high + 1
-        except ValueError:
+        text = "".join(token.text.split())
+        is_octal = text.lstrip("-").startswith("0") and text.lstrip("-").isdecimal()
+        if not _INTEGER.fullmatch(text) or (is_octal and not set("89").isdisjoint(text)):
             self._fail(key, token.line, f"must be an integer, not {token.text!r:.40}")
+        value = int(text, 8 if is_octal else 0) if len(text) <= DIGITS_LIMIT else high + 1
         if not low <= value <= high:
             self._fail(key, token.line, f"must lie between {low} and {high}, not {token.text:.40}")
         return value
@@ -156,6 +162,16 @@ class Block:
         raise ConfigurationError(problem, file=self.file, table=self.name, key=key, line=line)
 
 
+def _character(found: re.Match[str]) -> str:
+    """Return the ASCII character of an escape. Raises KeyError for any other."""
+    if found["one"]:
+        return _ESCAPES[found["one"]]
+    value = int(found["hex"], 16) if found["hex"] else int(found["octal"], 8)
+    if value > 127:
+        raise KeyError(found[0][1:])
+    return chr(value)
+
+
 class _Parser:
     """Tokens of one text, read one after the other."""
 
@@ -164,12 +180,11 @@ class _Parser:
         self._at, self._line, self._values = 0, 1, 0
         self._next = self._token()
 
-    def block(self, name: str, line: int, *, depth: int) -> Block:
-        """Read fields up to the brace that closes them, or up to the end where `depth` is 0."""
+    def block(self, name: str, line: int, end: str, *, depth: int) -> Block:
+        """Read fields up to the mark `end`, or up to the end of the text where that is ""."""
         if depth > NESTING_LIMIT:
             self._fail(f"more than {NESTING_LIMIT} blocks lie inside each other")
         fields: list[tuple[Token, Token | Block]] = []
-        end = "}" if depth else ""
         while self._next.text != end or self._next.kind not in {"mark", "end"}:
             key = self._take("word", "a field's name")
             has_colon = self._skip(":")
@@ -193,8 +208,8 @@ class _Parser:
         if self._values > VALUES_LIMIT:
             self._fail(f"there are more than {VALUES_LIMIT} values")
         token = self._advance()
-        if token.text == "{" and token.kind == "mark":
-            return self.block(key.text, token.line, depth=depth + 1)
+        if token.kind == "mark" and token.text in _CLOSING:
+            return self.block(key.text, token.line, _CLOSING[token.text], depth=depth + 1)
         if token.kind not in {"string", "word", "number"}:
             self._fail(f"{key.text} has no value", token)
         if not has_colon:

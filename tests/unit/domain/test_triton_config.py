@@ -88,6 +88,9 @@ def test_all_forms_of_the_text_format_say_the_same() -> None:
         "input { name: 'x' data_type: TYPE_FP32 dims: 3 dims: -1 }",
         "input: { name: 'x'; data_type: TYPE_FP32; dims: [0x3]; dims: -1; };  # comment",
         'input\n[\n{\nname:\n"" "x"\ndata_type : TYPE_FP32 dims : [ 3 , -1 ]}\n]',
+        "input < name: 'x' data_type: TYPE_FP32 dims: 03 dims: - 1 >",
+        "input\f{ name: '\\x78' data_type: TYPE_FP32 dims: 0X3 dims: -\n1 optional: False }",
+        "input [ < name: '\\170' data_type: TYPE_FP32 dims: [3, -0x1] optional: 0 > ]",
         'input { name: "\\"x"  data_type: TYPE_FP32 dims: [3, -1] }'.replace('\\"x', "x"),
     ):
         assert read(text).inputs == expected, text
@@ -188,6 +191,16 @@ REFUSED = [
     ("\ninput {", "config.pbtxt:2: a field's name is expected, not the end"),
     ("}", "a field's name is expected, not '}'"),
     ("input [ { } { } ]", "a list needs ','"),
+    ("input < name: 'x' }", "a field's name is expected, not '}'"),
+    ("input { name: 'x' >", "a field's name is expected, not '>'"),
+    ("max_batch_size: 1_0", "must be an integer, not '1_0'"),
+    ("max_batch_size: 0b11", "must be an integer, not '0b11'"),
+    ("max_batch_size: 08", "must be an integer, not '08'"),
+    ("name: '\\xff'", "the escape \\xff is not read"),
+    ("name: '\\x'", "the escape \\x is not read"),
+    ("name: '\\8'", "the escape \\8 is not read"),
+    ("name: '\\777'", "the escape \\777 is not read"),
+    (f"input {{ {TENSOR} optional: 2 }}", "must be true or false, not '2'"),
     ("name: '\\q'", "the escape \\q is not read"),
     ("a {" * 30, "more than 16 blocks lie inside each other"),
 ]
