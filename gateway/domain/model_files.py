@@ -70,7 +70,12 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
     if wanted:
         if wanted in models:
             return wanted
-        raise ValueError(f"holds no {wanted}, which its configuration names; add it")
+        if wanted in names:
+            problem = (
+                misspelt(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(MODEL_SUFFIXES)})"
+            )
+            raise ValueError(f"default_model_filename {wanted!r} {problem}")
+        raise ValueError(f"holds no {wanted}, which default_model_filename names; add it")
     if not models:
         raise ValueError(next(filter(None, map(misspelt, names)), NO_MODEL))
     usual = [name for name in models if PurePosixPath(name).stem == MODEL_STEM]

@@ -18,9 +18,10 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
     """
     if config.inputs and (unnamed := {spec.name for spec in manifest.inputs} - {each.name for each in config.inputs}):
         raise VariantError(f"{config.file} does not describe the input {min(unnamed)!r} of the model", remedy="add it")
+    (variant,) = manifest.variants
+    config = replace(config, runtime=variant.runtime)
     inputs = tuple(_specs(config, config.inputs, manifest.inputs, "input"))
     outputs = tuple(_specs(config, config.outputs, manifest.outputs, "output"))
-    (variant,) = manifest.variants
     return replace(
         manifest,
         inputs=inputs,

@@ -144,7 +144,7 @@ def _left_over(
         else:
             is_clear = not release.problem
             used |= _parts(release)
-        if described and release.config:
+        if described and (release.config or release.problem):
             used |= {CONFIG, described.config.label_filename}
     if is_clear:
         yield from _unused(folder, entries, used, f"{folder.name}/")

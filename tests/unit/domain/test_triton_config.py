@@ -238,6 +238,15 @@ def test_a_backend_for_other_files_is_refused() -> None:
         read("backend: 'onnxruntime'").check_runtime("litert")
 
 
+@pytest.mark.parametrize("backend", ["", "backend: 'armnn_tflite'"])
+def test_quantised_tensors_of_litert_pass_as_integers_also_without_a_backend(backend: str) -> None:
+    config = read(f"{backend} input {{ name: 'x' data_type: TYPE_INT8 dims: [2] }}")
+    variant = Variant("litert", "litert", "fp32", (Artifact("m.tflite", "0" * 64, 1),))
+    specs = [(TensorSpec(name, Datatype.FP32, (2,)),) for name in "xy"]
+    release = Release("m", "1", Path("/m"), "d", bare=variant, config=config)
+    assert complete(release, variant, Signature(*specs)).inputs[0].datatype is Datatype.INT8
+
+
 TEXTS = [SIMPLE, SIMPLE_STRING, DENSENET, *(text for text, _ in REFUSED)]
 
 

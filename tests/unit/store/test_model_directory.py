@@ -272,7 +272,7 @@ def test_versions_that_the_policy_leaves_out_are_told(tmp_path: Path) -> None:
     [
         ("sequence_batching { }", "", "sequence_batching: is not offered here"),
         ("backend: 'openvino'", "1", "names a backend for openvino files, but the model is one for onnx"),
-        ("default_model_filename: 'net.onnx'", "1", "holds no net.onnx, which its configuration names"),
+        ("default_model_filename: 'net.onnx'", "1", "holds no net.onnx, which default_model_filename names"),
     ],
 )
 def test_a_configuration_that_cannot_be_followed_refuses_the_model(
@@ -351,6 +351,22 @@ def test_a_description_that_is_no_file_is_not_passed_over(
     ((_, problem),) = found(tmp_path).items()
     assert problem.startswith(f"{tmp_path / 'x' / name}: cannot be read: ")
     assert "put a plain file there" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("net.bin", "default_model_filename 'net.bin' has no suffix of a model; rename it and the field"),
+        ("net.ONNX", "rename it to net.onnx"),
+    ],
+)
+def test_a_named_model_file_that_is_none_says_why(tmp_path: Path, name: str, words: str) -> None:
+    put(tmp_path / "x" / "1" / name)
+    put(tmp_path / "x" / "1" / "notes.txt")
+    put(tmp_path / "x" / "config.pbtxt", f'default_model_filename: "{name}"'.encode())
+    ((key, problem),) = found(tmp_path).items()
+    assert key == ("x", "1")
+    assert words in problem
 
 
 def test_weights_of_another_name_say_what_to_rename(tmp_path: Path) -> None:
