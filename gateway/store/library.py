@@ -23,7 +23,7 @@ from gateway.domain.model_files import (
 )
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
-from gateway.store.releases import CONFIG, MANIFEST, Described, read_described, read_version, refused
+from gateway.store.releases import CONFIG, MANIFEST, Described, read_described, read_version, refused, unreadable
 from gateway.store.settings import LibrarySettings
 
 NAMED = 3
@@ -73,8 +73,10 @@ def scan_folder(folder: Path, settings: LibrarySettings | None = None) -> tuple[
         return tuple(_versions(folder, settings))
     except FileNotFoundError:
         return ()
-    except (ConfigurationError, OSError) as error:
-        return (refused(folder.name, "", folder, f"{error}"),)
+    except ConfigurationError as error:
+        return (refused(folder.name, "", folder, str(error)),)
+    except OSError as error:
+        return (refused(folder.name, "", folder, unreadable(error, folder)),)
 
 
 def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Release:
@@ -83,7 +85,7 @@ def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Relea
     name = folder.parent.name
     try:
         described = read_described(folder.parent, settings)
-    except (ConfigurationError, OSError) as error:
+    except ConfigurationError as error:
         return refused(name, folder.name, folder, str(error))
     return read_version(name, folder.name, folder, settings, described=described)
 
@@ -238,7 +240,7 @@ def _entries(folder: Path, settings: LibrarySettings, folders_limit: int) -> tup
     """Return the folders and the other entries of a folder, without hidden ones, by name."""
     entries = list(islice(folder.iterdir(), settings.entries_limit + 1))
     if len(entries) > settings.entries_limit:
-        problem = f"holds more than {settings.entries_limit} entries, which is all that is read; remove some"
+        problem = f"holds more than {settings.entries_limit} entries; remove some, or raise [library] entries_limit"
         raise ConfigurationError(problem, file=str(folder))
     folders: list[Path] = []
     files: list[Path] = []
@@ -246,5 +248,8 @@ def _entries(folder: Path, settings: LibrarySettings, folders_limit: int) -> tup
         if not is_hidden(entry.name):
             (folders if entry.is_dir() else files).append(entry)
     if len(folders) > folders_limit:
-        raise ConfigurationError(f"holds {len(folders)} folders, at most {folders_limit} are read", file=str(folder))
+        problem = (
+            f"holds {len(folders)} folders, at most {folders_limit} are read; remove some, or raise it in [library]"
+        )
+        raise ConfigurationError(problem, file=str(folder))
     return folders, files

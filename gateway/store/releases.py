@@ -71,9 +71,14 @@ def read_version(
     except ConfigurationError as error:
         return refused(name, version, folder, str(error))
     except OSError as error:
-        where = error.filename or str(folder)
-        remedy = FOLDER if where == str(folder) else PLAIN
-        return refused(name, version, folder, f"{where}: cannot be read: {error.strerror or error}; {remedy}")
+        return refused(name, version, folder, unreadable(error, folder))
+
+
+def unreadable(error: OSError, folder: Path) -> str:
+    """Return the place that could not be read, what the system said of it, and the remedy."""
+    where = error.filename or str(folder)
+    remedy = FOLDER if where == str(folder) else PLAIN
+    return f"{where}: cannot be read: {error.strerror or error}; {remedy}"
 
 
 def _check_names(name: str, version: str, place: Path) -> None:
@@ -83,9 +88,13 @@ def _check_names(name: str, version: str, place: Path) -> None:
 
 
 def refused(name: str, version: str, folder: Path, problem: str) -> Release:
-    """Return a refused release. Names on a disk need not be Unicode: bytes that are not are escaped."""
-    name, version, problem = (s.encode("utf-8", "backslashreplace").decode() for s in (name, version, problem))
+    """Return a refused release. Names on a disk may hold line ends, and bytes that are no Unicode: they are escaped."""
+    name, version, problem = map(_escaped, (name, version, problem))
     return Release(name, version, folder, problem=problem)
+
+
+def _escaped(text: str) -> str:
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def lies_at(file: Path) -> bool:
@@ -101,7 +110,9 @@ def read_text(file: Path, limit_bytes: int) -> str:
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}; {PLAIN}", file=str(file)) from error
     if len(content) > limit_bytes:
-        raise ConfigurationError(f"has more than {limit_bytes} bytes, which is all that is read", file=str(file))
+        raise ConfigurationError(
+            f"has more than {limit_bytes} bytes, which is all that is read; shorten it", file=str(file)
+        )
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -324,6 +324,7 @@ STRAY: dict[str, tuple[Callable[[Path], object], tuple[str, str], str]] = {
     "capitals": (lambda root: put(root / "x.ONNX"), ("x.ONNX", NO_VERSION), "rename it to x.onnx"),
     "capitals in a folder": (lambda root: put(root / "x" / "M.Onnx"), ("x", NO_VERSION), "rename it to M.onnx"),
     "capitals in a version": (lambda root: put(root / "x" / "1" / "M.TFLITE"), ("x", "1"), "rename it to M.tflite"),
+    "a line end": (lambda root: put(root / "a\nb.onnx"), ("a\\nb", "1"), "/a\\nb.onnx: 'a\\nb' cannot name"),
     "a long name": (lambda root: put(root / f"{'x' * 129}.onnx"), ("x" * 129, "1"), ".onnx: 'xxx"),
     "a dangling link": (lambda root: (root / "x").symlink_to("gone"), ("x", NO_VERSION), "a link to nothing"),
     "a name that names no model": (lambda root: put(root / "my model.onnx"), ("my model", "1"), "cannot name a model"),
