@@ -89,33 +89,37 @@ class Admission:
 def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -> Form:
     """Check names, datatypes, shapes, rows and requested outputs: what equal forms have in common.
 
-    Inputs of a bare model may differ in their rows (its graph may broadcast them): such a request runs alone.
+    A request for a bare model runs alone where its inputs differ in their rows (the graph may broadcast them), where it
+    has none, and where it has more than `max_batch_rows`: no author said what the first dimension counts.
     Raises RequestError INVALID.
     """
     _check_names(request, manifest)
     rows = {_check_tensor(spec, request.inputs[spec.name], manifest) for spec in manifest.inputs}
     if not manifest.batched:
         rows = {1}
-    alike = len(rows) == 1
-    if not alike and not manifest.inspected:
-        raise _invalid(manifest, f"the inputs differ in their first dimension (rows): {sorted(rows)}")
-    count = max(rows)
-    if not 1 <= count <= max_batch_rows:
-        raise _invalid(manifest, f"batch of {count} rows; between 1 and {max_batch_rows} are served")
+    count, joins = max(rows), len(rows) == 1 and 1 <= max(rows) <= max_batch_rows
+    if not joins and not manifest.inspected:
+        raise _invalid(manifest, _rows_problem(rows, max_batch_rows))
     outputs = _outputs(request, manifest)
     tensors = [(spec, request.inputs[spec.name]) for spec in manifest.inputs]
     encoded = tuple(spec for spec, tensor in tensors if encoded_images(spec, tensor))
     return Form(
-        rows=count,
+        rows=max(1, count),
         signature=tuple(
-            (spec.name, tensor.datatype, tensor.array.shape[1 if alike else 0 :]) for spec, tensor in tensors
+            (spec.name, tensor.datatype, tensor.array.shape[1 if joins else 0 :]) for spec, tensor in tensors
         ),
         outputs=outputs,
         plain=not any(output.classification for output in outputs),
         finite=tuple(spec.name for spec, tensor in tensors if _must_be_finite(spec, tensor)),
         encoded=encoded,
-        stacks=alike,
+        stacks=joins,
     )
+
+
+def _rows_problem(rows: set[int], most: int) -> str:
+    if len(rows) > 1:
+        return f"the inputs differ in their first dimension (rows): {sorted(rows)}"
+    return f"batch of {max(rows)} rows; between 1 and {most} are served ([limits] max_batch_rows)"
 
 
 def encoded_images(spec: TensorSpec, tensor: Tensor) -> bool:

@@ -88,11 +88,13 @@ def test_rows_are_bounded(rows: int) -> None:
         admitted({}, rows)
 
 
-def test_a_bare_model_may_broadcast_rows_in_a_request_that_joins_none() -> None:
+@pytest.mark.parametrize(("images", "sizes", "rows"), [(3, 1, 3), (5, 5, 5), (0, 0, 1)])
+def test_a_bare_model_decides_itself_on_rows_of_a_request_that_joins_none(images: int, sizes: int, rows: int) -> None:
     bare = admission(replace(MODEL, batch=None), Cost(run_ns=1_000_000, row_ns=1))
-    equal, broadcast = (bare.form(InferRequest("m", {**tensors(3), "size": tensors(rows)["size"]})) for rows in (3, 1))
-    assert (equal.rows, broadcast.rows) == (3, 3)
-    joined = [[one.joins(other) for other in (equal, broadcast)] for one in (equal, broadcast)]
+    usual = bare.form(InferRequest("m", tensors(3)))
+    other = bare.form(InferRequest("m", {**tensors(images), "size": tensors(sizes)["size"]}))
+    assert (usual.rows, other.rows) == (3, rows)
+    joined = [[one.joins(another) for another in (usual, other)] for one in (usual, other)]
     assert joined == [[True, False], [False, False]]
 
 
