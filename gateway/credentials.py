@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -15,8 +16,8 @@ from gateway.observe.logs import get_logger
 class Guarded(Protocol):
     """A front end that asks for tokens and uses certificates."""
 
-    def secure(self, security: Security) -> None:
-        """Use these from now on. Raises ConfigurationError; then nothing has changed."""
+    def secure(self, security: Security) -> Callable[[], None]:
+        """Return what puts these in force and cannot fail; its call changes all. Raises ConfigurationError."""
 
 
 Frontend = TypeVar("Frontend", bound=Guarded)
@@ -40,14 +41,15 @@ class Credentials:
     async def renew(self, wanted: Config | None) -> None:
         """Read the files that `wanted` (None: the configuration in force) names, and put them in force everywhere.
 
-        What cannot be used is said in the log, and what was in force stays, as a whole.
+        What cannot be used is said in the log, and what was in force stays, as a whole and at every front end.
         """
         try:
             config, security = await asyncio.to_thread(self._read, wanted)
             differs = changes(self.security, security)
             if differs:
-                for frontend in self._guarded:
-                    frontend.secure(security)
+                prepared = [frontend.secure(security) for frontend in self._guarded]
+                for put_in_force in prepared:
+                    put_in_force()
         except ConfigurationError as error:
             self._log.error("credentials refused; those read before stay in force", problem=str(error))
             return

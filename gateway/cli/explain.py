@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway import assembly
 from gateway.cli.common import configured, root_folder, warn
-from gateway.cli.running import ask_running, sentences, served_json
+from gateway.cli.running import Running, ask_running, sentences, served_json
 from gateway.config import Config, models_folder, state_folder
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.manifest import ModelManifest
@@ -18,6 +18,7 @@ from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, argument, choose, joining_obstacle, untried
 from gateway.engine.loader import Loader
+from gateway.engine.settings import SelectionSettings
 from gateway.serving import releases_here
 from gateway.terminal.tables import mark, print_json, print_table, progress
 
@@ -29,13 +30,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 async def _explain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
+    running = await asyncio.to_thread(ask_running, config, arguments)
+    if arguments.url:
+        return _report(running, arguments)
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config, root_folder(arguments))
     with assembly.opened(config, surveyed, state_folder(arguments.state), warn) as loader:
         manifest = await _manifest(loader, release)
         here = surveyed.statuses is not None
         candidates = await _candidates(loader, release, manifest, arguments) if here else loader.plan(manifest)
-    running = await asyncio.to_thread(ask_running, config, arguments)
     chosen = choose(candidates, config.selection.objective) or next(iter(untried(candidates)), None)
     obstacle = loader.obstacle(release, manifest, chosen) if chosen else "no variant can serve on this device"
     if arguments.json:
@@ -43,17 +46,20 @@ async def _explain(arguments: argparse.Namespace) -> int:
         served = served_json(running, running.of(release.name))
         print_json({**told, "signed": release.signed, "refused": obstacle or None, "serving": served})
     else:
-        _print(
-            replace(release, manifest=manifest),
-            loader.site.profile.name,
-            candidates,
-            chosen,
-            config.selection.objective,
-        )
-        if obstacle:
-            print(f"\nrefused: {obstacle}")
+        _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, chosen, config.selection)
+        print(f"\n{_decision(candidates, chosen, config.selection.objective, obstacle)}")
         print("\n".join(sentences(running, release.name)))
     return 1 if obstacle else 0
+
+
+def _report(running: Running, arguments: argparse.Namespace) -> int:
+    """Print what the gateway at `--url` says of the model; 1 where it does not serve it."""
+    if arguments.json:
+        served = served_json(running, running.of(arguments.model))
+        print_json({"model": arguments.model, "serving": served})
+    else:
+        print("\n".join(sentences(running, arguments.model)))
+    return 0 if any(one.state == "READY" for one in running.of(arguments.model)) else 1
 
 
 async def find_release(config: Config, model: str, version: str) -> Release:
@@ -143,20 +149,34 @@ async def _candidates(
 
 
 def _print(
-    release: Release, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
+    release: Release,
+    profile: str,
+    candidates: Sequence[Candidate],
+    chosen: Candidate | None,
+    selection: SelectionSettings,
 ) -> None:
     signed = "signed" if release.signed else "unsigned"
-    print(f"{release.name} version {release.version} ({signed}) on profile {profile}, objective {objective}\n")
+    print(
+        f"{release.name} version {release.version} ({signed}) on profile {profile}, objective {selection.objective}\n"
+    )
     columns = ("rank", "variant", "accelerator", "fits", "level", "p50 µs", "p99 µs", "CPU µs", "MiB")
     print_table(columns, [_row(candidate, chosen) for candidate in candidates])
     print()
     print_table(("rank", "variant", "reason"), [(*_row(c, chosen)[:2], c.reason) for c in candidates])
     for line in _remarks(release, candidates):
         print(line)
-    if chosen is not None and chosen.passed:
-        print(f"\nchosen: {chosen.variant.name} on {chosen.accelerator}; {argument(candidates, chosen, objective)}")
-    elif chosen is not None:
-        print(f"\nchosen on paper: {chosen.variant.name} on {chosen.accelerator}; it was not run on that device yet")
+
+
+def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objective: str, obstacle: str) -> str:
+    """Return the variant that serves and why, or why none does."""
+    if chosen is None:
+        return f"refused: {obstacle}"
+    where = f"{chosen.variant.name} on {chosen.accelerator}"
+    if obstacle:
+        return f"refused: {obstacle}\nwithout that, {where} would serve"
+    if not chosen.passed:
+        return f"chosen on paper: {where}; it was not run on that device yet"
+    return f"chosen: {where}; {argument(candidates, chosen, objective)}"
 
 
 def _remarks(release: Release, candidates: Sequence[Candidate]) -> Iterator[str]:

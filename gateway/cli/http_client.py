@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import os
 import re
 import socket
 import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -17,8 +21,12 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 
 TIMEOUT_S = 60.0
 """Time that each step of an exchange may take: connecting, sending, the answer's next bytes."""
+EXCHANGE_STEPS = 3
+"""An exchange as a whole may take as long as this many steps: each byte of a slow answer begins a step again."""
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
 PORTS = {"http": 80, "https": 443}
+NOWHERE = {errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
+"""Errors of connecting to an address that no gateway on this device can have."""
 HOST = re.compile(r"[^\s\x00-\x20\x7f]+")
 """What http.client takes as a host."""
 
@@ -99,11 +107,19 @@ def read_url(text: str) -> Place:
     return Place(host, port or PORTS[parts.scheme], tls=tls, prefix=parts.path.rstrip("/"))
 
 
+class NoListenerError(UnreachableError):
+    """Nothing listens at an address."""
+
+
 class Client:
-    """A connection for as long as `with` lasts. Every method raises UnreachableError, in words."""
+    """A connection for as long as `with` lasts. Every method raises UnreachableError, in words.
+
+    Where nothing listens that is a NoListenerError.
+    """
 
     def __init__(self, place: Place, keys: Keys, timeout_s: float = TIMEOUT_S) -> None:
         self.place, self._headers = place, keys.headers
+        self._limit_s, self._late = timeout_s * EXCHANGE_STEPS, False
         if place.unix:
             self._connection: http.client.HTTPConnection = _UnixConnection(place.unix, timeout_s)
         elif place.tls:
@@ -120,19 +136,41 @@ class Client:
         self._connection.close()
 
     def exchange(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-        """Send one request; status and content of its answer."""
+        """Send one request; return status and content of its answer."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         try:
-            self._connection.request(method, self.place.prefix + path, body, {**named, **self._headers})
-            response = self._connection.getresponse()
-            content = response.read(ANSWER_LIMIT_BYTES + 1)
+            with self._bounded():
+                self._connection.request(method, self.place.prefix + path, body, {**named, **self._headers})
+                response = self._connection.getresponse()
+                content = response.read(ANSWER_LIMIT_BYTES + 1)
+            if self._late:
+                raise TimeoutError
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: no host that DNS could have
-            raise UnreachableError(f"no gateway answers at {self.place}: {_words(error, self.place)}") from error
+            found = TimeoutError() if self._late else error
+            kind = NoListenerError if _is_nowhere(error) else UnreachableError
+            raise kind(f"no gateway answers at {self.place}: {_words(found, self.place)}") from error
         if len(content) > ANSWER_LIMIT_BYTES:
             raise UnreachableError(
                 f"the answer of {self.place} has more than {ANSWER_LIMIT_BYTES} bytes; ask for fewer outputs or rows"
             )
         return response.status, content
+
+    @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """End the connection where the exchange takes too long."""
+        timer = threading.Timer(self._limit_s, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        self._late = True
+        if self._connection.sock is not None:
+            with suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -144,6 +182,13 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self._timeout_s)
         self.sock.connect(self._path)
+
+
+def _is_nowhere(error: Exception) -> bool:
+    """Return whether the error says that nothing listens at the address."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError | socket.gaierror):
+        return True
+    return isinstance(error, OSError) and error.errno in NOWHERE
 
 
 def _words(error: Exception, place: Place) -> str:
@@ -178,4 +223,4 @@ def _tls_words(error: ssl.SSLError, text: str) -> str:
 
 def pem_exists(name: str | None) -> bool:
     """Return True where `name` is a file that may be looked at."""
-    return bool(name) and Path(str(name)).is_file()
+    return name is not None and os.path.isfile(name)  # noqa: PTH113  Path.is_file raises where a folder is closed to us

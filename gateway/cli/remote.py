@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import http
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +16,9 @@ from gateway.domain.errors import Fault, RequestError, UnreachableError
 from gateway.domain.tensor import Tensor, encode_raw
 from gateway.frontends.status import STATUS
 
+ANSWER_KEYS = ("model_name", "model_version", "outputs")
+"""Members that every answer to an inference request has."""
+
 
 def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, Any]:
     """The daemon's answer as its JSON object.
@@ -21,9 +26,21 @@ def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, An
     Raises UnreachableError where no gateway answers, RequestError with the daemon's words where it refuses.
     """
     base = model_path(arguments.model, arguments.model_version)
-    with Client(place, keys) as client:
+    with Client(place, keys) as client, checked(place):
         body, headers = _body(arguments, client, base)
-        return read_object(*client.exchange("POST", f"{base}/infer", body, **headers))
+        answer = read_object(*client.exchange("POST", f"{base}/infer", body, **headers))
+        return {**answer, **{key: answer[key] for key in ANSWER_KEYS}}
+
+
+@contextmanager
+def checked(place: Place) -> Iterator[None]:
+    """Turn the errors that JSON of another form raises into UnreachableError."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError):
+        raise UnreachableError(
+            f"what answers at {place} is no gateway, or one of another version; name another address with --url"
+        ) from None
 
 
 def model_path(model: str, version: str = "") -> str:

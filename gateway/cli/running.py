@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.cli.common import configured
-from gateway.cli.http_client import Client, Keys, Place, pem_exists, read_url
-from gateway.cli.remote import model_path, read_answer, read_object
+from gateway.cli.http_client import Client, Keys, NoListenerError, Place, pem_exists, read_url
+from gateway.cli.remote import checked, model_path, read_answer, read_object
 from gateway.config import Config
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError, RequestError, UnreachableError
 from gateway.terminal.tables import mark, print_json, print_remarks, print_table
 
+Answer = TypeVar("Answer")
 LOCAL_TIMEOUT_S = 10.0
-"""Time that a gateway on this device may take for each step before the disk is looked at."""
+"""Time that a gateway on this device may take for each step."""
 CONTROL = Path("/run/edge-gateway/control.sock")
 """Where the unit has its control socket."""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not by us
@@ -57,41 +59,27 @@ class Running:
 def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
     """Ask `--url`, or whatever gateway runs by `config` on this device, unless the disk is meant.
 
-    Raises UnreachableError and RequestError for `--url` only.
+    Raises UnreachableError where what listens there does not answer as a gateway does. RequestError is for `--url`.
     """
     if arguments.url:
         return _ask_http(read_url(arguments.url), keys_of(arguments))
     if why := disk_meant(arguments):
         return Running(why_not=why)
-    problems = []
-    for place, keys in _local(config, arguments):
-        try:
-            return _ask_http(place, keys)
-        except (UnreachableError, RequestError, ConfigurationError) as error:
-            problems.append(str(error))
-    try:
-        return _ask_control(config)
-    except (UnreachableError, RequestError) as error:
-        problems.append(str(error))
-    return Running(why_not=problems[0])
+    asked = [partial(_ask_http, place, keys) for place, keys in _local(config, arguments)]
+    found = _first_answer([*asked, partial(_ask_control, config)])
+    return Running(why_not=found) if isinstance(found, str) else found
 
 
 def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
-    """Return `--url`, else where a gateway on this device says that it lives, else why none is asked."""
+    """Return `--url`, else where a gateway on this device says that it lives, else why none is asked.
+
+    Raises UnreachableError where what listens there does not answer as a gateway does.
+    """
     if arguments.url:
         return read_url(arguments.url), keys_of(arguments)
     if why := disk_meant(arguments):
         return why
-    problems = []
-    for place, keys in _local(configured(arguments), arguments):
-        try:
-            with Client(place, keys, LOCAL_TIMEOUT_S) as client:
-                read_object(*client.exchange("GET", "/v2/health/live"))
-        except (UnreachableError, RequestError) as error:
-            problems.append(str(error))
-        else:
-            return place, keys
-    return "; ".join(problems) or "HTTP is off"
+    return _first_answer([partial(_live, *local) for local in _local(configured(arguments), arguments)])
 
 
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
@@ -146,6 +134,29 @@ def disk_meant(arguments: argparse.Namespace) -> str:
     return f"{given[0]} was given" if given else ""
 
 
+def _first_answer(questions: Sequence[Callable[[], Answer]]) -> Answer | str:
+    """Return the first answer, or where nothing listens at any place, why there is none.
+
+    Raises UnreachableError where something listens and none answers: the disk may hold other models than it serves.
+    """
+    problems: list[Exception] = []
+    for question in questions:
+        try:
+            return question()
+        except (UnreachableError, RequestError) as error:
+            problems.append(error)
+    for problem in problems:
+        if not isinstance(problem, NoListenerError):
+            raise UnreachableError(f"{problem}; or look at the disk only, with --offline") from None
+    return str(problems[0]) if problems else "HTTP is off"
+
+
+def _live(place: Place, keys: Keys) -> tuple[Place, Keys]:
+    with Client(place, keys, LOCAL_TIMEOUT_S) as client:
+        read_object(*client.exchange("GET", "/v2/health/live"))
+    return place, keys
+
+
 def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:
     """Yield the addresses where `config` has HTTP. By TLS the server must show its configured certificate."""
     tls, cert = config.tls.cert is not None, config.tls.cert
@@ -162,12 +173,9 @@ def _place(address: Address, *, tls: bool) -> Place:
 
 
 def _ask_http(place: Place, keys: Keys) -> Running:
-    with Client(place, keys, LOCAL_TIMEOUT_S) as client:
+    with Client(place, keys, LOCAL_TIMEOUT_S) as client, checked(place):
         index = read_answer(*client.exchange("POST", "/v2/repository/index"))
-        try:
-            return Running(str(place), [_served(client, line) for line in index])
-        except (TypeError, KeyError, AttributeError):
-            raise UnreachableError(f"what answers at {place} is no gateway; name another address with --url") from None
+        return Running(str(place), [_served(client, line) for line in index])
 
 
 def _served(client: Client, line: dict[str, Any]) -> Served:
@@ -188,7 +196,7 @@ def _served(client: Client, line: dict[str, Any]) -> Served:
 def _ask_control(config: Config) -> Running:
     address = config.control.address
     place = Place(unix=address.path if address else str(CONTROL))
-    with Client(place, Keys(), LOCAL_TIMEOUT_S) as client:
-        status = read_object(*client.exchange("GET", "/v1/status"))
     keys = ("model", "version", "state", "reason", "variant", "accelerator", "signed")
-    return Running(str(place), [Served(*(one[key] for key in keys)) for one in status["models"]])
+    with Client(place, Keys(), LOCAL_TIMEOUT_S) as client, checked(place):
+        status = read_object(*client.exchange("GET", "/v1/status"))
+        return Running(str(place), [Served(*(one[key] for key in keys)) for one in status["models"]])

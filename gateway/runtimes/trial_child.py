@@ -194,7 +194,7 @@ class _Exam:
         cost = measure.measured(session, self._rows, self._settings, self._before_bytes, joined=joined)
         if joining is not None:
             joining = self._widened(session, joining, cost)
-        words = f"{verdict.reason}, p50 {cost.p50_us:.0f} us" + (f" with {threads} threads" if threads > 1 else "")
+        words = f"{verdict.reason}, p50 {cost.p50_us:.0f} µs" + (f" with {threads} threads" if threads > 1 else "")
         verdict = replace(verdict, measured=cost, reason=words, threads=threads, joining=joining)
         return replace(verdict, unbounded=unbounded(operators), remarks=(*session.remarks, *verdict.remarks))
 

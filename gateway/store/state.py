@@ -1,8 +1,9 @@
 """Verdicts and bare models' signatures between restarts: one SQLite file that several processes may share.
 
-It is a cache. A file that SQLite cannot read is renamed, and a new one takes its place. A row that cannot be read
-counts as absent. A row that cannot be written stays in memory until the process ends. Where the file itself cannot be
-written (read-only file system, full disk, another owner), its rows are copied into a database in memory.
+It is a cache. A file that SQLite cannot read is renamed, and a new one takes its place. A file of a newer version of
+this program stays as it is, and another file is used next to it. A row that cannot be read counts as absent. A row that
+cannot be written stays in memory and is written with the next one. Where the file itself cannot be written (read-only
+file system, full disk, another owner), its rows are copied into a database in memory.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ _READ_ONLY = ("mode=ro", "immutable=1")
 """Parameters of SQLite's URIs (sqlite.org/uri.html), in the order in which they are tried. The second one ignores the
 write-ahead log, which can only be read where its index can be mapped."""
 _log = logging.getLogger(__name__)
+
+
+class _NewerSchemaError(sqlite3.OperationalError):
+    """A file that a newer version of this program wrote."""
 
 
 class State:
@@ -97,7 +102,9 @@ class State:
         yield Sample(writable, "1 while verdicts reach the disk, else 0.", float(not self.problem), counter=False)
 
     def close(self) -> None:
-        """Close the file. Calling it twice is harmless."""
+        """Write what could not be written before, and close the file. Calling it twice is harmless."""
+        if self._unwritten:
+            self._write()
         self._connection.close()
 
     def _get(self, table: str, key: str, read: Callable[[Any], Kept]) -> Kept | None:
@@ -116,26 +123,36 @@ class State:
         return row[0] if row else None
 
     def _put(self, table: str, key: str, content: object) -> None:
-        text, now_ms = json.dumps(content), time.time_ns() // 1_000_000
+        self._unwritten.pop((table, key), None)
+        self._unwritten[table, key] = json.dumps(content)
+        self._write()
+
+    def _write(self) -> None:
+        """Write the rows that wait for the disk. If that fails, the newest `verdicts_limit` of them go on waiting."""
+        now_ms, limit = time.time_ns() // 1_000_000, self._settings.verdicts_limit
         try:
             with self._connection:
-                self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", (key, text, now_ms))  # noqa: S608
-                self._connection.execute(
+                for (table, key), text in self._unwritten.items():
+                    row = (key, text, now_ms)
+                    self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", row)  # noqa: S608
+                for table in {table for table, _ in self._unwritten}:
                     # by rowid, which only grows: many boards start without knowing the time
-                    f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608
-                    (self._settings.verdicts_limit,),
-                )
-        except sqlite3.DatabaseError as error:
-            self._unwritten[table, key] = text
+                    kept = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?"  # noqa: S608
+                    self._connection.execute(f"DELETE FROM {table} WHERE rowid NOT IN ({kept})", (limit,))  # noqa: S608
+        except sqlite3.Error as error:
+            for oldest in list(self._unwritten)[:-limit]:
+                del self._unwritten[oldest]
             self._written(_problem(self._folder, error))
         else:
-            self._unwritten.pop((table, key), None)
+            self._unwritten.clear()
             self._written(self.problem if self._in_memory else "")
 
     def _written(self, problem: str) -> None:
         self.write_failures += bool(problem)
         if problem and not self.problem:
             _log.warning("%s", problem)
+        if self.problem and not problem:
+            _log.info("the state in %s is written again", self._folder)
         self.problem = problem
 
 
@@ -165,6 +182,10 @@ def _locked(lock: IO[str]) -> bool:
 def _connect_or_renew(file: Path, settings: StateSettings) -> sqlite3.Connection:
     try:
         return _connect(file, settings)
+    except _NewerSchemaError as error:
+        own = file.with_name(f"{file.stem}-schema-{SCHEMA_VERSION}{file.suffix}")
+        _log.warning("%s; it stays as it is, and verdicts go to %s until that version runs again", error, own)
+        return _connect(own, settings)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
@@ -203,9 +224,13 @@ def _rows(uri: str, settings: StateSettings) -> dict[str, list[tuple[object, ...
 def _connect(file: Path | str, settings: StateSettings) -> sqlite3.Connection:
     connection = sqlite3.connect(file, timeout=settings.busy_timeout_ms / 1000, check_same_thread=False)
     try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            written = f"{file} was written by a newer version of edge-gateway"
+            raise _NewerSchemaError(f"{written} (schema {version}; this version reads {SCHEMA_VERSION})")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA user_version").fetchone()[0] not in {0, SCHEMA_VERSION}:
+        if version not in {0, SCHEMA_VERSION}:
             connection.executescript("DROP TABLE IF EXISTS verdict; DROP TABLE IF EXISTS signature;")
         connection.executescript(_SCHEMA)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -63,12 +63,15 @@ class GrpcFrontend:
         self._server, self._calls = server, calls
         return bound
 
-    def secure(self, security: Security) -> None:
-        """Ask for these tokens from the next message on, and use these certificates from the next handshake on.
+    def secure(self, security: Security) -> Callable[[], None]:
+        """Return what asks for these tokens from the next message on, and uses these certificates for new handshakes.
 
-        TLS and client certificates stay on or off. Raises as `check_certificates` does; then nothing has changed.
+        TLS and client certificates stay on or off. Raises as `check_certificates` does.
         """
         check_certificates(security)
+        return partial(self._take, security)
+
+    def _take(self, security: Security) -> None:
         self._security = security
         if self._calls is not None:
             self._calls.tokens = security.tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 from ssl import SSLContext
@@ -69,12 +70,15 @@ class GrpcServer:
         self._paths = [Path(address.path) for address in bound if address.path]
         return bound
 
-    def secure(self, security: Security) -> None:
-        """Ask for these tokens at once, and use these certificates from the next handshake on.
+    def secure(self, security: Security) -> Callable[[], None]:
+        """Return what asks for these tokens at once, and uses these certificates for new handshakes.
 
-        TLS and client certificates stay on or off. Raises as `server_context` does; then nothing has changed.
+        TLS and client certificates stay on or off. Raises as `server_context` does.
         """
-        self._context = server_context(security, protocol="h2")
+        return partial(self._take, security, server_context(security, protocol="h2"))
+
+    def _take(self, security: Security, context: SSLContext | None) -> None:
+        self._context = context
         if security.tokens != self.tokens:
             self.tokens = security.tokens
             for link in list(self._links):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
@@ -58,13 +59,15 @@ class HttpServer:
         because the loop serves gRPC already (`python -m tests.performance.start`)."""
         await self._listeners.answer(self._build, self._terms() if self._context else None)
 
-    def secure(self, security: Security) -> None:
-        """Ask for these tokens from the next request on, and use these certificates from the next handshake on.
+    def secure(self, security: Security) -> Callable[[], None]:
+        """Return what asks for these tokens from the next request on, and uses these certificates for new handshakes.
 
-        TLS and client certificates stay on or off. Raises as `server_context` does; then nothing has changed.
+        TLS and client certificates stay on or off. Raises as `server_context` does.
         """
-        self._context = server_context(security, protocol="http/1.1")
-        self.tokens = security.tokens
+        return partial(self._take, security, server_context(security, protocol="http/1.1"))
+
+    def _take(self, security: Security, context: ssl.SSLContext | None) -> None:
+        self._context, self.tokens = context, security.tokens
 
     async def somebody(self) -> None:
         """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""

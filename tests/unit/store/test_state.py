@@ -170,15 +170,71 @@ def test_the_oldest_rows_go_first_whatever_the_clock_says(tmp_path: Path, monkey
     state.close()
 
 
-def test_another_schema_is_begun_anew(tmp_path: Path) -> None:
+def set_schema(file: Path, version: int) -> None:
+    with sqlite3.connect(file) as other:
+        other.execute(f"PRAGMA user_version = {version}")
+    other.close()
+
+
+def test_an_older_schema_is_replaced(tmp_path: Path) -> None:
     state = State.open(tmp_path)
     state.keep_verdict("key", PASSED)
     state.close()
-    with sqlite3.connect(tmp_path / "state.sqlite") as other:
-        other.execute("PRAGMA user_version = 99")
-    other.close()
+    set_schema(tmp_path / "state.sqlite", 1)
     again = State.open(tmp_path)
     assert again.verdict("key") is None
+    again.close()
+
+
+def test_a_newer_schema_is_left_as_it_is_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The version that wrote it finds its verdicts again after a downgrade that was taken back."""
+    state = State.open(tmp_path)
+    state.keep_verdict("newer", PASSED)
+    state.close()
+    set_schema(tmp_path / "state.sqlite", 99)
+    before = (tmp_path / "state.sqlite").read_bytes()
+    for found in (None, PASSED):
+        older = State.open(tmp_path)
+        assert (older.verdict("newer"), older.verdict("own"), older.problem) == (None, found, "")
+        older.keep_verdict("own", PASSED)
+        older.close()
+    assert (tmp_path / "state.sqlite").read_bytes() == before
+    said = f"schema 99; this version reads 2); it stays as it is, and verdicts go to {tmp_path}/state-schema-2.sqlite"
+    assert [said in record.getMessage() for record in caplog.records] == [True, True]
+    set_schema(tmp_path / "state.sqlite", 2)
+    again = State.open(tmp_path)
+    assert again.verdict("newer") == PASSED
+    again.close()
+
+
+def test_rows_that_wait_for_the_disk_are_bounded_and_written_later(tmp_path: Path) -> None:
+    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1, verdicts_limit=3))
+    other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for key in "abcd":
+        state.keep_verdict(key, PASSED)
+    assert [key for key in "abcd" if state.verdict(key)] == ["b", "c", "d"]
+    other.execute("ROLLBACK")
+    other.close()
+    state.keep_signature("digest", Signature((), ()))
+    assert state.problem == ""
+    state.close()
+    again = State.open(tmp_path)
+    assert [key for key in "abcd" if again.verdict(key)] == ["b", "c", "d"]
+    again.close()
+
+
+def test_what_waits_for_the_disk_is_written_at_the_end(tmp_path: Path) -> None:
+    state = State.open(tmp_path, StateSettings(busy_timeout_ms=1))
+    other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    state.keep_verdict("key", PASSED)
+    other.execute("ROLLBACK")
+    other.close()
+    state.close()
+    state.close()
+    again = State.open(tmp_path)
+    assert again.verdict("key") == PASSED
     again.close()
 
 

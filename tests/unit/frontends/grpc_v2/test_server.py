@@ -158,7 +158,7 @@ async def test_calls_in_progress_end_with_their_token(served: Serve, path: str, 
             number = client.ask(path, sent, end=False, authorization="Bearer first")
             other = client.ask(INFER, infer_request(), authorization="Bearer second")
             await client.settled()
-            gateway.frontend.secure(Security(tokens=read_tokens("b second\nc third\n", "")))
+            gateway.frontend.secure(Security(tokens=read_tokens("b second\nc third\n", "")))()
             assert (await client.over(number))[0].status == CODES["UNAUTHENTICATED"]
             gateway.inference.gate.set()
             assert (await client.over(other))[0].status == 0
@@ -176,7 +176,7 @@ async def test_an_answer_that_is_given_is_not_taken_back(served: Serve) -> None:
         number = client.ask(INFER, infer_request(), authorization="Bearer first")
         await client.settled()
         await until(lambda: any(link.owes for link in gateway.frontend._links))
-        gateway.frontend.secure(Security(tokens=read_tokens("b second\n", "")))
+        gateway.frontend.secure(Security(tokens=read_tokens("b second\n", "")))()
         client.h2.update_settings({Codes.INITIAL_WINDOW_SIZE: 65_535})
         assert (await client.over(number))[0].status == 0
         await nothing_left(gateway)
