@@ -1,15 +1,17 @@
 """SIGHUP: models appear, change and go while callers keep asking; a broken configuration changes nothing."""
 
 import os
+import select
 import shutil
 import signal
+from contextlib import suppress
 
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.simulators import models
-from tests.simulators.daemon import QUIET, SHORT_TRIALS, copy_model, running, starting
+from tests.simulators.daemon import QUIET, SHORT_TRIALS, WAIT_S, Daemon, copy_model, running, starting
 from tests.simulators.hammer import hammering
 
 BASE = QUIET + SHORT_TRIALS
@@ -26,6 +28,32 @@ def library(tmp_path):
 def gateway(library, tmp_path, state):
     with running(tmp_path / "gateway", models=library, state=state) as daemon:
         yield daemon
+
+
+def opened_by_its_reader(pipe):
+    """Open a named pipe for writing, once it has a reader."""
+    for _ in range(int(WAIT_S / 0.02)):
+        with suppress(OSError):  # ENXIO: no reader yet
+            return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
+        select.select([], [], [], 0.02)
+    raise AssertionError(f"{pipe} has no reader")
+
+
+def test_a_hangup_during_the_start_is_a_reload_after_it(library, tmp_path, state):
+    daemon = Daemon(tmp_path, models=library, state=state, config=BASE)
+    daemon.config_file.unlink()
+    os.mkfifo(daemon.config_file)
+    try:
+        daemon.start(ready=False)
+        with opened_by_its_reader(daemon.config_file) as file:  # it reads its configuration now
+            (tmp_path / "new").write_text(BASE)
+            (tmp_path / "new").replace(daemon.config_file)
+            daemon.signal(signal.SIGHUP)
+            file.write(BASE)
+        daemon.wait_logged("credentials reloaded")
+        assert daemon.stop() == 0
+    finally:
+        daemon.kill()
 
 
 def index(daemon):
