@@ -46,7 +46,8 @@ async def _explain(arguments: argparse.Namespace) -> int:
         served = served_json(running, running.of(release.name))
         print_json({**told, "signed": release.signed, "refused": obstacle or None, "serving": served})
     else:
-        _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, chosen, config.selection)
+        marked = None if obstacle else chosen
+        _print(replace(release, manifest=manifest), loader.site.profile.name, candidates, marked, config.selection)
         print(f"\n{_decision(candidates, chosen, config.selection.objective, obstacle)}")
         print("\n".join(sentences(running, release.name)))
     return 1 if obstacle else 0

@@ -11,7 +11,10 @@ from gateway.domain.verdict import Budget
 
 
 def model_file(variant: Variant, files: Path, suffix: str) -> Path:
-    """The artifact to open: the first whose name ends in `suffix`. Raises VariantError where it is not there."""
+    """Return the artifact to open: the first whose name ends in `suffix`.
+
+    Raises VariantError where there is none, or an artifact of the variant is absent or cannot be read.
+    """
     path = next((artifact.path for artifact in variant.artifacts if artifact.path.endswith(suffix)), None)
     if path is None:
         names = ", ".join(artifact.path for artifact in variant.artifacts)
@@ -20,14 +23,24 @@ def model_file(variant: Variant, files: Path, suffix: str) -> Path:
             f"{variant.runtime} opens",
             remedy=f"name a {suffix} file under artifacts, or another runtime",
         )
-    return existing(files / path)
+    for artifact in variant.artifacts:
+        existing(files / artifact.path)
+    return files / path
 
 
 def existing(file: Path) -> Path:
-    """`file`, if it is there. Raises VariantError otherwise."""
-    if not file.exists():
-        raise VariantError(f"the model file {file} does not exist", remedy="restore it, or remove the variant")
-    return file
+    """Return `file`. Raises VariantError where it is absent, and a transient one where it cannot be read."""
+    try:
+        with file.open("rb"):
+            return file
+    except (FileNotFoundError, NotADirectoryError):
+        raise VariantError(
+            f"the model file {file} does not exist", remedy="restore it, or remove the variant"
+        ) from None
+    except OSError as error:
+        remedy = "let the gateway's user read it and each folder above it (chmod, chown), then reload the gateway"
+        problem = f"the model file {file} cannot be read: {error.strerror or error}"
+        raise VariantError(problem, remedy=remedy, transient=True) from None
 
 
 def check_accelerator(runtime: str, budget: Budget, known: Sequence[str]) -> None:

@@ -44,6 +44,19 @@ def test_a_missing_file(small):
     assert "does not exist" in refusal(small).reason
 
 
+def test_a_file_that_cannot_be_read_is_told_with_a_remedy_and_tried_again(small):
+    for artifact in small.variant.artifacts:
+        file = small.files / artifact.path
+        kept = file.read_bytes()
+        file.unlink()
+        file.symlink_to(file)  # it is there, and not even root may read it
+        error = refusal(small)
+        assert (f"the model file {file} cannot be read" in error.reason, error.transient) == (True, True)
+        assert "let the gateway's user read it" in error.remedy
+        file.unlink()
+        file.write_bytes(kept)
+
+
 def test_artifacts_of_another_runtime(small):
     error = refusal(small, artifacts=(Artifact("model.other", "0" * 64, 1),))
     assert "model.other" in error.reason

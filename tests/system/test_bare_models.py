@@ -129,6 +129,19 @@ def test_the_default_signature_of_a_file_is_served_under_its_own_names(client, g
     assert "signature 'serving_default' is served, not 'encode'" in done.stdout
 
 
+def test_explain_chooses_nothing_that_a_required_level_refuses(gateway, library, tmp_path):
+    (tmp_path / "proven.toml").write_text('[selection]\nrequire = "proven"\n')
+    options = ["--models", str(library), "--state", str(gateway.state), "--config", str(tmp_path / "proven.toml")]
+    done = subprocess.run(
+        [*COMMAND, "explain", "bare-onnx", *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "refused: is exercised, but must be proven here" in done.stdout
+    assert "without that, onnx on cpu would serve" in done.stdout
+    assert "chosen" not in done.stdout
+    assert "◀" not in done.stdout
+
+
 def test_several_bare_files_in_one_folder_are_refused(tmp_path, state):
     folder = tmp_path / "models"
     (folder / "double").mkdir(parents=True)

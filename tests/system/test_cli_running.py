@@ -299,7 +299,8 @@ def test_the_gateway_of_this_device_is_known_by_the_certificate_that_is_configur
     """Its name is localhost's at most, and its authority is not the system's."""
     file = tmp_path / "edge.toml"
     tls = f'[tls]\ncert = "{pems}/cert.pem"\nkey = "{pems}/key.pem"\n'
-    file.write_text(f'[http]\nlisten = ["127.0.0.1:{port(guarded)}"]\n{tls}')
+    control = f'[control]\nlisten = "unix:{tmp_path}/c.sock"\n'  # no other gateway of this machine
+    file.write_text(f'[http]\nlisten = ["127.0.0.1:{port(guarded)}"]\n{tls}{control}')
     found = told("models", "--token-file", f"{pems}/right", config=file)
     assert found["asked"] == f"https://127.0.0.1:{port(guarded)}"
     other = Authority().write(tmp_path / "other")
