@@ -31,7 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
 async def _explain(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     running = await asyncio.to_thread(ask_running, config, arguments)
-    if arguments.url:
+    if arguments.url and not arguments.models:
         return _report(running, arguments)
     release = await find_release(config, arguments.model, arguments.model_version)
     surveyed = await assembly.survey(config, root_folder(arguments))
