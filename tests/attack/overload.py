@@ -1,7 +1,7 @@
 """Overload: many equal callers ask for more than the gateway can do: `python -m tests.attack.overload`.
 
-Measures the capacity (16 callers, one after the other each), then lets 256 callers ask at four times that rate, each with
-a connection of its own, then 16 again. The load runs in this process, the gateway in another.
+Measures the capacity (16 callers, one after the other each), then lets 256 callers ask at four times that rate, each
+with a connection of its own, then 16 again. The load runs in this process, the gateway in another.
 
 examples:
   python -m tests.attack.overload
