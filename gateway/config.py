@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.committed.settings import FleetSettings
-from gateway.domain.access import Address, Security, check_exposure, read_address, read_tokens
+from gateway.domain.access import Address, FailureBounds, Security, check_exposure, is_open, read_address, read_tokens
 from gateway.domain.document import Table
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.settings import read_settings, read_tables, sections
+from gateway.domain.rights import Grant, check_identity, read_rights
+from gateway.domain.settings import check_above_zero, read_settings, read_tables, sections
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -75,10 +76,41 @@ class ModelsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class AuthSettings:
-    """`[auth]`: who may call over gRPC and HTTP."""
+class GrantSettings:
+    """`[[auth.grant]]`: rights of callers that are known without a token."""
 
-    tokens_file: str | None = None  # one token a line, `NAME TOKEN` or `TOKEN`
+    caller: str  # cert:NAME (or a pattern of names), uid:NUMBER, gid:NUMBER, loopback or anonymous
+    scopes: tuple[str, ...]  # infer, models, memory, metrics, admin
+    models: tuple[str, ...] = ()  # patterns of the models' names; (): every model
+
+    def __post_init__(self) -> None:
+        """Refuse unknown callers and scopes. Raises ConfigurationError (table auth.grant)."""
+        try:
+            check_identity(self.caller)
+            read_rights(self.scopes, self.models)
+        except ConfigurationError as error:
+            raise ConfigurationError(error.problem, table="auth.grant", key=error.key) from None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """`[auth]`: who may call over gRPC and HTTP, and what for."""
+
+    tokens_file: str | None = None  # one token a line: `NAME TOKEN [scopes=…] [models=…] [expires=…]`
+    anonymous: bool = False  # whether callers beyond this device may come without token and certificate
+    failure_burst: int = 10  # failed authentications of one address at once; then 429, RESOURCE_EXHAUSTED
+    failures_per_s: float = 1.0  # and in the long run
+    failure_addresses: int = 1024  # addresses whose failures are remembered (IPv6: /64)
+    grant: tuple[GrantSettings, ...] = ()  # rights of callers without a token; the first that covers one counts
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that nothing passes. Raises ConfigurationError (table auth)."""
+        check_above_zero(self, "auth", "failure_burst", "failures_per_s", "failure_addresses")
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """The grants as rights."""
+        return tuple(Grant(each.caller, read_rights(each.scopes, each.models)) for each in self.grant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +181,7 @@ def read_security(config: Config) -> Security:
 
     Raises ConfigurationError naming the setting, the file and what to do.
     """
-    tls, tokens_file = config.tls, config.auth.tokens_file
+    tls, auth = config.tls, config.auth
     if bool(tls.cert) != bool(tls.key):
         raise ConfigurationError("cert and key go together; set both", file=config.file, table="tls")
     if tls.client_ca and not tls.cert:
@@ -158,7 +190,9 @@ def read_security(config: Config) -> Security:
         certificate=_file_bytes(config, "tls", "cert", tls.cert),
         key=_file_bytes(config, "tls", "key", tls.key),
         client_ca=_file_bytes(config, "tls", "client_ca", tls.client_ca),
-        tokens=_tokens(config, tokens_file) if tokens_file else None,
+        tokens=_tokens(config, auth.tokens_file) if auth.tokens_file else None,
+        grants=auth.grants,
+        failures=FailureBounds(auth.failure_burst, auth.failures_per_s, auth.failure_addresses),
     )
     _check_certificates(config, security)
     return security
@@ -173,7 +207,13 @@ def check_listeners(config: Config, security: Security) -> None:
             file=config.file,
         )
     for address in (*config.grpc_listen, *config.http_listen):
-        check_exposure(address, tls=security.certificate is not None, tokens=security.tokens is not None)
+        check_exposure(address, security, anonymous=config.auth.anonymous)
+    _check_user_grants(config)
+
+
+def open_listeners(config: Config, security: Security) -> list[Address]:
+    """Return the listeners at which anyone on the network may call without being identified."""
+    return [address for address in (*config.grpc_listen, *config.http_listen) if is_open(address, security)]
 
 
 def gateway_id(config: Config) -> str:
@@ -236,6 +276,20 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
         remedy = denied if isinstance(error, PermissionError) else "put the file there, or name another one"
         problem = f"cannot be read: {name}: {error.strerror or error}; {remedy}"
         raise ConfigurationError(problem, file=config.file, table=table, key=key) from error
+
+
+def _check_user_grants(config: Config) -> None:
+    """Refuse grants to users and groups where grpcio, which does not tell them, has a UNIX socket."""
+    if config.grpc.server == "own" or not any(address.path for address in config.grpc_listen):
+        return
+    for grant in config.auth.grant:
+        if grant.caller.startswith(("uid:", "gid:")) and grant.caller != "uid:*":
+            raise ConfigurationError(
+                f"{grant.caller} cannot be told apart by grpcio; set [grpc] server = 'own', or grant to uid:*",
+                file=config.file,
+                table="auth.grant",
+                key="caller",
+            )
 
 
 def _check_certificates(config: Config, security: Security) -> None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from gateway.config import Config, check_listeners, read_security
+from gateway.config import Config, check_listeners, open_listeners, read_security
 from gateway.domain.access import Security, changes, check_replaceable
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.statistics import Sample
+from gateway.frontends.authentication import Authentication
 from gateway.observe.logs import get_logger
+
+EXPIRY_PERIOD_S = 1.0
+"""Time between two looks at tokens that expire: a device's clock may jump, so no timer is set to the moment itself."""
 
 
 class Guarded(Protocol):
     """A front end that asks for tokens and uses certificates."""
+
+    @property
+    def authentication(self) -> Authentication: ...
 
     def secure(self, security: Security) -> Callable[[], None]:
         """Return what puts these in force and cannot fail; its call changes all. Raises ConfigurationError."""
@@ -28,15 +37,23 @@ class Credentials:
 
     def __init__(self, config: Config) -> None:
         """Read the files that `config` names. Raises as `read_security` and `check_listeners` do."""
-        self._config, self.security = config, read_security(config)
+        self._config, self.security = config, read_security(config).at(time.time())
         check_listeners(config, self.security)
         self._guarded: list[Guarded] = []
         self._log = get_logger("credentials")
+        self._warn_of_anonymous()
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_expiry()
 
     def guard(self, frontend: Frontend) -> Frontend:
         """Tell `frontend` of each later replacement. Returns it."""
         self._guarded.append(frontend)
         return frontend
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what the front ends refused, as metrics."""
+        for frontend in self._guarded:
+            yield from frontend.authentication.samples()
 
     async def renew(self, wanted: Config | None) -> None:
         """Read the files that `wanted` (None: the configuration in force) names, and put them in force everywhere.
@@ -46,20 +63,51 @@ class Credentials:
         try:
             config, security = await asyncio.to_thread(self._read, wanted)
             differs = changes(self.security, security)
-            if differs:
-                prepared = [frontend.secure(security) for frontend in self._guarded]
-                for put_in_force in prepared:
-                    put_in_force()
+            self._enforce(security)
         except ConfigurationError as error:
             self._log.error("credentials refused; those read before stay in force", problem=str(error))
             return
-        self._config, self.security = config, security
+        self._config = config
+        self._warn_of_anonymous()
+        self._watch_expiry()
         self._log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
 
     def _read(self, wanted: Config | None) -> tuple[Config, Security]:
         """Raises ConfigurationError where the files cannot be used, or not by the listeners that are open."""
         config = replace(self._config, auth=wanted.auth, tls=wanted.tls) if wanted else self._config
-        security = read_security(config)
+        security = read_security(config).at(time.time())
         check_replaceable(self.security, security)
         check_listeners(config, security)
         return config, security
+
+    def _enforce(self, security: Security) -> None:
+        """Put what differs in force at every front end, or nowhere. Raises ConfigurationError."""
+        if security != self.security:
+            prepared = [frontend.secure(security) for frontend in self._guarded]
+            for put_in_force in prepared:
+                put_in_force()
+        self.security = security
+
+    def _watch_expiry(self) -> None:
+        """Look at tokens that expire, from time to time; open connections and streams lose them then."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self.security.tokens is not None and self.security.tokens.expiring:
+            self._watch = asyncio.get_running_loop().call_later(EXPIRY_PERIOD_S, self._expire)
+
+    def _expire(self) -> None:
+        security = self.security.at(time.time())
+        if security != self.security:
+            self._log.info("tokens expired", names=", ".join(_expired(security) - _expired(self.security)))
+            self._enforce(security)
+        self._watch_expiry()
+
+    def _warn_of_anonymous(self) -> None:
+        for address in open_listeners(self._config, self.security):
+            self._log.warning("anonymous callers served", address=str(address), setting="[auth] anonymous = true")
+
+
+def _expired(security: Security) -> set[str]:
+    tokens = security.tokens.by_digest.values() if security.tokens else ()
+    return {token.holder.name for token in tokens if token.expired}

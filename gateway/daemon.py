@@ -176,7 +176,7 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        sources = [self._mqtt_samples, self._state.samples, self._region_samples]
+        sources = [self._mqtt_samples, self._state.samples, self._region_samples, self._credentials.samples]
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
         frontend = RestFrontend(

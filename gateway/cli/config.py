@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import time
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -15,9 +16,13 @@ from gateway.cli.access import denials
 from gateway.cli.common import configured
 from gateway.cli.service_user import service_account
 from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security, state_folder
+from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
 from gateway.terminal.tables import print_json, print_table
+
+NAMES_SHOWN = 5
+"""Names in one remark."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -56,7 +61,7 @@ def _shown(key: str, value: Any) -> str:
 def _check(arguments: argparse.Namespace) -> int:
     name = arguments.file or arguments.config
     account, unit = service_account(arguments.user)
-    findings, profile = [], None
+    findings, remarks, profile = [], [], None
     try:
         config = load_config(Path(name) if name else None)
         name = name or config.file
@@ -64,12 +69,45 @@ def _check(arguments: argparse.Namespace) -> int:
         for setting, found in denials(config, account, state, unit.hidden if unit else ()):
             findings.append(f"{setting}: {found.problem}; {found.remedy}")
         findings += _models_absent(config)
-        check_listeners(config, read_security(config))
+        security = read_security(config).at(time.time())
+        check_listeners(config, security)
+        remarks = security_remarks(security)
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
         findings.append(str(error))
-    _print_check(arguments, name, account.name, profile, findings)
+    _print_check(arguments, Check(name, account.name, profile, findings, remarks))
     return 1 if findings else 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """What a check of a file came to; `remarks` are recommendations."""
+
+    file: str
+    user: str
+    profile: Profile | None
+    findings: list[str]
+    remarks: list[str]
+
+
+def security_remarks(security: Security) -> list[str]:
+    """Return what could be safer about the tokens, though it works."""
+    tokens = security.tokens.by_digest.values() if security.tokens else ()
+    remarks = []
+    if plain := [token.holder.name for token in tokens if not token.hashed]:
+        remarks.append(
+            f"auth.tokens_file: {_names(plain)} in clear text; write sha256:HEX (printf %s TOKEN | sha256sum), or "
+            "make new ones: edge-gateway token new NAME"
+        )
+    if expired := [token.holder.name for token in tokens if token.expired]:
+        remarks.append(f"auth.tokens_file: {_names(expired)} expired; remove them, or make new ones")
+    return remarks
+
+
+def _names(names: list[str]) -> str:
+    """Return "tokens of a, b and 3 more"."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f"tokens of {', '.join(names[:NAMES_SHOWN])}{more}"
 
 
 def _models_absent(config: Config) -> list[str]:
@@ -85,13 +123,15 @@ def _models_absent(config: Config) -> list[str]:
     return [f"models.dir: {folder} is no folder; create it, or name another one"]
 
 
-def _print_check(
-    arguments: argparse.Namespace, name: str, user: str, profile: Profile | None, findings: list[str]
-) -> None:
+def _print_check(arguments: argparse.Namespace, check: Check) -> None:
+    profile, findings = check.profile, check.findings
     if arguments.json:
-        facts = {"file": name, "ok": not findings, "problem": findings[0] if findings else None}
-        print_json({**facts, "findings": findings, "user": user, "profile_from": profile.origin if profile else None})
+        facts = {"file": check.file, "ok": not findings, "problem": findings[0] if findings else None}
+        facts |= {"findings": findings, "remarks": check.remarks, "user": check.user}
+        print_json({**facts, "profile_from": profile.origin if profile else None})
         return
-    print("\n".join(findings) or f"{name or 'the defaults'}: fine, for user {user}")
+    print("\n".join(findings) or f"{check.file or 'the defaults'}: fine, for user {check.user}")
+    for remark in check.remarks:
+        print(f"recommended: {remark}")
     if profile:
         print(f"device profile {profile.name}, from {profile.origin}")

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from gateway import __version__
+from gateway.domain.rights import known_scopes
 from gateway.frontends.grpc_v2.settings import SERVERS
 from gateway.terminal.program import Program, Verb, json_option, named
 
@@ -129,6 +130,18 @@ def _infer(parser: argparse.ArgumentParser) -> None:
     _device(parser)
 
 
+def _token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("new",), help="new: make a token")
+    parser.add_argument("name", metavar="NAME", help="the caller's name, in quotas and logs")
+    words = ", ".join(known_scopes())
+    parser.add_argument("--scopes", type=named, metavar="A,B", default="infer", help=f"of {words} (default: infer)")
+    parser.add_argument(
+        "--models", type=named, metavar="P,Q", help="models that it may see: names or patterns as cam-*"
+    )
+    parser.add_argument("--expires", type=named, metavar="TIME", help="2031-05-09 or 2031-05-09T12:00:00Z")
+    json_option(parser)
+
+
 VERBS = (
     Verb(
         "run",
@@ -193,6 +206,16 @@ VERBS = (
         "  edge-gateway infer meter-reader --json request.json --url 127.0.0.1:8000\n"
         "  edge-gateway infer meter-reader --image digit.png --url https://camera-7.lan --token-file token",
         _infer,
+    ),
+    Verb(
+        "token",
+        "token",
+        "make a token for a caller, and the line by which [auth] tokens_file knows it",
+        "  edge-gateway token new camera-7 --scopes infer --models 'cam-*'\n"
+        "  edge-gateway token new prometheus --scopes metrics\n"
+        "  edge-gateway token new deployer --scopes infer,models --expires 2031-05-09\n"
+        "  edge-gateway token new north --scopes infer --json",
+        _token,
     ),
 )
 PROGRAM = Program(

@@ -13,6 +13,7 @@ class Fault(enum.Enum):
     DENIED = "DENIED"
     NOT_FOUND = "NOT_FOUND"
     TOO_LARGE = "TOO_LARGE"
+    THROTTLED = "THROTTLED"
     OVERLOADED = "OVERLOADED"
     EXPIRED = "EXPIRED"
     UNAVAILABLE = "UNAVAILABLE"
@@ -23,7 +24,7 @@ class Fault(enum.Enum):
 class RequestError(Exception):
     """One request is refused; nobody else is disturbed.
 
-    `retry_after_s` is set where waiting helps (OVERLOADED, UNAVAILABLE).
+    `retry_after_s` is set where waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE).
     """
 
     def __init__(self, fault: Fault, message: str, *, retry_after_s: float | None = None) -> None:

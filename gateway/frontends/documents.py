@@ -5,12 +5,13 @@ REST sends them as JSON; their keys are the fields of the gRPC messages, which a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gateway import __version__
 from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.ports import IndexEntry, Inference, Repository
+from gateway.domain.ports import IndexEntry, Inference, Repository, Statistics
+from gateway.domain.rights import Rights
 from gateway.domain.statistics import Duration, Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 
@@ -86,12 +87,20 @@ def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
     return {"model_stats": [_servable(servable) for servable in counted]}
 
 
-def repository_index(entries: Iterable[IndexEntry], *, only_ready: bool) -> list[Document]:
-    """Lines of RepositoryIndex."""
+def visible_statistics(
+    statistics: Statistics, rights: Rights, model: str, version: str
+) -> Iterator[ServableStatistics]:
+    """Yield the counters that a caller may see. Raises as `Statistics.statistics` does."""
+    counted = statistics.statistics(model, version)
+    return (servable for servable in counted if rights.sees(servable.model))
+
+
+def repository_index(entries: Iterable[IndexEntry], rights: Rights, *, only_ready: bool) -> list[Document]:
+    """Lines of RepositoryIndex, of the models that a caller may see."""
     return [
         {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
         for entry in entries
-        if entry.state == "READY" or not only_ready
+        if (entry.state == "READY" or not only_ready) and rights.sees(entry.name)
     ]
 
 

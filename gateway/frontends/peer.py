@@ -12,16 +12,34 @@ from gateway.domain.access import Address
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of SO_PEERCRED: pid, uid, gid (unix(7))."""
+_SO_PEERGROUPS = 59
+"""Supplementary groups of the peer, as gid_t each (Linux 4.13, asm-generic/socket.h); Python names no constant."""
+_GROUPS_BYTES = 1024
+"""Room for 256 groups; of a peer that has more, only the primary one counts."""
+UNKNOWN_USER = "unix"
+"""Address of a peer behind a UNIX socket whose user its transport does not tell (grpcio)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Subject of its certificate, user and process behind a UNIX socket, address behind a TCP one."""
+    """Subject of its certificate, user, process and groups behind a UNIX socket, address behind a TCP one."""
 
     certificate: str = ""
     uid: int | None = None
     pid: int | None = None
     address: str = ""
+    gids: tuple[int, ...] = ()
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Names by which `[[auth.grant]]` may mean it (`domain.rights.Grant`)."""
+        if self.certificate:
+            return (f"cert:{self.certificate}",)
+        if self.uid is not None:
+            return (f"uid:{self.uid}", *(f"gid:{gid}" for gid in self.gids))
+        if self.address == UNKNOWN_USER:
+            return ("uid:?",)
+        return ("loopback", "anonymous") if self.local else ("anonymous",)
 
     @property
     def name(self) -> str:
@@ -44,8 +62,17 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
         name = transport.get_extra_info("peername")
         return Peer(certificate, address=str(name[0]) if name else "")
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(credentials)
-    return Peer(certificate, uid, pid)
+    pid, uid, gid = _CREDENTIALS.unpack(credentials)
+    return Peer(certificate, uid, pid, gids=(gid, *_groups(connected)))
+
+
+def _groups(connected: socket.socket) -> tuple[int, ...]:
+    """Supplementary groups of the peer; () where the kernel does not tell, or where they are too many."""
+    try:
+        groups = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(groups) // 4}I", groups)
 
 
 def _subject(certificate: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ STATUS: Mapping[Fault, WireStatus] = {
     Fault.DENIED: WireStatus("PERMISSION_DENIED", 403),
     Fault.NOT_FOUND: WireStatus("NOT_FOUND", 404),
     Fault.TOO_LARGE: WireStatus("RESOURCE_EXHAUSTED", 413),
+    Fault.THROTTLED: WireStatus("RESOURCE_EXHAUSTED", 429),
     Fault.OVERLOADED: WireStatus("UNAVAILABLE", 503),
     Fault.EXPIRED: WireStatus("DEADLINE_EXCEEDED", 504),
     Fault.UNAVAILABLE: WireStatus("UNAVAILABLE", 503),
@@ -29,7 +30,7 @@ STATUS: Mapping[Fault, WireStatus] = {
     Fault.INTERNAL: WireStatus("INTERNAL", 500),
 }
 
-WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
+WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE})
 """Their refusals carry a hint when to try again."""
 
 MESSAGE_LIMIT_CHARS = 1024

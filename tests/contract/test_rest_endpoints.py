@@ -143,7 +143,7 @@ async def test_every_fault_has_its_status(fault):
         answer = await gateway.client.post(INFER, json=infer_body(1))
         assert answer.status_code == STATUS[fault].http
         assert answer.json() == {"error": "because “reasons”"}
-        waits = fault in {Fault.OVERLOADED, Fault.UNAVAILABLE}
+        waits = fault in {Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE}
         assert answer.headers.get("retry-after") == ("3" if waits else None)
         assert ("www-authenticate" in answer.headers) is (fault is Fault.UNAUTHENTICATED)
 

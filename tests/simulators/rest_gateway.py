@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 
@@ -61,10 +62,11 @@ async def serving(
     inference: SimulatedInference | None = None,
     regions: Regions | None = None,
     server_name: str = SERVER_NAME,
+    hosts: tuple[str, ...] = ("*",),
 ) -> AsyncIterator[Gateway]:
     inference, settings, security = (
         inference or SimulatedInference(),
-        settings or RestSettings(),
+        replace(settings or RestSettings(), hosts=hosts),
         security or Security(),
     )
     gateway = Gateway(inference, settings, security, regions, server_name)

@@ -133,16 +133,18 @@ def test_security_that_cannot_be_read(text, said):
 def test_tokens_are_read(tmp_path):
     (tmp_path / "tokens").write_text("bench secret  # a comment\n")
     security = read_security(parse_config(f"[auth]\ntokens_file = '{tmp_path}/tokens'\n", ""))
-    assert security.tokens.caller("Bearer secret") == "bench"
+    assert security.tokens.caller("Bearer secret").name == "bench"
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "192.168.1.2:1", "gateway.lan:1"])
 @pytest.mark.parametrize("table", ["grpc", "http"])
 def test_open_listeners_need_security(listen, table):
     config = parse_config(f"[{table}]\nlisten = ['{listen}']\n", "")
-    with pytest.raises(ConfigurationError, match=r"\[auth\] tokens_file, or \[tls\] cert and key"):
+    with pytest.raises(ConfigurationError, match=r"\[auth\] tokens_file, or \[tls\] client_ca"):
         check_listeners(config, Security())
-    check_listeners(config, Security(certificate=b"c", key=b"k"))
+    with pytest.raises(ConfigurationError, match="identify the gateway, not its callers"):
+        check_listeners(config, Security(certificate=b"c", key=b"k"))
+    check_listeners(config, Security(certificate=b"c", key=b"k", client_ca=b"a"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.rights import NOTHING, Needs, Rights
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """The path of the method that the hot path serves."""
@@ -31,6 +32,7 @@ class CallInfo:
     local: bool = True
     uid: int | None = None
     pid: int | None = None
+    rights: Rights = NOTHING
 
 
 class Kind(enum.Enum):
@@ -46,13 +48,15 @@ class Rpc:
     """One method. `answer` raises RequestError and takes (message, CallInfo), or for BIDIRECTIONAL an async iterator
     of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages.
 
-    `raw`: its messages are bytes on both sides, which the method reads and writes itself.
+    `needs`: scopes of which a caller needs one. `raw`: its messages are bytes on both sides, which the method reads and
+    writes itself.
     """
 
     path: str
     kind: Kind
     request: Any
     answer: Callable[[Any, CallInfo], Any]
+    needs: Needs
     raw: bool = False
 
     def parse(self, content: bytes | memoryview) -> Any:

@@ -12,13 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gateway.domain.access import Address, Security, Tokens
+from gateway.domain.access import Address, AuthenticationError, Security
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
+from gateway.domain.rights import Caller
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, is_local, peer_address, unexpected
+from gateway.frontends.grpc_v2.heads import rights_changed
 from gateway.frontends.grpc_v2.listen import cannot_listen, check_certificates, claim_unix_path
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.peer import Peer
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -37,6 +41,7 @@ class GrpcFrontend:
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self._service, self._settings, self._security = service, settings, security
+        self.authentication = Authentication("grpc", security)
         self._server: Any = None
         self._calls: _Calls | None = None
 
@@ -50,7 +55,7 @@ class GrpcFrontend:
         logging.getLogger(GRPCIO_LOG).addFilter(_worth_a_line)
         credentials = self._credentials()
         server = grpc.aio.server(options=_options(self._settings))
-        calls = _Calls(self._service, self._settings, self._security)
+        calls = _Calls(self._service, self._settings, self.authentication)
         server.add_generic_rpc_handlers((calls,))
         try:
             bound = [_bind(server, address, credentials, self._settings.unix_socket_mode) for address in addresses]
@@ -64,7 +69,7 @@ class GrpcFrontend:
         return bound
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what asks for these tokens from the next message on, and uses these certificates for new handshakes.
+        """Return what identifies callers by this from the next message on, and uses these certificates for handshakes.
 
         TLS and client certificates stay on or off. Raises as `check_certificates` does.
         """
@@ -73,8 +78,7 @@ class GrpcFrontend:
 
     def _take(self, security: Security) -> None:
         self._security = security
-        if self._calls is not None:
-            self._calls.tokens = security.tokens
+        self.authentication.replace(security)
 
     def _credentials(self) -> Any:
         """Credentials that grpcio asks for at each handshake, on a thread of its own; None without a certificate."""
@@ -105,11 +109,11 @@ class _Calls:
     """grpc.GenericRpcHandler by its shape: looks a method up before the message is read, so that a stranger's 64 MiB
     are never parsed."""
 
-    def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
+    def __init__(self, service: InferenceService, settings: GrpcSettings, authentication: Authentication) -> None:
         import grpc.aio
 
-        self.tokens = security.tokens
-        self._certificates = security.client_ca is not None
+        self._authentication, self._rpcs = authentication, service.rpcs()
+        self._certificates = authentication.security.client_ca is not None
         self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
         self._in_progress = self._arrived = 0
         self._closing = False
@@ -118,7 +122,7 @@ class _Calls:
         self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
         self._transport_error = grpc.aio.BaseError
         self._refusing = grpc.stream_stream_rpc_method_handler
-        self._methods = self._handlers(service)
+        self._methods = self._handlers()
 
     def service(self, details: Any) -> Any:
         """The handler of a call, one that refuses it, or None for an unknown method (UNIMPLEMENTED)."""
@@ -126,8 +130,11 @@ class _Calls:
         if method is None:
             return None
         self._arrived += 1
+        rpc = self._rpcs[details.method]
+        if not self._may_enter(rpc, details.invocation_metadata):
+            return self._refusing(partial(self._turn_away, rpc))
         try:
-            self._admit(details.invocation_metadata)
+            self._admit()
         except RequestError as error:
             return self._refusal(error)
         return method
@@ -157,9 +164,25 @@ class _Calls:
         except TimeoutError:
             log.warning("%d gRPC calls did not end within %s s of being cancelled", self._in_progress, limit_s)
 
-    def _admit(self, metadata: Any) -> None:
-        if self.tokens is not None:
-            _token_name(self.tokens, metadata)
+    def _may_enter(self, rpc: Rpc, metadata: Any) -> bool:
+        """Return False where the token alone tells, before the message is read, that the call will be refused."""
+        security, sent = self._authentication.security, _authorization(metadata)
+        if security.tokens is None or (sent is None and security.grants):
+            return True
+        try:
+            return security.tokens.caller(sent).rights.allows(rpc.needs)
+        except AuthenticationError:
+            return False
+
+    async def _turn_away(self, rpc: Rpc, _: Any, context: Any) -> None:
+        """Refuse a call of which `_may_enter` said no, now that its peer is known."""
+        try:
+            self._identify(rpc, context)
+        except RequestError as error:
+            await self._abort(context, error)
+        await self._abort(context, rights_changed())
+
+    def _admit(self) -> None:
         if self._closing:
             raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         self._check_load()
@@ -177,7 +200,7 @@ class _Calls:
 
         return self._refusing(refuse)
 
-    def _handlers(self, service: InferenceService) -> dict[str, Any]:
+    def _handlers(self) -> dict[str, Any]:
         import grpc
 
         shapes: dict[Kind, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -186,7 +209,7 @@ class _Calls:
             Kind.BIDIRECTIONAL: (grpc.stream_stream_rpc_method_handler, self._bidirectional),
         }
         methods = {}
-        for path, rpc in service.rpcs().items():
+        for path, rpc in self._rpcs.items():
             shape, call = shapes[rpc.kind]
             methods[path] = shape(partial(call, rpc), response_serializer=rpc.serialize)
         return methods
@@ -194,7 +217,8 @@ class _Calls:
     async def _unary(self, rpc: Rpc, raw: bytes, context: Any) -> Any:
         try:
             with self._counted():
-                return await rpc.answer(rpc.parse(raw), self._info(context))
+                info = self._info(rpc, context)
+                return await rpc.answer(rpc.parse(raw), info)
         except RequestError as error:
             refusal = _bare(error)
         except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
@@ -203,23 +227,26 @@ class _Calls:
         return await self._abort(context, refusal)
 
     async def _server_stream(self, rpc: Rpc, raw: bytes, context: Any) -> None:
-        await self._pump(rpc, context, lambda: rpc.answer(rpc.parse(raw), self._info(context)))
+        await self._pump(rpc, context, lambda info: rpc.answer(rpc.parse(raw), info))
 
     async def _bidirectional(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> None:
-        await self._pump(rpc, context, lambda: rpc.answer(self._parsed(rpc, requests, context), self._info(context)))
+        await self._pump(rpc, context, lambda info: rpc.answer(self._parsed(rpc, requests, context, info), info))
 
-    async def _parsed(self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+    async def _parsed(
+        self, rpc: Rpc, requests: AsyncIterator[bytes], context: Any, info: CallInfo
+    ) -> AsyncIterator[Any]:
         async for raw in requests:
-            self._caller(context)  # again: its token may have been revoked
+            self._check_again(rpc, context, info)
             yield rpc.parse(raw)
 
-    async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[], Any]) -> None:
+    async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[CallInfo], Any]) -> None:
         # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
         try:
             with self._counted():
-                async with aclosing(answer()) as replies:
+                info = self._info(rpc, context)
+                async with aclosing(answer(info)) as replies:
                     async for reply in replies:
-                        self._caller(context)  # again: its token may have been revoked
+                        self._check_again(rpc, context, info)
                         await context.write(reply)
                 return
         except RequestError as error:
@@ -250,19 +277,21 @@ class _Calls:
             if not self._in_progress:
                 self._idle.set()
 
-    def _info(self, context: Any) -> CallInfo:
+    def _info(self, rpc: Rpc, context: Any) -> CallInfo:
         now_ns = time.monotonic_ns()
         ends_ns = deadline_ns(now_ns, remaining_s=context.time_remaining())
-        return CallInfo(self._caller(context), ends_ns, is_local(context.peer()))
+        caller = self._identify(rpc, context)
+        return CallInfo(caller.name, ends_ns, is_local(context.peer()), rights=caller.rights)
 
-    def _caller(self, context: Any) -> str:
-        if self.tokens is not None:
-            return _token_name(self.tokens, context.invocation_metadata())
-        if self._certificates:
-            name = certificate_name(context.auth_context())
-            if name:
-                return name
-        return peer_address(context.peer())
+    def _check_again(self, rpc: Rpc, context: Any, info: CallInfo) -> None:
+        """Refuse to go on where a reload has revoked the caller's token or changed its rights."""
+        if self._identify(rpc, context) != Caller(info.caller, info.rights):
+            raise rights_changed()
+
+    def _identify(self, rpc: Rpc, context: Any) -> Caller:
+        certificate = certificate_name(context.auth_context()) if self._certificates else ""
+        peer = Peer(certificate, address=peer_address(context.peer()))
+        return self._authentication.admit(peer, _authorization(context.invocation_metadata()), rpc.needs)
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
@@ -277,9 +306,9 @@ def _bare(error: RequestError) -> RequestError:
     return error.with_traceback(None)
 
 
-def _token_name(tokens: Tokens, metadata: Any) -> str:
+def _authorization(metadata: Any) -> str | None:
     sent = next((value for key, value in metadata if key == "authorization"), None)
-    return tokens.caller(sent if isinstance(sent, str) else None)
+    return sent if isinstance(sent, str) else None
 
 
 def _certificates(security: Security) -> Any:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.domain.access import Tokens
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.rights import Caller
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc
 from gateway.frontends.grpc_v2.http2.hpack import Headers
@@ -55,14 +56,17 @@ class Head:
         if self.timeout_ns is None:
             return self.info
         info = self.info
-        return CallInfo(info.caller, now_ns + self.timeout_ns, info.local, info.uid, info.pid)
+        return CallInfo(info.caller, now_ns + self.timeout_ns, info.local, info.uid, info.pid, info.rights)
 
 
 class HeadReader:
-    """Reads the heads of one connection. `tokens` may be replaced; heads that were read before do not change."""
+    """Reads the heads of one connection. Heads that were read before do not change with what identifies callers."""
 
-    def __init__(self, rpcs: Mapping[bytes, Rpc], peer: Peer, tokens: Tokens | None, retry_after_s: float) -> None:
-        self._rpcs, self._peer, self.tokens, self._retry_after_s = rpcs, peer, tokens, retry_after_s
+    def __init__(
+        self, rpcs: Mapping[bytes, Rpc], peer: Peer, authentication: Authentication, retry_after_s: float
+    ) -> None:
+        self._rpcs, self._peer, self._authentication = rpcs, peer, authentication
+        self._retry_after_s = retry_after_s
 
     def read(self, headers: Headers) -> Head | bytes:
         """The head, or the whole response of a call that is not taken. Raises StreamError where it is malformed."""
@@ -81,18 +85,30 @@ class HeadReader:
         if rpc is None:
             raise RequestError(Fault.UNSUPPORTED, f"unknown method '{_text(fields[b':path']):.200}'")
         authorization = fields.get(b"authorization")
-        caller = self.caller(authorization)
-        peer = self._peer
-        info = CallInfo(caller, None, peer.local, peer.uid, peer.pid)
+        caller, peer = self._caller(rpc, authorization), self._peer
+        info = CallInfo(caller.name, None, peer.local, peer.uid, peer.pid, caller.rights)
         window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
         timeout_ns = read_timeout(fields.get(b"grpc-timeout"))
         return Head(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is Kind.UNARY)
 
-    def caller(self, authorization: bytes | None) -> str:
-        """The caller's name. RequestError UNAUTHENTICATED where a token is asked for and this one is not known."""
-        if self.tokens is None:
-            return self._peer.name
-        return self.tokens.caller(None if authorization is None else _text(authorization))
+    def check_again(self, head: Head) -> None:
+        """Refuse a call that has begun and whose caller is not the same any more.
+
+        Raises as `Authentication.admit` does, and UNAVAILABLE where its rights have changed: a method must not go on by
+        those of before.
+        """
+        caller = self._caller(head.rpc, head.authorization)
+        if caller != Caller(head.info.caller, head.info.rights):
+            raise rights_changed()
+
+    def _caller(self, rpc: Rpc, authorization: bytes | None) -> Caller:
+        sent = None if authorization is None else _text(authorization)
+        return self._authentication.admit(self._peer, sent, rpc.needs)
+
+
+def rights_changed() -> RequestError:
+    """Word the end of a call whose caller's rights were replaced by a reload."""
+    return RequestError(Fault.UNAVAILABLE, "the caller's rights have changed; call again")
 
 
 def read_timeout(value: bytes | None) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Inference
+from gateway.domain.rights import READ, check_model, check_scope
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.protocol import message
 
@@ -35,14 +36,16 @@ class HealthService:
         self.changed()
 
     async def check(self, request: Any, call: CallInfo) -> Any:
-        """HealthCheckResponse. NOT_FOUND for a name nobody knows."""
+        """HealthCheckResponse. NOT_FOUND for an unknown name, DENIED for a model that the caller may not see."""
+        _check(request.service, call)
         status = self._status(request.service)
         if status == "SERVICE_UNKNOWN":
             raise RequestError(Fault.NOT_FOUND, f"unknown service '{request.service:.200}'")
         return _response(status)
 
     async def watch(self, request: Any, call: CallInfo) -> AsyncGenerator[Any, None]:
-        """The status now and at every change. OVERLOADED where too many watch already."""
+        """The status now and at every change. OVERLOADED where too many watch already; DENIED as for `check`."""
+        _check(request.service, call)
         if len(self._watches) >= self._max_watches:
             raise RequestError(
                 Fault.OVERLOADED,
@@ -84,6 +87,13 @@ class HealthService:
         except RequestError as error:
             return error.fault is Fault.NOT_FOUND
         return False
+
+
+def _check(service: str, call: CallInfo) -> None:
+    """Refuse to tell of a model to a caller that may not see it; the server's health is open to every caller."""
+    if service not in SERVER_NAMES:
+        check_scope(call.caller, call.rights, READ)
+        check_model(call.caller, call.rights, service)
 
 
 def _response(status: str) -> Any:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from gateway.domain.access import Tokens
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.rights import check_model
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
@@ -60,7 +60,7 @@ class Link(asyncio.BufferedProtocol):
         """Greet the peer, or turn it away."""
         self._transport = cast("asyncio.Transport", transport)
         server, settings = self._server, self.settings
-        self._reader = HeadReader(server.rpcs, peer_of(transport), server.tokens, settings.retry_after_s)
+        self._reader = HeadReader(server.rpcs, peer_of(transport), server.authentication, settings.retry_after_s)
         self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
@@ -164,6 +164,8 @@ class Link(asyncio.BufferedProtocol):
         try:
             server.check_load(self._h2.waiting_bytes)
             request = server.codec.decode(content, info, self._now_ns, lent=lent)
+            if info.rights.models:
+                check_model(info.caller, info.rights, request.model)
             stream.call = server.submit(request, self, stream)
             server.calls += 1
             if request.outputs:
@@ -355,15 +357,14 @@ class Link(asyncio.BufferedProtocol):
             self._cut_off(stream, error)
         self.drain()
 
-    def take_tokens(self, tokens: Tokens | None) -> None:
-        """Ask for `tokens` from now on. Calls in progress that brought another one end UNAUTHENTICATED."""
-        self._reader.tokens = tokens
+    def check_callers(self) -> None:
+        """Identify callers again: tokens or grants were replaced. Calls in progress end where `check_again` refuses."""
         self._h2.forget_heads()
         for stream in self.streams():
             head = stream.head
             if type(head) is Head:  # else it was turned down, and its answer waits to be taken
                 try:
-                    self._reader.caller(head.authorization)
+                    self._reader.check_again(head)
                 except RequestError as error:
                     self._cut_off(stream, error)
         self.flush()

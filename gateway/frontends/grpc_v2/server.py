@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2.calls import INFER
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.messages import Room
@@ -39,7 +40,7 @@ class GrpcServer:
     """`start` once, `stop` once. `calls` are in progress over all connections."""
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
-        self.settings, self.tokens = settings, security.tokens
+        self.settings, self.authentication = settings, Authentication("grpc", security)
         self.codec, self.submit = service.codec, service.submit
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
@@ -71,18 +72,18 @@ class GrpcServer:
         return bound
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what asks for these tokens at once, and uses these certificates for new handshakes.
+        """Return what identifies callers by this at once, and uses these certificates for new handshakes.
 
         TLS and client certificates stay on or off. Raises as `server_context` does.
         """
         return partial(self._take, security, server_context(security, protocol="h2"))
 
     def _take(self, security: Security, context: SSLContext | None) -> None:
-        self._context = context
-        if security.tokens != self.tokens:
-            self.tokens = security.tokens
+        self._context, before = context, self.authentication.security
+        self.authentication.replace(security)
+        if (before.tokens, before.grants) != (security.tokens, security.grants):
             for link in list(self._links):
-                link.take_tokens(security.tokens)
+                link.check_callers()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""

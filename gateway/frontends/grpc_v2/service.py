@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Inference, Repository, Statistics, Submission
+from gateway.domain.rights import check_model
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.codec import InferCodec
@@ -22,6 +23,7 @@ from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_erro
 from gateway.frontends.grpc_v2.health import HealthService
 from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, pool, services
 from gateway.frontends.grpc_v2.reflection import ReflectionStream
+from gateway.frontends.grpc_v2.scopes import NEEDS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
 from gateway.frontends.grpc_v2.templates import PREFIX
@@ -76,7 +78,7 @@ class InferenceService:
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
                 request, answer = message(method.input_type.full_name), answers[method.name]
-                rpcs[path] = Rpc(path, _kind(method), request, answer, raw=path == INFER)
+                rpcs[path] = Rpc(path, _kind(method), request, answer, NEEDS[method.name], raw=path == INFER)
         return rpcs
 
     def drain(self) -> None:
@@ -95,7 +97,8 @@ class InferenceService:
         return message("inference.ServerReadyResponse")(ready=self._inference.ready())
 
     async def model_ready(self, request: Any, call: CallInfo) -> Any:
-        """An unknown model is not an error here: not ready (what clients rely on, as Triton answers)."""
+        """An unknown model is not an error here: not ready (what clients rely on, as Triton answers). DENIED."""
+        check_model(call.caller, call.rights, request.name)
         ready = bool(request.name) and self._inference.ready(request.name, request.version)
         return message("inference.ModelReadyResponse")(ready=ready)
 
@@ -107,24 +110,28 @@ class InferenceService:
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:
         """Inputs and outputs as clients see them. NOT_FOUND, UNAVAILABLE."""
-        return message("inference.ModelMetadataResponse")(**documents.model_metadata(*self._described(request)))
+        return message("inference.ModelMetadataResponse")(**documents.model_metadata(*self._described(request, call)))
 
     async def model_config(self, request: Any, call: CallInfo) -> Any:
         """Triton's configuration of the model, as far as it has one here. NOT_FOUND, UNAVAILABLE."""
-        return message("inference.ModelConfigResponse")(config=documents.model_config(*self._described(request)))
+        return message("inference.ModelConfigResponse")(config=documents.model_config(*self._described(request, call)))
 
     async def model_statistics(self, request: Any, call: CallInfo) -> Any:
-        """Counters of one version, one model or all. NOT_FOUND."""
-        counted = self._statistics.statistics(request.name, request.version)
+        """Counters of one version, one model or all that the caller may see. NOT_FOUND, DENIED."""
+        if request.name:
+            check_model(call.caller, call.rights, request.name)
+        counted = documents.visible_statistics(self._statistics, call.rights, request.name, request.version)
         return message("inference.ModelStatisticsResponse")(**documents.model_statistics(counted))
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
         """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
         asked = self.codec.decode(raw, call, time.monotonic_ns(), lent=False)
+        check_model(call.caller, call.rights, asked.model)
         pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
         return b"".join(pieces)[PREFIX.size :]
 
     async def _answer_message(self, request: Any, call: CallInfo) -> Any:
+        check_model(call.caller, call.rights, request.model_name)
         asked = decode_request(request, call, time.monotonic_ns(), self._regions)
         return encode_response(await self._inference.infer(asked), asked.outputs)
 
@@ -137,21 +144,23 @@ class InferenceService:
         return self._stream(requests, ReflectionStream(pool(), self._names, self._settings).answer, in_flight=1)
 
     async def repository_index(self, request: Any, call: CallInfo) -> Any:
-        """Every known model version, or only the ready ones."""
+        """Every known model version that the caller may see, or only the ready ones."""
         _refuse_repository_name(request.repository_name)
-        lines = documents.repository_index(self._repository.index(), only_ready=request.ready)
+        lines = documents.repository_index(self._repository.index(), call.rights, only_ready=request.ready)
         return message("inference.RepositoryIndexResponse")(models=lines)
 
     async def repository_model_load(self, request: Any, call: CallInfo) -> Any:
         """Read the model's folder again. DENIED unless `[models] control = true`."""
         _refuse_repository_name(request.repository_name)
         refuse_load_parameters(request.parameters)
+        check_model(call.caller, call.rights, request.model_name)
         await self._repository.load(request.model_name)
         return message("inference.RepositoryModelLoadResponse")()
 
     async def repository_model_unload(self, request: Any, call: CallInfo) -> Any:
         """Drain and unload. `unload_dependents` is moot: no model depends on another here."""
         _refuse_repository_name(request.repository_name)
+        check_model(call.caller, call.rights, request.model_name)
         await self._repository.unload(request.model_name)
         return message("inference.RepositoryModelUnloadResponse")()
 
@@ -228,7 +237,8 @@ class InferenceService:
             raise no_regions()
         return self._regions
 
-    def _described(self, request: Any) -> tuple[Any, Any, Any]:
+    def _described(self, request: Any, call: CallInfo) -> tuple[Any, Any, Any]:
+        check_model(call.caller, call.rights, request.name)
         return documents.described(self._inference, self._repository, request.name, request.version)
 
     async def _stream(

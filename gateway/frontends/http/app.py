@@ -18,6 +18,7 @@ from litestar.types.internal_types import PathParameterDefinition
 
 from gateway import __version__
 from gateway.domain.errors import RequestError
+from gateway.domain.rights import ANY_CALLER
 from gateway.frontends.http.body import ClientGone
 from gateway.frontends.http.bounds import Refuse, SlowBody
 from gateway.wire.asgi import Answer, Application
@@ -37,10 +38,12 @@ def application(
     title: str,
     description: str,
     more: Mapping[type[Exception], Callable[[Any], Answer]] | None = None,
+    guard: Callable[[Any, Any], None] | None = None,
 ) -> Application:
     """An ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
 
-    `more`: errors that only this frontend's handlers raise, and how they are answered.
+    `more`: errors that only this frontend's handlers raise, and how they are answered. `guard` is called with the
+    connection and its handler before each one; the scopes that a handler needs stand in its `opt`.
 
     Its document stands at /schema/openapi.json alone: litestar's pages would load their scripts from other hosts.
     """
@@ -54,7 +57,13 @@ def application(
             description=description,
             path="/schema",
             render_plugins=[JsonRenderPlugin()],
-            openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, after_request=words.document),
+            openapi_router=Router(
+                "/schema",
+                route_handlers=[],
+                include_in_schema=False,
+                after_request=words.document,
+                opt={"needs": ANY_CALLER},
+            ),
             operation_id_creator=_operation_id,
         ),
         exception_handlers={
@@ -65,6 +74,7 @@ def application(
             Exception: words.defect,
             **{kind: _answering(answer) for kind, answer in (more or {}).items()},
         },
+        guards=[guard] if guard else [],
         logging_config=None,
         request_max_body_size=None,
         debug=False,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer
 from gateway.frontends.tls import server_context
@@ -39,7 +40,8 @@ class HttpServer:
         """Whoever is not `welcome`, and will be refused, has few connections of its own.
 
         `table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
-        self._settings, self._table, self.tokens = settings, table, security.tokens
+        self._settings, self._table = settings, table
+        self.authentication = Authentication(table, security)
         self._security = security
         self._refuse, self._application, self._welcome = refuse, build, welcome
         self._context: ssl.SSLContext | None = None
@@ -60,14 +62,15 @@ class HttpServer:
         await self._listeners.answer(self._build, self._terms() if self._context else None)
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what asks for these tokens from the next request on, and uses these certificates for new handshakes.
+        """Return what identifies callers by this from the next request on, and uses these certificates for handshakes.
 
         TLS and client certificates stay on or off. Raises as `server_context` does.
         """
         return partial(self._take, security, server_context(security, protocol="http/1.1"))
 
     def _take(self, security: Security, context: ssl.SSLContext | None) -> None:
-        self._context, self.tokens = context, security.tokens
+        self._context = context
+        self.authentication.replace(security)
 
     async def somebody(self) -> None:
         """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.domain.access import Tokens
 from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
+from gateway.frontends.http.browsers import BrowserGuard, own_names
 from gateway.frontends.http.door import Door
 from gateway.frontends.regions import Regions
-from gateway.frontends.rest_v2.door import OPEN_PATHS, caller_of
+from gateway.frontends.rest_v2.door import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
@@ -24,25 +25,37 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     repository: Repository,
     statistics: Statistics,
     settings: RestSettings,
-    tokens: Callable[[], Tokens | None],
+    authentication: Authentication,
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
     server_name: str,
 ) -> Application:
-    """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type;
-    `tokens` those that are asked for now."""
+    """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
     refuse = Refusals(settings.retry_after_s)
     app = application(
         (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
-        Ports(inference, repository, statistics, settings, metrics_text, BodyReader(settings), regions, server_name),
+        Ports(
+            inference,
+            repository,
+            statistics,
+            settings,
+            metrics_text,
+            BodyReader(settings),
+            regions,
+            server_name,
+            authentication,
+        ),
         refuse,
         title="edge-inference-gateway",
         description="Open Inference Protocol v2 with Triton's extensions.",
+        guard=check_rights,
     )
-    return Door(
+    names = own_names(settings.hosts)
+    door = Door(
         app,
-        lambda scope: caller_of(scope, tokens()),
+        lambda scope: admit(scope, authentication, names),
         refuse,
         max_requests=settings.max_requests,
         open_paths=OPEN_PATHS,
     )
+    return BrowserGuard(door, settings.cors_origins, refuse, authentication.count)

@@ -1,26 +1,69 @@
-"""Who calls over REST."""
+"""Authentication and authorisation of REST's requests."""
 
 from __future__ import annotations
 
-from gateway.domain.access import Tokens
+from typing import TYPE_CHECKING, Any
+
+from gateway.domain.errors import RequestError
+from gateway.domain.rights import NOTHING, Needs, Rights, check_model
+from gateway.frontends.authentication import Authentication
+from gateway.frontends.http.browsers import check_host, header
 from gateway.frontends.peer import Peer
 from gateway.wire.asgi import Scope
+
+if TYPE_CHECKING:
+    from litestar.connection import ASGIConnection
+    from litestar.handlers.base import BaseRouteHandler
 
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by supervisors that hold no token; never refused for load, or a busy device would look dead."""
 
 
-def caller_of(scope: Scope, tokens: Tokens | None) -> str:
-    """Token, else client certificate, else peer uid, else address (contracts.md). UNAUTHENTICATED without a token."""
-    if tokens is not None:
-        return tokens.caller(_header(scope, b"authorization"))
+def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) -> str:
+    """Return the caller's name and keep its rights in the scope's state: by token, client certificate, uid or address.
+
+    RequestError UNAUTHENTICATED or THROTTLED; DENIED where a caller that brings no token asks for another host than
+    `names`, in the clear over TCP.
+    """
+    state = scope.setdefault("state", {})
+    peer = peer_of_scope(scope)
+    sent = header(scope, b"authorization")
+    caller = authentication.admit(peer, sent)
+    by_token = sent is not None and authentication.security.tokens is not None
+    if not (by_token or peer.uid is not None or scope.get("scheme") == "https"):
+        try:
+            check_host(header(scope, b"host"), names)
+        except RequestError:
+            authentication.count("host")
+            raise
+    state["rights"] = caller.rights
+    return caller.name
+
+
+def peer_of_scope(scope: Scope) -> Peer:
+    """Return the peer of a request's connection."""
     peer: Peer = scope.get("state", {}).get("peer", Peer())
-    if peer.name:
-        return peer.name
     client = scope.get("client")
-    return str(client[0]) if client else ""
+    return peer if peer.name or not client else Peer(address=str(client[0]))
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    found = next((value for key, value in scope["headers"] if key == name), None)
-    return None if found is None else found.decode("latin-1")
+def check_rights(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard every endpoint, before its body is read: the scopes of its `needs`, and the model of its path. DENIED.
+
+    Raises KeyError for an endpoint without `needs`: a defect of ours, answered 500.
+    """
+    if connection.scope.get("method") == "OPTIONS":  # Litestar adds these; they tell methods only
+        return
+    state: Any = connection.scope["state"]
+    caller, rights = state.get("caller", ""), rights_of(state)
+    needs: Needs = handler.opt["needs"]
+    authentication: Authentication = connection.app.state.ports.authentication
+    authentication.check(caller, rights, needs)
+    if model := connection.path_params.get("model", ""):
+        check_model(caller, rights, model)
+
+
+def rights_of(state: Any) -> Rights:
+    """Return the rights that `admit` kept; none for the open paths."""
+    rights: Rights = state.get("rights", NOTHING)
+    return rights

@@ -3,6 +3,7 @@
 import msgspec
 from litestar import get, post
 
+from gateway.domain.rights import ANY_CALLER, MEMORY, READ
 from gateway.frontends.not_offered import no_cuda_regions, no_regions
 from gateway.frontends.peer import Peer
 from gateway.frontends.regions import Regions, Registrant, unknown_region
@@ -20,7 +21,7 @@ class _Segment(msgspec.Struct):
     offset: int = 0
 
 
-@get([SHARED + "/status", REGION + "/status"], summary="Shared memory regions")
+@get([SHARED + "/status", REGION + "/status"], summary="Shared memory regions", opt={"needs": READ})
 async def region_status(request: Call) -> list[Document]:
     """The caller's regions, or one; none where they are not allowed."""
     regions, name = ports_of(request).regions, _name(request)
@@ -31,7 +32,7 @@ async def region_status(request: Call) -> list[Document]:
     return []
 
 
-@post(REGION + "/register", status_code=200, summary="Register shared memory")
+@post(REGION + "/register", status_code=200, summary="Register shared memory", opt={"needs": MEMORY})
 async def register_region(request: Call) -> Document:
     """Map a segment of the caller's, `{"key": …, "offset": …, "byte_size": …}`."""
     regions = _regions(request)
@@ -40,14 +41,19 @@ async def register_region(request: Call) -> Document:
     return {}
 
 
-@post([SHARED + "/unregister", REGION + "/unregister"], status_code=200, summary="Unregister shared memory")
+@post(
+    [SHARED + "/unregister", REGION + "/unregister"],
+    status_code=200,
+    summary="Unregister shared memory",
+    opt={"needs": READ},
+)
 async def unregister_region(request: Call) -> Document:
     """Forget one of the caller's regions, or all of them."""
     _regions(request).unregister(_caller(request), _name(request))
     return {}
 
 
-@get([CUDA + "/status", CUDA_REGION + "/status"], summary="CUDA shared memory regions")
+@get([CUDA + "/status", CUDA_REGION + "/status"], summary="CUDA shared memory regions", opt={"needs": READ})
 async def cuda_region_status(request: Call) -> list[Document]:
     """Return no regions: none is ever registered."""
     if name := _name(request):
@@ -55,13 +61,18 @@ async def cuda_region_status(request: Call) -> list[Document]:
     return []
 
 
-@post([CUDA + "/unregister", CUDA_REGION + "/unregister"], status_code=200, summary="Unregister CUDA shared memory")
+@post(
+    [CUDA + "/unregister", CUDA_REGION + "/unregister"],
+    status_code=200,
+    summary="Unregister CUDA shared memory",
+    opt={"needs": READ},
+)
 async def unregister_cuda_region() -> Document:
     """Do nothing: programs unregister all regions before they register their first one, and Triton accepts it."""
     return {}
 
 
-@post(CUDA_REGION + "/register", status_code=200, summary="Register CUDA shared memory")
+@post(CUDA_REGION + "/register", status_code=200, summary="Register CUDA shared memory", opt={"needs": ANY_CALLER})
 async def register_cuda_region() -> Document:
     """Refuse: CUDA shared memory is not offered."""
     raise no_cuda_regions()

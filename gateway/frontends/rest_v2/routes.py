@@ -12,12 +12,15 @@ from litestar import Request, Response, get, post
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
 from gateway.frontends import documents
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.body import BodyReader, ClientGone, accepted_encoding, compress
 from gateway.frontends.not_offered import refuse_load_parameters
 from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
 from gateway.frontends.oip_raw import raw_request
 from gateway.frontends.regions import EXTENSION, Regions
+from gateway.frontends.rest_v2.door import rights_of
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.settings import RestSettings
 
@@ -44,6 +47,7 @@ class Ports:
     bodies: BodyReader
     regions: Regions | None
     server_name: str
+    authentication: Authentication
 
 
 class _IndexBody(msgspec.Struct):
@@ -54,7 +58,7 @@ class _LoadBody(msgspec.Struct):
     parameters: dict[str, bool | int | float | str] | None = None
 
 
-@get("/v2", summary="Server metadata")
+@get("/v2", summary="Server metadata", opt={"needs": READ})
 async def server_metadata(request: Call) -> Document:
     """Name, version and the extensions that work here."""
     ports = ports_of(request)
@@ -62,20 +66,20 @@ async def server_metadata(request: Call) -> Document:
     return documents.server_metadata(ports.server_name, "binary_tensor_data", *shared)
 
 
-@get("/v2/health/live", summary="Liveness")
+@get("/v2/health/live", summary="Liveness", opt={"needs": ANY_CALLER})
 async def live() -> Document:
     """Whether the process answers."""
     return {"live": True}
 
 
-@get("/v2/health/ready", summary="Readiness")
+@get("/v2/health/ready", summary="Readiness", opt={"needs": ANY_CALLER})
 async def ready(request: Call) -> Response[Document]:
     """Whether the server answers inference requests; 503 where not."""
     is_ready = ports_of(request).inference.ready()
     return Response({"ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
 
 
-@get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness")
+@get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness", opt={"needs": READ})
 async def model_ready(request: Call) -> Response[Document]:
     """Whether a model version answers; 503 where it does not, or is unknown."""
     model, version = _names(request)
@@ -83,35 +87,36 @@ async def model_ready(request: Call) -> Response[Document]:
     return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
 
 
-@get([MODEL, VERSION], summary="Model metadata")
+@get([MODEL, VERSION], summary="Model metadata", opt={"needs": READ})
 async def model_metadata(request: Call) -> Document:
     """Inputs and outputs with the batch dimension, and the versions that are ready."""
     ports = ports_of(request)
     return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
-@get([MODEL + "/config", VERSION + "/config"], summary="Model configuration")
+@get([MODEL + "/config", VERSION + "/config"], summary="Model configuration", opt={"needs": READ})
 async def model_config(request: Call) -> Document:
     """Triton's model configuration: dims without the batch dimension."""
     ports = ports_of(request)
     return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
-@get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics")
+@get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics", opt={"needs": READ})
 async def model_statistics(request: Call) -> Document:
-    """Triton's counters of one version, of all versions of a model, or of all models."""
-    model, version = _names(request)
-    return documents.model_statistics(ports_of(request).statistics.statistics(model, version))
+    """Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
+    statistics, rights = ports_of(request).statistics, rights_of(request.scope["state"])
+    return documents.model_statistics(documents.visible_statistics(statistics, rights, *_names(request)))
 
 
-@post("/v2/repository/index", status_code=200, summary="Repository index")
+@post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
 async def repository_index(request: Call) -> list[Document]:
-    """Every known model version and its state; body `{"ready": true}` leaves out what is not ready."""
+    """Model versions that the caller may see, and their states; body `{"ready": true}`: only those that are ready."""
     asked = await optional_body(request, _IndexBody)
-    return documents.repository_index(ports_of(request).repository.index(), only_ready=asked.ready)
+    lines = ports_of(request).repository.index()
+    return documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=asked.ready)
 
 
-@post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model")
+@post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model", opt={"needs": CONTROL})
 async def load(request: Call) -> Document:
     """Read the model's folder again and serve what passes its gate."""
     body = await optional_body(request, _LoadBody)
@@ -120,7 +125,7 @@ async def load(request: Call) -> Document:
     return {}
 
 
-@post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model")
+@post("/v2/repository/models/{model:str}/unload", status_code=200, summary="Unload a model", opt={"needs": CONTROL})
 async def unload(request: Call) -> Document:
     """Drain and unload all versions of the model."""
     await optional_body(request, _LoadBody)
@@ -128,7 +133,13 @@ async def unload(request: Call) -> Document:
     return {}
 
 
-@post([MODEL + "/infer", VERSION + "/infer"], status_code=200, summary="Inference", operation_class=InferOperation)
+@post(
+    [MODEL + "/infer", VERSION + "/infer"],
+    status_code=200,
+    summary="Inference",
+    operation_class=InferOperation,
+    opt={"needs": INFER},
+)
 async def infer(request: Call) -> Response[bytes]:
     """Answer one inference request, in JSON or with binary tensors. A client that leaves abandons its request."""
     ports = ports_of(request)
@@ -142,7 +153,7 @@ async def infer(request: Call) -> Response[bytes]:
     return await _response(answer, headers.get("accept-encoding", ""), ports.settings)
 
 
-@get("/metrics", summary="Metrics", media_type="text/plain")
+@get("/metrics", summary="Metrics", media_type="text/plain", opt={"needs": METRICS})
 async def metrics(request: Call) -> Response[bytes]:
     """Counters and gauges in Prometheus' text format."""
     text, content_type = await ports_of(request).metrics_text()

@@ -35,6 +35,6 @@ class RestFrontend(HttpServer):
             from gateway.frontends.rest_v2.app import create_app
 
             ports = (inference, repository, statistics)
-            return create_app(*ports, settings, lambda: self.tokens, metrics_text, regions, server_name)
+            return create_app(*ports, settings, self.authentication, metrics_text, regions, server_name)
 
         super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from gateway.domain.errors import ConfigurationError
+from gateway.frontends.http.browsers import check_host_pattern, check_origin_text
 
 BACKLOG_MAX = 2**31 - 1
 """listen(2) takes an int."""
@@ -28,11 +29,17 @@ class RestSettings:
     retry_after_s: float = 1.0  # hint with 503 where the engine gives none
     compress_from_bytes: int = 1024  # answers this long are compressed where the caller accepts it
     compression_level: int = 1  # zlib's level, 1 (quick) to 9 (small)
+    hosts: tuple[str, ...] = ()  # more names by which callers without a token may ask: camera-7.lan, *.example.org, *
+    cors_origins: tuple[str, ...] = ()  # pages that may ask, such as https://panel.example.org; others are refused
     unix_socket_mode: int = 0o660  # permissions of a UNIX socket: its owner and group may connect
 
     def __post_init__(self) -> None:
         """Refuse bounds that nothing passes. Raises ConfigurationError (table http)."""
-        for key in (spec.name for spec in fields(self)):
+        for host in self.hosts:
+            check_host_pattern(host)
+        for origin in self.cors_origins:
+            check_origin_text(origin)
+        for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) in {int, float}):
             if getattr(self, key) <= 0:
                 raise _refused(key, "must be more than 0")
         if self.backlog > BACKLOG_MAX:

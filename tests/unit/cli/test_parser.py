@@ -22,7 +22,7 @@ def exit_code(arguments):
 
 
 def test_the_verbs_are_the_contract_s():
-    assert set(NAMES) == {"run", "probe", "explain", "doctor", "models", "config", "infer"}
+    assert set(NAMES) == {"run", "probe", "explain", "doctor", "models", "config", "infer", "token"}
 
 
 def test_version(capsys):

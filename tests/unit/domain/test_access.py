@@ -22,9 +22,9 @@ FILE = "# cameras\ncam-1 s3cret#1\n\nlone-token   # the cupboard\n"
 
 def test_callers_are_named_by_their_token() -> None:
     tokens = read_tokens(FILE, "tokens")
-    assert tokens.caller("Bearer s3cret#1") == "cam-1"
-    assert tokens.caller("bearer  s3cret#1 ") == "cam-1"
-    assert tokens.caller("BEARER lone-token").startswith("token-")
+    assert tokens.caller("Bearer s3cret#1").name == "cam-1"
+    assert tokens.caller("bearer  s3cret#1 ").name == "cam-1"
+    assert tokens.caller("BEARER lone-token").name.startswith("token-")
 
 
 @pytest.mark.parametrize(
@@ -111,22 +111,28 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
-def test_listening_to_the_network_needs_tls_or_tokens(address: str) -> None:
+def test_listening_to_the_network_needs_callers_that_are_identified(address: str) -> None:
     found = read_address(address)
     assert found is not None
     with pytest.raises(ConfigurationError) as error:
-        check_exposure(found, tls=False, tokens=False)
-    assert "[auth] tokens_file" in str(error.value)
-    assert "[tls] cert" in str(error.value)
-    check_exposure(found, tls=True, tokens=False)
-    check_exposure(found, tls=False, tokens=True)
+        check_exposure(found, Security(), anonymous=False)
+    for part in ("[auth] tokens_file", "[tls] client_ca", "[auth] anonymous = true"):
+        assert part in str(error.value)
+    check_exposure(found, Security(tokens=read_tokens("a b", "")), anonymous=False)
+    check_exposure(found, Security(b"cert", b"key", b"ca"), anonymous=False)
+    check_exposure(found, Security(), anonymous=True)
+
+
+def test_a_servers_certificate_identifies_no_caller() -> None:
+    with pytest.raises(ConfigurationError, match="identify the gateway, not its callers"):
+        check_exposure(Address("0.0.0.0", 1), Security(b"cert", b"key"), anonymous=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "unix:/x"])
 def test_listening_to_this_machine_needs_nothing(address: str) -> None:
     found = read_address(address)
     assert found is not None
-    check_exposure(found, tls=False, tokens=False)
+    check_exposure(found, Security(), anonymous=False)
 
 
 def test_a_certificate_is_no_tokens_file() -> None:
@@ -145,7 +151,10 @@ FULL = Security(b"cert", b"key", b"ca", read_tokens("a one\nb two\n", "tokens"))
         (Security(b"cert", b"other", b"ca", FULL.tokens), ("certificate and key",)),
         (Security(b"cert", b"key", b"other", FULL.tokens), ("client_ca",)),
         (Security(b"cert", b"key", b"ca", read_tokens("a one\nc 3\nd 4\n", "")), ("tokens (2 added, 1 revoked)",)),
-        (Security(b"cert", b"key", b"ca", read_tokens("z one\nb two\n", "")), ("tokens (0 added, 0 revoked)",)),
+        (
+            Security(b"cert", b"key", b"ca", read_tokens("z one\nb two\n", "")),
+            ("tokens (0 added, 0 revoked, 1 changed)",),
+        ),
         (Security(b"cert", b"key", b"ca"), ("tokens (0 added, 2 revoked)",)),
     ],
 )

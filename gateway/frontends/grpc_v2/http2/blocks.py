@@ -95,6 +95,9 @@ class Blocks:
 
 
 def _remember(known: dict[Any, Any], key: object, head: object) -> None:
+    """Keep a head, but no refusal (bytes): each of those is decided and counted anew."""
+    if isinstance(head, bytes):
+        return
     if len(known) >= KNOWN_HEADS:
         known.clear()
     known[key] = head

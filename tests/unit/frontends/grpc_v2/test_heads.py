@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.domain.access import Address, Security, Tokens, read_tokens
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.rights import DEFAULT_GRANTS, EVERYTHING
+from gateway.domain.rights import INFER as INFERENCE
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc
 from gateway.frontends.grpc_v2.heads import FIELDS, UNIT_NS, Head, HeadReader, read_timeout
@@ -25,9 +28,11 @@ from .conftest import Serve
 
 TOKENS = read_tokens("ann first\nbob second\n", "tokens")
 RPCS = {
-    path.encode(): Rpc(path, kind, None, print) for path, kind in ((INFER, Kind.UNARY), (STREAM, Kind.BIDIRECTIONAL))
+    path.encode(): Rpc(path, kind, None, print, INFERENCE)
+    for path, kind in ((INFER, Kind.UNARY), (STREAM, Kind.BIDIRECTIONAL))
 }
 PEER = Peer(address="192.0.2.7")
+STRANGER = DEFAULT_GRANTS[-1].rights
 
 
 def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None) -> Head | dict[bytes, bytes]:
@@ -42,7 +47,7 @@ def read(tokens: Tokens | None = None, peer: Peer = PEER, **changed: str | None)
     given_fields = {**fields, **changed}
     names = {name: (":" + name[1:] if name[0] == "_" else name).replace("_", "-") for name in given_fields}
     headers = tuple((names[key].encode(), value.encode()) for key, value in given_fields.items() if value is not None)
-    said = HeadReader(RPCS, peer, tokens, 0.1).read(headers)
+    said = HeadReader(RPCS, peer, Authentication("grpc", Security(tokens=tokens)), 0.1).read(headers)
     return said if isinstance(said, Head) else dict(Decoder(16_384).decode(said) or ())
 
 
@@ -77,7 +82,7 @@ def head(**changed: Any) -> Head:
 )
 def test_timeouts(value: str, nanoseconds: int) -> None:
     assert read_timeout(value.encode()) == nanoseconds
-    assert head(grpc_timeout=value).info_at(5) == CallInfo("192.0.2.7", 5 + nanoseconds, local=False)
+    assert head(grpc_timeout=value).info_at(5) == CallInfo("192.0.2.7", 5 + nanoseconds, local=False, rights=STRANGER)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +153,9 @@ def test_kinds() -> None:
 
 # ---- callers ---------------------------------------------------------------------------------------------------------
 def test_callers_without_tokens() -> None:
-    assert head().info == CallInfo("192.0.2.7", None, local=False)
-    assert head(peer=Peer(uid=1000, pid=5)).info == CallInfo("uid:1000", None, local=True, uid=1000, pid=5)
-    assert head(peer=Peer("camera", address="::1")).info == CallInfo("camera", None, local=True)
+    assert head().info == CallInfo("192.0.2.7", None, local=False, rights=STRANGER)
+    assert head(peer=Peer(uid=1000, pid=5)).info == CallInfo("uid:1000", None, True, 1000, 5, EVERYTHING)
+    assert head(peer=Peer("camera", address="::1")).info == CallInfo("camera", None, local=True, rights=EVERYTHING)
     assert head(authorization="Bearer nonsense").info.caller == "192.0.2.7"
 
 

@@ -6,6 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.rights import EVERYTHING
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.health import HealthService
 from gateway.frontends.grpc_v2.protocol import message
@@ -13,6 +14,7 @@ from tests.simulators.inference import SimulatedInference
 
 pytestmark = pytest.mark.asyncio
 UNKNOWN, SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(4)
+CALL = CallInfo(rights=EVERYTHING)
 MODEL = "identity_fp32"
 
 
@@ -32,23 +34,23 @@ def asked(service=""):
 
 @pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService", MODEL])
 async def test_serving(health, service):
-    assert (await health.check(asked(service), CallInfo())).status == SERVING
+    assert (await health.check(asked(service), CALL)).status == SERVING
 
 
 async def test_a_model_that_is_not_ready(health, inference):
     inference.unready.add(MODEL)
-    assert (await health.check(asked(MODEL), CallInfo())).status == NOT_SERVING
-    assert (await health.check(asked(), CallInfo())).status == SERVING
+    assert (await health.check(asked(MODEL), CALL)).status == NOT_SERVING
+    assert (await health.check(asked(), CALL)).status == SERVING
 
 
 async def test_an_unknown_name_is_not_found(health):
     with pytest.raises(RequestError, match="unknown service 'no'") as caught:
-        await health.check(asked("no"), CallInfo())
+        await health.check(asked("no"), CALL)
     assert caught.value.fault is Fault.NOT_FOUND
 
 
 async def test_watch_says_each_change_once(health, inference):
-    async with aclosing(health.watch(asked(MODEL), CallInfo())) as watch:
+    async with aclosing(health.watch(asked(MODEL), CALL)) as watch:
         assert (await anext(watch)).status == SERVING
         following = asyncio.ensure_future(anext(watch))
         health.changed()
@@ -64,7 +66,7 @@ async def test_watch_says_each_change_once(health, inference):
 
 
 async def test_a_change_while_nobody_waits_is_not_lost(health, inference):
-    async with aclosing(health.watch(asked(MODEL), CallInfo())) as watch:
+    async with aclosing(health.watch(asked(MODEL), CALL)) as watch:
         await anext(watch)
         inference.unready.add(MODEL)
         health.changed()
@@ -72,22 +74,22 @@ async def test_a_change_while_nobody_waits_is_not_lost(health, inference):
 
 
 async def test_draining_ends_watches_and_fails_checks(health):
-    watch = health.watch(asked(), CallInfo())
+    watch = health.watch(asked(), CALL)
     assert (await anext(watch)).status == SERVING
     health.drain()
     assert [reply.status async for reply in watch] == [NOT_SERVING]
-    assert (await health.check(asked(MODEL), CallInfo())).status == NOT_SERVING
+    assert (await health.check(asked(MODEL), CALL)).status == NOT_SERVING
 
 
 async def test_watches_are_bounded_and_give_their_place_back(health):
-    first, second = (health.watch(asked(), CallInfo()) for _ in range(2))
+    first, second = (health.watch(asked(), CALL) for _ in range(2))
     await anext(first)
     await anext(second)
     with pytest.raises(RequestError, match="2 health watches are open") as caught:
-        await anext(health.watch(asked(), CallInfo()))
+        await anext(health.watch(asked(), CALL))
     assert caught.value.fault is Fault.OVERLOADED
     await first.aclose()
-    third = health.watch(asked(), CallInfo())
+    third = health.watch(asked(), CALL)
     assert (await anext(third)).status == SERVING
     await second.aclose()
     await third.aclose()

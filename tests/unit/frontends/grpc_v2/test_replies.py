@@ -56,7 +56,7 @@ def test_every_fault_has_its_code(fault: Fault) -> None:
 @pytest.mark.parametrize(("given_s", "milliseconds"), [(None, b"100"), (0.0, b"0"), (1.5, b"1500")])
 def test_hints_when_to_come_back(fault: Fault, given_s: float | None, milliseconds: bytes) -> None:
     said = read(replies.ending(RequestError(fault, "", retry_after_s=given_s), 0.1))
-    helps = fault in {Fault.OVERLOADED, Fault.UNAVAILABLE}
+    helps = fault in {Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE}
     assert said.get(b"grpc-retry-pushback-ms") == (milliseconds if helps else None)
     assert b":status" not in said
 

@@ -9,6 +9,7 @@ import pytest
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import TensorSpec
 from gateway.domain.ports import IndexEntry
+from gateway.domain.rights import EVERYTHING
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype
 from gateway.frontends import documents
@@ -146,8 +147,11 @@ def test_statistics():
 
 def test_index_of_all_and_of_the_ready():
     entries = [IndexEntry("a", "1", "READY"), IndexEntry("b", "1", "UNAVAILABLE", "wrong digest")]
-    assert [line["reason"] for line in documents.repository_index(entries, only_ready=False)] == ["", "wrong digest"]
-    assert [line["name"] for line in documents.repository_index(entries, only_ready=True)] == ["a"]
+    assert [line["reason"] for line in documents.repository_index(entries, EVERYTHING, only_ready=False)] == [
+        "",
+        "wrong digest",
+    ]
+    assert [line["name"] for line in documents.repository_index(entries, EVERYTHING, only_ready=True)] == ["a"]
 
 
 def test_an_index_message_names_states(service, inference):

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.access import Security, read_tokens
+from gateway.domain.access import Security, Tokens, read_tokens
 from gateway.domain.errors import ConfigurationError, RequestError
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.peer import Peer
-from gateway.frontends.rest_v2.door import caller_of
+from gateway.frontends.rest_v2.door import admit
 from gateway.frontends.tls import server_context
 from tests.simulators.authority import Authority
 
@@ -21,6 +22,10 @@ TOKENS = read_tokens("ann secret", "tokens")
 
 def scope(peer: Peer, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     return {"type": "http", "client": ("192.0.2.7", 5), "headers": list(headers), "state": {"peer": peer}}
+
+
+def caller_of(scope: dict[str, Any], tokens: Tokens | None) -> str:
+    return admit(scope, Authentication("http", Security(tokens=tokens)), ())
 
 
 @pytest.mark.parametrize(

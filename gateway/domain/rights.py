@@ -1,0 +1,152 @@
+"""Rights of callers: scopes and model patterns, and the one decision whether a caller may do something."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.domain.errors import ConfigurationError, Fault, RequestError
+
+PATTERNS_LIMIT = 64
+"""Patterns of one caller: each is tried for each request."""
+PATTERN_LIMIT_CHARS = 200
+_IDENTITY = re.compile(r"cert:.+|[ug]id:(?:[0-9]{1,10}|\*)|loopback|anonymous")
+
+
+class Scope(enum.StrEnum):
+    """A group of operations. `ADMIN` stands for all of them."""
+
+    INFER = "infer"
+    MODELS = "models"
+    MEMORY = "memory"
+    METRICS = "metrics"
+    ADMIN = "admin"
+
+
+Needs = tuple[Scope, ...]
+"""Scopes of which a caller needs one; () is open to every caller that is identified."""
+ANY_CALLER: Needs = ()
+READ: Needs = (Scope.INFER, Scope.MODELS)
+"""Metadata, configuration, readiness and statistics of models, the repository index."""
+INFER: Needs = (Scope.INFER,)
+CONTROL: Needs = (Scope.MODELS,)
+MEMORY: Needs = (Scope.MEMORY,)
+METRICS: Needs = (Scope.METRICS,)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a caller may do: `scopes`, and `models` as patterns of names (): every model.
+
+    Patterns are those of POSIX shells (POSIX.1-2017, XCU 2.13) as Python's `fnmatchcase` reads them: `*`, `?`, `[abc]`,
+    `[!abc]`; capital letters count.
+    """
+
+    scopes: frozenset[Scope]
+    models: tuple[str, ...] = ()
+
+    def allows(self, needs: Needs) -> bool:
+        """Return True where one of `needs` is among the scopes, or nothing is needed."""
+        return not needs or not self.scopes.isdisjoint(needs)
+
+    def sees(self, model: str) -> bool:
+        """Return True where the name of a model matches a pattern."""
+        return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
+
+
+NOTHING = Rights(frozenset())
+EVERYTHING = Rights(frozenset(Scope))
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller that was identified. `name` is the one of quotas, logs and shared memory."""
+
+    name: str
+    rights: Rights
+
+
+def check_scope(caller: str, rights: Rights, needs: Needs) -> None:
+    """Refuse what needs a scope that the caller lacks. Raises RequestError DENIED."""
+    if not rights.allows(needs):
+        wanted = " or ".join(needs)
+        raise RequestError(
+            Fault.DENIED,
+            f"caller '{caller:.200}' lacks the scope {wanted}; ask the operator to add it: scopes= of its token in "
+            "[auth] tokens_file, or [[auth.grant]] for other callers",
+        )
+
+
+def check_model(caller: str, rights: Rights, model: str) -> None:
+    """Refuse a model that no pattern of the caller matches, whether it exists or not. Raises RequestError DENIED."""
+    if not rights.sees(model):
+        raise RequestError(
+            Fault.DENIED,
+            f"caller '{caller:.200}' may not use model '{model:.200}'; ask the operator to add a pattern that matches: "
+            "models= of its token in [auth] tokens_file, or [[auth.grant]] models for other callers",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights of the callers that `caller` names: "cert:NAME", "uid:N", "gid:N", "loopback" or "anonymous".
+
+    A certificate's name may be a pattern; the id may be `*`.
+    """
+
+    caller: str
+    rights: Rights
+
+    def covers(self, identities: Iterable[str]) -> bool:
+        """Return True where one of a peer's identities is meant."""
+        return any(fnmatchcase(identity, self.caller) for identity in identities)
+
+
+DEFAULT_GRANTS = (
+    Grant("cert:*", EVERYTHING),
+    Grant("uid:*", EVERYTHING),
+    Grant("loopback", EVERYTHING),
+    Grant("anonymous", Rights(frozenset({Scope.INFER, Scope.METRICS}))),
+)
+"""Rights where no grant names the caller and no token is asked for (decisions/0025). Whatever a caller may, models are
+controlled only with `[models] control`, and memory is registered only with `[shared_memory] allowed`."""
+
+
+def granted(grants: Sequence[Grant], identities: Sequence[str]) -> Rights | None:
+    """Return the rights of the first grant that covers a peer, None where no grant does."""
+    return next((grant.rights for grant in grants if grant.covers(identities)), None)
+
+
+def read_rights(scopes: Iterable[str], models: Iterable[str]) -> Rights:
+    """Build rights from words; `admin` becomes every scope. Raises ConfigurationError (key scopes or models)."""
+    words, patterns = set(scopes), tuple(models)
+    known = {scope.value for scope in Scope}
+    if not words or words - known:
+        raise ConfigurationError(f"must name some of {', '.join(known_scopes())}, {_not(words - known)}", key="scopes")
+    if len(patterns) > PATTERNS_LIMIT or not all(0 < len(pattern) <= PATTERN_LIMIT_CHARS for pattern in patterns):
+        limits = f"{PATTERNS_LIMIT} patterns of 1 to {PATTERN_LIMIT_CHARS} characters"
+        raise ConfigurationError(f"must be at most {limits}, such as cam-*", key="models")
+    if Scope.ADMIN in words:
+        return Rights(EVERYTHING.scopes, patterns)
+    return Rights(frozenset(Scope(word) for word in words), patterns)
+
+
+def known_scopes() -> tuple[str, ...]:
+    """Return the words for scopes."""
+    return tuple(scope.value for scope in Scope)
+
+
+def check_identity(text: str) -> None:
+    """Refuse what names no caller of a grant. Raises ConfigurationError (key caller)."""
+    if not _IDENTITY.fullmatch(text):
+        raise ConfigurationError(
+            f"{text!r:.120} names no caller; write cert:NAME, uid:NUMBER, gid:NUMBER, loopback or anonymous",
+            key="caller",
+        )
+
+
+def _not(unknown: set[str]) -> str:
+    return f"not {', '.join(sorted(repr(word)[:40] for word in unknown))}" if unknown else "not nothing"

@@ -1,0 +1,94 @@
+"""Authentication and authorisation at one front end: every failure is counted, and those of one address are slowed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from gateway.domain.access import AuthenticationError, Security
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.failures import Failures
+from gateway.domain.rights import ANY_CALLER, Caller, Needs, Rights, check_scope
+from gateway.domain.statistics import Sample
+from gateway.frontends.peer import Peer
+
+LOG_PERIOD_NS = 10_000_000_000
+"""Time between two log lines about failures of one front end: attackers must not fill the disk."""
+
+log = logging.getLogger(__name__)
+
+
+class Authentication:
+    """Identifies the callers of one front end, by the `security` in force."""
+
+    def __init__(self, frontend: str, security: Security, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.security = security
+        self._frontend, self._clock_ns = frontend, clock_ns
+        self._failures = Failures(security.failures)
+        self._refused: Counter[str] = Counter()
+        self._logged_ns = clock_ns() - LOG_PERIOD_NS
+        self._unlogged = 0
+
+    def replace(self, security: Security) -> None:
+        """Identify callers by `security` from now on."""
+        if security.failures != self.security.failures:
+            self._failures = Failures(security.failures)
+        self.security = security
+
+    def admit(self, peer: Peer, authorization: str | None, needs: Needs = ANY_CALLER) -> Caller:
+        """Identify a caller and check its scope.
+
+        Raises RequestError: UNAUTHENTICATED, THROTTLED where the address failed too often, DENIED without the scope. A
+        caller with a good token passes whatever its address did: others may share it.
+        """
+        try:
+            caller = self.security.caller(peer.name, peer.identities, authorization)
+        except AuthenticationError as error:
+            raise self._slowed(peer.name, error) from None
+        self.check(caller.name, caller.rights, needs)
+        return caller
+
+    def check(self, caller: str, rights: Rights, needs: Needs) -> None:
+        """Check the scope of a caller that was identified; a refusal is counted. RequestError DENIED."""
+        try:
+            check_scope(caller, rights, needs)
+        except RequestError:
+            self.count("scope")
+            raise
+
+    def count(self, reason: str) -> None:
+        """Count a caller that was refused."""
+        self._refused[reason] += 1
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what was refused, as metrics (METRICS.md)."""
+        for reason, count in sorted(self._refused.items()):
+            labels = {"frontend": self._frontend, "reason": reason}
+            yield Sample("edge_gateway_refused_callers_total", "Requests refused for their caller.", count, labels)
+
+    def _slowed(self, address: str, error: AuthenticationError) -> RequestError:
+        self.count(error.reason)
+        now_ns = self._clock_ns()
+        self._log(address, error.reason, now_ns)
+        wait_s = self._failures.count(address, now_ns)
+        if not wait_s:
+            return error
+        self.count("throttled")
+        message = f"too many failed authentications from {address:.100}; use a valid token, or wait"
+        return RequestError(Fault.THROTTLED, message, retry_after_s=wait_s)
+
+    def _log(self, address: str, reason: str, now_ns: int) -> None:
+        """Write at most one line per period; it tells how many failures it stands for."""
+        self._unlogged += 1
+        if now_ns - self._logged_ns < LOG_PERIOD_NS:
+            return
+        log.warning(
+            "%d authentications failed over %s; the last from %s: token %s",
+            self._unlogged,
+            self._frontend,
+            address,
+            reason,
+        )
+        self._logged_ns, self._unlogged = now_ns, 0

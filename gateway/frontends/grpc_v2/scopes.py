@@ -1,0 +1,35 @@
+"""Scopes that the methods need, by name. A method that is not listed stops the start: it would be open to everyone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, MEMORY, READ, Needs
+
+NEEDS: Mapping[str, Needs] = {
+    "ServerLive": ANY_CALLER,
+    "ServerReady": ANY_CALLER,
+    "Check": ANY_CALLER,  # of a model: READ
+    "Watch": ANY_CALLER,  # likewise
+    "ServerMetadata": READ,
+    "ModelReady": READ,
+    "ModelMetadata": READ,
+    "ModelConfig": READ,
+    "ModelStatistics": READ,
+    "RepositoryIndex": READ,
+    "ServerReflectionInfo": READ,
+    "ModelInfer": INFER,
+    "ModelStreamInfer": INFER,
+    "RepositoryModelLoad": CONTROL,
+    "RepositoryModelUnload": CONTROL,
+    "SystemSharedMemoryRegister": MEMORY,
+    # A caller's own regions only, and clients ask these before they register any.
+    "SystemSharedMemoryStatus": READ,
+    "SystemSharedMemoryUnregister": READ,
+    "CudaSharedMemoryStatus": READ,
+    "CudaSharedMemoryUnregister": READ,
+    # Not offered: every caller is told so.
+    "CudaSharedMemoryRegister": ANY_CALLER,
+    "TraceSetting": ANY_CALLER,
+    "LogSettings": ANY_CALLER,
+}
