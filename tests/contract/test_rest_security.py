@@ -48,6 +48,12 @@ async def test_tls():
             await gateway.client.get("/v2")
 
 
+async def test_over_tls_any_name_may_be_asked():
+    """The certificate binds the name: no page of another one gets past its handshake."""
+    async with serving(security=TLS, hosts=()) as gateway, client_of(gateway, trusting()) as client:
+        assert (await client.get("/v2", headers={"Host": "camera-7.lan"})).status_code == 200
+
+
 @pytest.mark.parametrize(("name", "caller"), [("camera-7", "camera-7"), ("", "localhost")])
 async def test_mutual_tls_names_the_caller_by_its_certificate(name, caller, tmp_path):
     context = trusting(*AUTHORITY.issue(name), tmp_path)
