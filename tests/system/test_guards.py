@@ -22,7 +22,7 @@ def test_an_open_listener_is_refused_naming_the_settings(tmp_path, listen):
     with starting(tmp_path, **listen) as daemon:
         assert daemon.ended() == 2
         (said,) = [line for line in daemon.log.splitlines() if line.startswith("edge-gateway: ")]
-    for part in (next(iter(listen.values()))[0], "[auth] tokens_file", "[tls] cert and key"):
+    for part in (next(iter(listen.values()))[0], "[auth] tokens_file", "[tls] client_ca", "[auth] anonymous = true"):
         assert part in said
 
 
@@ -82,7 +82,7 @@ def test_no_token_is_ever_logged(guarded):
 
 # ---- TLS -----------------------------------------------------------------------------------------------------------
 def tls(folder, *, mutual):
-    client_ca = f'client_ca = "{folder}/ca.pem"\n' if mutual else ""
+    client_ca = f'client_ca = "{folder}/ca.pem"\n' if mutual else "[auth]\nanonymous = true\n"
     return f'{BASE}[tls]\ncert = "{folder}/localhost.pem"\nkey = "{folder}/localhost.key"\n{client_ca}'
 
 
@@ -93,6 +93,20 @@ def encrypted(request, authority, tmp_path_factory, state):
     with running(folder, state=state, config=config, grpc=[EVERYWHERE], http=[EVERYWHERE]) as daemon:
         daemon.mutual = request.param
         yield daemon
+
+
+def test_a_servers_certificate_alone_identifies_no_caller(tmp_path, authority):
+    config = tls(authority, mutual=False).replace("anonymous = true", "anonymous = false")
+    with starting(tmp_path, config=config, grpc=[EVERYWHERE]) as daemon:
+        assert daemon.ended() == 2
+        said = daemon.log.strip().splitlines()[-1]
+    for part in (EVERYWHERE, "identify the gateway, not its callers", "client_ca", "[auth] anonymous = true"):
+        assert part in said
+
+
+def test_anonymous_callers_are_said_at_the_start(encrypted):
+    lines = [line for line in encrypted.lines() if line["event"] == "anonymous callers served"]
+    assert [line["address"] for line in lines] == ([] if encrypted.mutual else [EVERYWHERE, EVERYWHERE])
 
 
 def live(daemon, authority, name):

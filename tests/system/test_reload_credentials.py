@@ -6,6 +6,7 @@ import queue
 import ssl
 import subprocess
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -91,6 +92,62 @@ def test_a_token_that_stays_keeps_its_stream(gateway, tokens):
         client.async_stream_infer("activity", motion())
         assert answers.get(timeout=WAIT_S)[1] is None
         client.stop_stream()
+
+
+def test_a_scope_that_is_taken_away_counts_at_once(gateway, tokens):
+    http_connection = http.client.HTTPConnection(gateway.http, timeout=WAIT_S)
+    answers = queue.Queue()
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=OLD)
+        client.async_stream_infer("activity", motion())
+        assert answers.get(timeout=WAIT_S)[1] is None
+        assert ask_http(http_connection, OLD)[0] == 200
+        tokens.write_text("camera old-secret scopes=metrics\n")
+        gateway.reload()
+        with suppress(InferenceServerException):  # as above
+            client.async_stream_infer("activity", motion())
+        assert "'camera' lacks the scope infer" in str(answers.get(timeout=WAIT_S)[1])
+        with pytest.raises(InferenceServerException, match="'camera' lacks the scope infer"):
+            client.infer("activity", motion(), headers=OLD)
+    assert ask_http(http_connection, OLD)[0] == 403
+    http_connection.close()
+    assert gateway.wait_logged("credentials reloaded")["changed"] == "tokens (0 added, 0 revoked, 1 changed)"
+
+
+def test_a_model_that_is_taken_away_counts_on_a_stream_that_is_open(gateway, tokens):
+    answers = queue.Queue()
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=OLD)
+        client.async_stream_infer("activity", motion())
+        assert answers.get(timeout=WAIT_S)[1] is None
+        tokens.write_text("camera old-secret models=meter-*\n")
+        gateway.reload()
+        with suppress(InferenceServerException):
+            client.async_stream_infer("activity", motion())
+        assert "rights have changed; call again" in str(answers.get(timeout=WAIT_S)[1])
+        client.stop_stream()
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=OLD)
+        client.async_stream_infer("activity", motion())
+        assert "'camera' may not use model 'activity'" in str(answers.get(timeout=WAIT_S)[1])
+
+
+def test_a_token_expires_while_it_is_used(gateway, tokens):
+    """Streams that are open lose it too; the daemon looks once a second."""
+    answers = queue.Queue()
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    tokens.write_text(f"camera old-secret expires={soon.isoformat(timespec='seconds')}\n")
+    gateway.reload()
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=OLD)
+        client.async_stream_infer("activity", motion())
+        first = answers.get(timeout=WAIT_S)[1]
+        assert gateway.wait_logged("tokens expired")["names"] == "camera"
+        with suppress(InferenceServerException):
+            client.async_stream_infer("activity", motion())
+        if first is None:  # else this machine was so slow that it had expired before the stream began
+            assert "token of 'camera' has expired" in str(answers.get(timeout=WAIT_S)[1])
+        with pytest.raises(InferenceServerException, match="token of 'camera' has expired"):
+            client.infer("activity", motion(), headers=OLD)
 
 
 @pytest.mark.parametrize("text", ["", "one two three\n", "-----BEGIN CERTIFICATE-----\n"])
