@@ -11,7 +11,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json
 
 TOKEN_BYTES = 32
-"""Random bytes of a token: 256 bits cannot be guessed, however often somebody tries."""
+"""Random bytes of a token: 256 bits cannot be guessed, however many attempts are made."""
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 

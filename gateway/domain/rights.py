@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase, translate
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 PATTERNS_LIMIT = 64
-"""Patterns of one caller: each is tried for each request."""
+"""Patterns of one caller: they are tried for each request."""
 PATTERN_LIMIT_CHARS = 200
 _IDENTITY = re.compile(r"cert:.+|[ug]id:(?:[0-9]{1,10}|\*)|loopback|anonymous")
 
@@ -47,6 +47,12 @@ class Rights:
 
     scopes: frozenset[Scope]
     models: tuple[str, ...] = ()
+    _matches: Callable[[str], object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Put the patterns together, so that a name is tried once: each request names a model."""
+        together = "|".join(translate(pattern) for pattern in self.models)
+        object.__setattr__(self, "_matches", re.compile(together).match)
 
     def allows(self, needs: Needs) -> bool:
         """Return True where one of `needs` is among the scopes, or nothing is needed."""
@@ -54,7 +60,7 @@ class Rights:
 
     def sees(self, model: str) -> bool:
         """Return True where the name of a model matches a pattern."""
-        return not self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
+        return not self.models or self._matches(model) is not None
 
 
 NOTHING = Rights(frozenset())

@@ -95,7 +95,7 @@ class Blocks:
 
 
 def _remember(known: dict[Any, Any], key: object, head: object) -> None:
-    """Keep a head, but no refusal (bytes): each of those is decided and counted anew."""
+    """Keep a head, but no refusal (bytes): each of those is decided and counted again."""
     if isinstance(head, bytes):
         return
     if len(known) >= KNOWN_HEADS:
