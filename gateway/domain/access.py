@@ -217,7 +217,7 @@ def _token_line(words: list[str]) -> tuple[bytes, Token]:
     scopes, models = options.get("scopes", Scope.ADMIN.value), options.get("models")
     rights = read_rights(scopes.split(","), () if models is None else models.split(","))
     expires_s = read_expiry(options["expires"]) if "expires" in options else None
-    return digest, Token(Caller(name, rights), expires_s, hashed=hashed)
+    return digest, Token(Caller(name, rights, by_token=True), expires_s, hashed=hashed)
 
 
 def _read_token(word: str) -> tuple[bytes, bool]:

@@ -69,10 +69,11 @@ EVERYTHING = Rights(frozenset(Scope))
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that was identified. `name` is the one of quotas, logs and shared memory."""
+    """A caller that was identified, `by_token` or by its peer. `name` is the one of quotas, logs and shared memory."""
 
     name: str
     rights: Rights
+    by_token: bool = False
 
 
 def check_scope(caller: str, rights: Rights, needs: Needs) -> None:

@@ -1,11 +1,13 @@
 """What callers may do over both gRPC servers and REST; and no method or route without a scope."""
 
 import json
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import numpy as np
 import pytest
 from litestar.routes import HTTPRoute
@@ -272,6 +274,18 @@ async def test_users_of_a_socket(tmp_path: Any) -> None:
         assert (await asked_grpc(channel, *CALLS["infer"][0](SEEN), {}))[0] == "OK"
         assert (await asked_grpc(channel, *CALLS["infer"][0](UNSEEN), {}))[0] == "PERMISSION_DENIED"
         assert (await asked_grpc(channel, *CALLS["load"][0](SEEN), {}))[0] == "PERMISSION_DENIED"
+
+
+async def test_groups_of_a_user_behind_a_socket(tmp_path: Any) -> None:
+    """Of the peer's process; the first grant that covers one of its names counts."""
+    address = Address(path=str(tmp_path / "http.sock"))
+    infer, nothing_of_it = read_rights(["infer"], ()), read_rights(["metrics"], ())
+    groups = [Grant(f"gid:{gid}", infer) for gid in {os.getgid(), *os.getgroups()}]
+    for grants, status in ((groups[-1:], 200), ([Grant(f"uid:{os.getuid()}", nothing_of_it), *groups], 403)):
+        async with rest_gateway.serving(addresses=[address], security=Security(grants=tuple(grants)), hosts=()):
+            transport = httpx.AsyncHTTPTransport(uds=address.path)
+            async with httpx.AsyncClient(transport=transport, base_url="http://any.name.example") as client:
+                assert (await client.get("/v2")).status_code == status
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -150,6 +150,17 @@ def test_config_check_names_an_absent_model_directory(cli, tmp_path):
     ]
 
 
+def test_config_check_recommends_what_is_safer(cli, tmp_path):
+    (tmp_path / "tokens").write_text("cam secret\nold other expires=2020-01-01\n")
+    file = tmp_path / "edge.toml"
+    file.write_text(f'[auth]\ntokens_file = "{tmp_path}/tokens"\n')
+    checked = told(cli("config", "check", str(file), "--json"), 0)
+    plain, expired = checked["remarks"]
+    assert "tokens of cam, old in clear text; write sha256:HEX" in plain
+    assert "tokens of old expired; remove them" in expired
+    assert b"recommended: auth.tokens_file: tokens of old" in cli("config", "check", str(file)).stdout
+
+
 def test_config_check_of_a_good_file(cli, gateway):
     assert told(cli("config", "check", str(gateway.config_file), "--json"), 0)["ok"]
 

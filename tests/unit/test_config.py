@@ -13,12 +13,14 @@ from gateway.config import (
     gateway_id,
     load_config,
     models_folder,
+    open_listeners,
     parse_config,
     read_security,
     state_folder,
 )
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.rights import Grant, Rights, Scope
 from gateway.frontends.mqtt.settings import MqttRoute
 from gateway.store.text import TEXT_LIMIT_BYTES
 
@@ -145,6 +147,54 @@ def test_open_listeners_need_security(listen, table):
     with pytest.raises(ConfigurationError, match="identify the gateway, not its callers"):
         check_listeners(config, Security(certificate=b"c", key=b"k"))
     check_listeners(config, Security(certificate=b"c", key=b"k", client_ca=b"a"))
+
+
+GRANT = "[[auth.grant]]\ncaller = '{}'\nscopes = ['infer']\n"
+
+
+def test_grants_are_read():
+    text = GRANT.format("uid:1000") + "models = ['cam-*']\n" + GRANT.format("anonymous")
+    security = read_security(parse_config(f"[auth]\nfailure_burst = 3\n{text}", ""))
+    assert security.grants == (
+        Grant("uid:1000", Rights(frozenset({Scope.INFER}), ("cam-*",))),
+        Grant("anonymous", Rights(frozenset({Scope.INFER}))),
+    )
+    assert security.failures.burst == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GRANT.format("ann"), "caller: 'ann' names no caller; write cert:NAME"),
+        (GRANT.format("loopback").replace("infer", "root"), "scopes: must name some of infer, models"),
+        (GRANT.format("loopback") + "models = ['']\n", "models: must be at most 64 patterns"),
+        (GRANT.format("loopback") + "model = 'x'\n", "model: unknown key"),
+        ("[[auth.grant]]\nscopes = ['infer']\n", "caller: missing"),
+        ("[[auth.grant]]\ncaller = 'loopback'\n", "scopes: missing"),
+        ("[auth]\nfailure_burst = 0\n", "auth.failure_burst: must be above 0"),
+        ("[http]\nhosts = ['a:80']\n", "http.hosts: must be names without a port"),
+        ("[http]\ncors_origins = ['*']\n", "http.cors_origins: must be origins"),
+    ],
+)
+def test_rights_that_are_none(text, said):
+    assert said in refused(text)
+
+
+@pytest.mark.parametrize("caller", ["uid:1000", "gid:5", "gid:*"])
+def test_grpcio_cannot_tell_users_apart(caller):
+    listen = "[grpc]\nserver = '{}'\nlisten = ['{}']\n"
+    with pytest.raises(ConfigurationError, match="cannot be told apart by grpcio"):
+        check_listeners(parse_config(listen.format("grpcio", "unix:/s") + GRANT.format(caller), ""), Security())
+    check_listeners(parse_config(listen.format("own", "unix:/s") + GRANT.format(caller), ""), Security())
+    check_listeners(parse_config(listen.format("grpcio", "127.0.0.1:1") + GRANT.format(caller), ""), Security())
+    check_listeners(parse_config(listen.format("grpcio", "unix:/s") + GRANT.format("uid:*"), ""), Security())
+
+
+def test_open_listeners_are_named_where_that_is_wanted():
+    config = parse_config("[grpc]\nlisten = ['0.0.0.0:1']\n[auth]\nanonymous = true\n", "")
+    check_listeners(config, Security())
+    assert [str(address) for address in open_listeners(config, Security())] == ["0.0.0.0:1"]
+    assert open_listeners(config, Security(b"c", b"k", b"a")) == []
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,8 @@ class _Calls:
 
     def _check_again(self, rpc: Rpc, context: Any, info: CallInfo) -> None:
         """Refuse to go on where a reload has revoked the caller's token or changed its rights."""
-        if self._identify(rpc, context) != Caller(info.caller, info.rights):
+        caller = self._identify(rpc, context)
+        if (caller.name, caller.rights) != (info.caller, info.rights):
             raise rights_changed()
 
     def _identify(self, rpc: Rpc, context: Any) -> Caller:

@@ -98,7 +98,7 @@ class HeadReader:
         those of before.
         """
         caller = self._caller(head.rpc, head.authorization)
-        if caller != Caller(head.info.caller, head.info.rights):
+        if (caller.name, caller.rights) != (head.info.caller, head.info.rights):
             raise rights_changed()
 
     def _caller(self, rpc: Rpc, authorization: bytes | None) -> Caller:

@@ -27,10 +27,8 @@ def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) 
     """
     state = scope.setdefault("state", {})
     peer = peer_of_scope(scope)
-    sent = header(scope, b"authorization")
-    caller = authentication.admit(peer, sent)
-    by_token = sent is not None and authentication.security.tokens is not None
-    if not (by_token or peer.uid is not None or scope.get("scheme") == "https"):
+    caller = authentication.admit(peer, header(scope, b"authorization"))
+    if not (caller.by_token or peer.uid is not None or scope.get("scheme") == "https"):
         try:
             check_host(header(scope, b"host"), names)
         except RequestError:

@@ -163,7 +163,7 @@ def test_where_tokens_are_asked_for_only_a_grant_spares_them() -> None:
     tokens = read_tokens("ann secret scopes=infer", "tokens")
     security = Security(tokens=tokens, grants=(Grant("loopback", STRANGER),))
     assert security.caller("127.0.0.1", LOOPBACK, None) == Caller("127.0.0.1", STRANGER)
-    assert security.caller("127.0.0.1", LOOPBACK, "Bearer secret") == Caller("ann", ONLY_INFER)
+    assert security.caller("127.0.0.1", LOOPBACK, "Bearer secret") == Caller("ann", ONLY_INFER, by_token=True)
     for identities, sent in ((LOOPBACK, "Bearer wrong"), (("anonymous",), None), (("uid:0", "gid:0"), None)):
         with pytest.raises(RequestError) as refused:
             security.caller("x", identities, sent)
