@@ -74,6 +74,14 @@ def test_supervisors_need_no_token_for_health_but_metrics_do(guarded):
     assert curl(guarded, "/metrics")[0] == "401"
 
 
+def test_what_was_refused_is_counted(guarded):
+    refused_status(guarded, {"authorization": "Bearer wrong"})
+    curl(guarded, "/v2")
+    _, page = curl(guarded, "/metrics", "-H", f"Authorization: Bearer {SECRET}")
+    for labels in ('frontend="grpc",reason="unknown"', 'frontend="http",reason="missing"'):
+        assert re.search(rf"^edge_gateway_refused_callers_total{{{labels}}} [1-9]", page, re.MULTILINE)
+
+
 def test_no_token_is_ever_logged(guarded):
     refused_status(guarded, {"authorization": "Bearer my-typo-of-a-secret"})
     assert SECRET not in guarded.log
