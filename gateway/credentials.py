@@ -99,7 +99,7 @@ class Credentials:
     def _expire(self) -> None:
         security = self.security.at(time.time())
         if security != self.security:
-            self._log.info("tokens expired", names=", ".join(_expired(security) - _expired(self.security)))
+            self._log.info("tokens expired", names=", ".join(sorted(_expired(security) - _expired(self.security))))
             self._enforce(security)
         self._watch_expiry()
 

@@ -48,7 +48,7 @@ class Caller:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(WAIT_S)
             connection.connect(str(self._path))
-            connection.sendall(f"GET {self._asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {self._asked} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             return connection.recv(4096)
 
 

@@ -64,7 +64,7 @@ def test_a_half_sent_request_does_not_hold_the_end_up(tmp_path, state):
     with running(tmp_path, state=state, config=config) as daemon:
         host, port = daemon.http.split(":")
         with socket.create_connection((host, int(port))) as half:
-            half.sendall(b"POST /v2/models/activity/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            half.sendall(b"POST /v2/models/activity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             with triton.InferenceServerClient(daemon.grpc) as client:
                 assert client.is_server_ready()
             assert daemon.stop(timeout_s=15) == 0
