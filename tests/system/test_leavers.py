@@ -68,7 +68,8 @@ def test_a_client_that_vanishes_over_http_is_forgotten(gateway, asked):
         }
     ).encode()
     text = (
-        f"POST /v2/models/activity/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: {len(head)}\r\n"
+        f"POST /v2/models/activity/infer HTTP/1.1\r\nHost: localhost\r\n"
+        f"Inference-Header-Content-Length: {len(head)}\r\n"
         f"Content-Length: {len(head) + len(raw)}\r\n\r\n"
     ).encode()
     host, port = gateway.http.split(":")
