@@ -15,7 +15,16 @@ from gateway.assembly import matching_profile
 from gateway.cli.access import denials
 from gateway.cli.common import configured
 from gateway.cli.service_user import service_account
-from gateway.config import Config, check_listeners, gateway_id, load_config, models_folder, read_security, state_folder
+from gateway.config import (
+    Config,
+    check_listeners,
+    gateway_id,
+    load_config,
+    models_folder,
+    open_listeners,
+    read_security,
+    state_folder,
+)
 from gateway.domain.access import Security
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.profile import Profile
@@ -71,7 +80,7 @@ def _check(arguments: argparse.Namespace) -> int:
         findings += _models_absent(config)
         security = read_security(config).at(time.time())
         check_listeners(config, security)
-        remarks = security_remarks(security)
+        remarks = security_remarks(config, security)
         profile = asyncio.run(matching_profile(config))
     except ConfigurationError as error:
         findings.append(str(error))
@@ -90,10 +99,13 @@ class Check:
     remarks: list[str]
 
 
-def security_remarks(security: Security) -> list[str]:
-    """Return what could be safer about the tokens, though it works."""
+def security_remarks(config: Config, security: Security) -> list[str]:
+    """Return what could be safer about listeners and tokens, though it works."""
     tokens = security.tokens.by_digest.values() if security.tokens else ()
-    remarks = []
+    remarks = [
+        f"auth.anonymous: anyone on the network may call {address}; set [auth] tokens_file or [tls] client_ca"
+        for address in open_listeners(config, security)
+    ]
     if plain := [token.holder.name for token in tokens if not token.hashed]:
         remarks.append(
             f"auth.tokens_file: {_names(plain)} in clear text; write sha256:HEX (printf %s TOKEN | sha256sum), or "

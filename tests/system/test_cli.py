@@ -153,6 +153,9 @@ def test_config_check_names_an_absent_model_directory(cli, tmp_path):
 def test_config_check_recommends_what_is_safer(cli, tmp_path):
     (tmp_path / "tokens").write_text("cam secret\nold other expires=2020-01-01\n")
     file = tmp_path / "edge.toml"
+    file.write_text("[grpc]\nlisten = ['0.0.0.0:8001']\n[auth]\nanonymous = true\n")
+    (anonymous,) = told(cli("config", "check", str(file), "--json"), 0)["remarks"]
+    assert "anyone on the network may call 0.0.0.0:8001" in anonymous
     file.write_text(f'[auth]\ntokens_file = "{tmp_path}/tokens"\n')
     checked = told(cli("config", "check", str(file), "--json"), 0)
     plain, expired = checked["remarks"]
