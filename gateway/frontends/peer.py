@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
@@ -49,6 +50,14 @@ class Peer:
         return self.address if self.uid is None else f"uid:{self.uid}"
 
     @property
+    def share_key(self) -> str:
+        """The caller in whose share its connection counts: certificate, else uid, else address (IPv6 by /64: a host
+        chooses the lower half freely, RFC 4291, section 2.5.4)."""
+        if self.certificate:
+            return f"certificate:{self.certificate}"
+        return f"address:{_network(self.address)}" if self.uid is None else f"uid:{self.uid}"
+
+    @property
     def local(self) -> bool:
         """Whether it is on this machine: it came by a UNIX socket or over loopback."""
         return self.uid is not None or Address(self.address).private
@@ -73,6 +82,18 @@ def _groups(connected: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f"{len(groups) // 4}I", groups)
+
+
+def _network(address: str) -> str:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def _subject(certificate: dict[str, Any]) -> str:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.sockets import SocketProtocol, Sockets, Wire
 
 BIG = random.Random(5).randbytes(800_000)
 
 
-class Kept(asyncio.BufferedProtocol):
+class Kept(SocketProtocol):
     """Keeps what happens to it, and does what a test tells it to."""
 
     def __init__(self) -> None:

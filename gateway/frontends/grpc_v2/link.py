@@ -16,7 +16,7 @@ from gateway.domain.rights import check_model
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.frames import STOPPING
@@ -26,6 +26,7 @@ from gateway.frontends.grpc_v2.messages import Incoming, Message
 from gateway.frontends.grpc_v2.patience import Patience
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.sockets import SocketProtocol
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
@@ -44,7 +45,7 @@ DRAINED = b"drained\0"
 _unpack_prefix = PREFIX.unpack_from
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(SocketProtocol):
     """`domain.ports.Sink` as well: the token of a submitted request is its stream."""
 
     def __init__(self, server: GrpcServer) -> None:
@@ -86,8 +87,19 @@ class Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """The socket gave `size` bytes."""
+        self._hear(self._server.buffer[:size])
+
+    def go_on(self) -> None:
+        """SocketProtocol: read what is behind."""
+        self._hear(NOTHING)
+
+    def spent(self) -> int:
+        """SocketProtocol: work of the last read."""
+        return self._h2.work_ns
+
+    def _hear(self, data: memoryview) -> None:
         self._now_ns = now_ns = time.monotonic_ns()
-        for event in self._h2.receive(self._server.buffer[:size], now_ns):
+        for event in self._h2.receive(data, now_ns):
             kind = type(event)
             if kind is Requested:
                 self._requested(cast("Requested", event))
@@ -100,7 +112,7 @@ class Link(asyncio.BufferedProtocol):
             elif cast("Acknowledged", event).payload == DRAINED:
                 self._h2.drain()
         self.flush()
-        self.heard_ns = now_ns
+        self.heard_ns, self.behind = now_ns, self._h2.behind
         if self._patience.at_ease:
             self._patience.wake()
 

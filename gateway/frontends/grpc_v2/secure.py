@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
-from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+from gateway.frontends.grpc_v2.sockets import SocketProtocol, Sockets, Wire
 
 JOINED_BYTES = 16 * 1024
 """Pieces up to this size together become one TLS record, the largest there is (RFC 8446, section 5.1)."""
+HANDSHAKE_NS = 700_000
+"""Cost of a step of a handshake: nearly all of it is the signature (RSA of 2048 bits)."""
+RECORD_NS = 2_000
+"""Cost of a record, whatever it holds."""
 
 
 class SecureWire(Wire):
@@ -24,11 +27,12 @@ class SecureWire(Wire):
         sockets: Sockets,
         connected: Any,
         name: Any,
-        link: asyncio.BufferedProtocol,
+        link: SocketProtocol,
     ) -> None:
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
         self._shaken, self._limit_s = False, limit_s
+        self._records = 0
         super().__init__(sockets, connected, name, link)
 
     def write(self, data: Any) -> None:
@@ -60,25 +64,38 @@ class SecureWire(Wire):
         if name == "ssl_object":
             return self._tls
         if name == "peercert":
-            return self._tls.getpeercert()
+            return self._tls.getpeercert() if self._shaken else None
         return super().get_extra_info(name, default)
 
     def _begin(self) -> None:
         """The client speaks first, and in time."""
         self._timer = self._sockets.loop.call_later(self._limit_s, self.abort)
 
-    def _took(self, size: int) -> None:
+    def _took(self, size: int) -> int:
         self._received.write(self._buffer[:size])
+        return self._read_tls()
+
+    def _go_on(self) -> int:
+        self._link.go_on()
+        work_ns = self._link.spent()
+        return work_ns if self._link.behind else work_ns + self._read_tls()
+
+    def _read_tls(self) -> int:
+        """Decrypt until the protocol is behind, or nothing is left. Returns the work in nanoseconds."""
+        work_ns = 0
         try:
             if not self._shaken:
+                work_ns += HANDSHAKE_NS
                 self._shake()
-            while not self.is_closing() and (size := self._decrypt()):
+            while not self.is_closing() and not self._link.behind and (size := self._decrypt()):
                 self._link.buffer_updated(size)
+                work_ns += self._link.spent() + RECORD_NS * self._records
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:
             self._send_encrypted()  # the alert that tells the peer why
             self._end(error)
+        return work_ns
 
     def _shake(self) -> None:
         self._tls.do_handshake()
@@ -89,7 +106,7 @@ class SecureWire(Wire):
 
     def _decrypt(self) -> int:
         """Fill the buffer with what was decrypted, a record at a time; 0 where the peer said goodbye."""
-        filled, most = 0, len(self._buffer)
+        filled, most, self._records = 0, len(self._buffer), 0
         with suppress(ssl.SSLWantReadError):
             while filled < most:
                 size = cast("int", self._tls.read(most - filled, self._buffer[filled:]))
@@ -97,6 +114,7 @@ class SecureWire(Wire):
                     self._end(None)
                     break
                 filled += size
+                self._records += 1
         return filled
 
     def _send_encrypted(self) -> None:

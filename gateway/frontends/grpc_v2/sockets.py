@@ -7,22 +7,31 @@ with in one callback, where asyncio would schedule one per socket. `secure` puts
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
+import os
 import select
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+from gateway.frontends.grpc_v2.accepting import Listener
+from gateway.frontends.grpc_v2.turns import Turns
+from gateway.frontends.peer import peer_of
 
 READY_LIMIT = 256
 """Sockets that one turn of the loop deals with; the others have the next."""
-BUDGET_NS = 1_000_000
-"""How long sockets are dealt with before the loop looks at everything else that it has to do."""
-ACCEPT_LIMIT = 64
-"""Connections that one turn accepts."""
+BUDGET_NS = 2_000_000
+"""How long sockets are dealt with before the loop looks at everything else that it has to do, timers among it."""
+READ_BYTES = 16 * 1024
+"""What one read takes of a connection. Where its bytes cost little, as those of a large message, the next read takes
+the whole buffer."""
+CHEAP_NS_PER_BYTE = 2
+"""Most work per byte of bytes that cost little: DATA in frames of 2 KiB and more."""
+KEPT_BYTES = 16 * 1024 * 1024
+"""Bytes that were read and wait for their turn, of all connections; beyond them every read is small."""
 PIECES_LIMIT = 64
 """Pieces that one system call writes (IOV_MAX is 1024)."""
 HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
@@ -32,17 +41,28 @@ LINGER_S = 1.0
 the peer might never see why it was closed (RFC 9112, section 9.6)."""
 AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER for no time at all: the kernel drops what was not taken, and resets the connection."""
-FULL_WAIT_S = 1.0
-"""How long nothing is accepted where this process has no descriptor or memory left."""
-_FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _IN, _OUT, _GONE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
+_HALF = select.EPOLLRDHUP
 
 log = logging.getLogger(__name__)
 
 
 class _Watched(Protocol):
-    def ready(self, events: int) -> None: ...
+    def ready(self, events: int) -> bool: ...
     def abort(self) -> None: ...
+
+
+class SocketProtocol(asyncio.BufferedProtocol):
+    """A connection's protocol. `behind` counts the bytes that it was given and has not read yet."""
+
+    behind = 0
+
+    def go_on(self) -> None:
+        """Go on with what is behind."""
+
+    def spent(self) -> int:
+        """Return the work of the last `buffer_updated` or `go_on`, in nanoseconds (http2/work.py)."""
+        return 0
 
 
 class Sockets:
@@ -51,7 +71,7 @@ class Sockets:
 
     def __init__(
         self,
-        link: Callable[[], asyncio.BufferedProtocol],
+        link: Callable[[], SocketProtocol],
         before: Callable[[], None],
         after: Callable[[], None],
         *,
@@ -61,7 +81,11 @@ class Sockets:
         self._link, self._before, self._after, self._most = link, before, after, most
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
-        self._listeners: list[_Listener] = []
+        self._listeners: list[Listener] = []
+        self.turns = Turns()
+        self.kept_bytes = 0
+        """Bytes that were read of all connections and wait for their turn."""
+        self._called = False
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
     def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
@@ -73,7 +97,7 @@ class Sockets:
             else:
                 connected.close()
 
-        self._listeners.append(_Listener(self, listener, connect))
+        self._listeners.append(Listener(self, listener, connect))
 
     def stop_listening(self) -> None:
         """Accept no more."""
@@ -103,72 +127,58 @@ class Sockets:
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
+    def call(self) -> None:
+        """Serve what waits, in the next turn of the loop."""
+        if not self._called:
+            self._called = True
+            self.loop.call_soon(self._ready_again)
+
+    def _ready_again(self) -> None:
+        self._called = False
+        if not self._epoll.closed:
+            self._ready()
+
     def _ready(self) -> None:
         """Deal with what is ready, and with what became so meanwhile, for a while: asking again costs less than
-        a turn of the loop."""
-        until_ns = time.monotonic_ns() + BUDGET_NS
-        while ready := self._epoll.poll(0, READY_LIMIT):
-            self._read(ready)
+        a turn of the loop. What time does not suffice for has the next one."""
+        until_ns, turns, in_time = time.monotonic_ns() + BUDGET_NS, self.turns, True
+        while in_time and ((ready := self._epoll.poll(0, READY_LIMIT)) or turns):
+            self._before()
+            try:
+                in_time = self._serve(ready, until_ns)
+            finally:
+                self._after()
+        if turns:
+            self.call()
+
+    def _serve(self, ready: Iterable[tuple[int, int]], until_ns: int) -> bool:
+        """Serve what is ready in any order as long as there is time, by fair turns once there is not. Returns whether
+        there is time left."""
+        turns = self.turns
+        waiting = bool(turns)
+        for descriptor, events in ready:
+            watched = self._watched.get(descriptor)
+            if watched is None or not watched.ready(events):  # one before it closed it; or there is nothing to read
+                continue
+            wire = cast("Wire", watched)
+            if waiting:
+                turns.add(wire)
+                continue
+            wire.serve()
+            if wire.behind:
+                turns.add(wire)
+            waiting = time.monotonic_ns() >= until_ns
+        while turns:
+            turns.serve()
             if time.monotonic_ns() >= until_ns:
-                break
-
-    def _read(self, ready: Iterable[tuple[int, int]]) -> None:
-        self._before()
-        try:
-            for descriptor, events in ready:
-                watched = self._watched.get(descriptor)
-                if watched is not None:  # else one before it closed it
-                    watched.ready(events)
-        finally:
-            self._after()
-
-
-class _Listener:
-    def __init__(self, sockets: Sockets, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]) -> None:
-        self._sockets, self._listener, self._connect = sockets, listener, connect
-        self._open()
-
-    def ready(self, events: int) -> None:
-        """Somebody wants to connect."""
-        del events
-        for _ in range(ACCEPT_LIMIT):
-            try:
-                connected, name = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._wait(error)
-                return
-            try:
-                self._connect(connected, name)
-            except OSError as error:  # no epoll takes it, or it is gone already
-                self._sockets.forget(connected.fileno())
-                connected.close()
-                self._wait(error)
-                return
-
-    def abort(self) -> None:
-        """Let nobody in any more."""
-        self._sockets.forget(self._listener.fileno())
-        self._listener.close()
-
-    def _open(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._sockets.watch(self._listener.fileno(), self, _IN)
-
-    def _wait(self, error: OSError) -> None:
-        if error.errno not in _FULL:  # that connection's own (accept(2), "Error handling")
-            log.warning("a connection could not be accepted: %s", error)
-        else:
-            log.error("connections cannot be accepted: %s; the next try is in %s s", error, FULL_WAIT_S)
-            self._sockets.forget(self._listener.fileno())
-            self._sockets.loop.call_later(FULL_WAIT_S, self._open)
+                return False
+        return time.monotonic_ns() < until_ns
 
 
 class Wire(asyncio.Transport):
     """One connection, as a protocol sees a transport. What `write` cannot send at once waits here, uncopied."""
 
-    def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, link: asyncio.BufferedProtocol) -> None:
+    def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, link: SocketProtocol) -> None:
         super().__init__()
         connected.setblocking(False)
         if connected.family != socket.AF_UNIX:
@@ -176,39 +186,70 @@ class Wire(asyncio.Transport):
         self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
         self._descriptor = connected.fileno()
         self._buffer = memoryview(link.get_buffer(-1))
+        self._small, self._cheap, self._kept_bytes = self._buffer[:READ_BYTES], False, 0
+        self.work_ns, self.queued = 0, False
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._reads, self._held = True, False
         self._closing = self._lingering = self._gone = False
-        sockets.watch(self._descriptor, self, _IN)
+        sockets.watch(self._descriptor, self, _IN | _HALF)
+        self.caller = sockets.turns.caller(peer_of(self).share_key)
         self._begin()
 
     # ---- what happens to the socket --------------------------------------------------------------------------------
-    def ready(self, events: int) -> None:
-        """It can be read or written, or it is gone."""
+    def ready(self, events: int) -> bool:
+        """Send what waits; return whether there is something to read. What waits for its turn is dropped once the peer
+        has left: it takes no answer."""
         try:
-            if events & _OUT:
+            if events & _OUT and self._waiting:
                 self._send_waiting()
-            if not self._gone and events & (_IN | _GONE):
-                self._receive()
-        except Exception as error:  # the boundary: a defect that one connection meets ends that connection
-            log.exception("a connection is closed because of a defect of ours")
-            self._end(error)
+            left = events & (_GONE | _HALF if self.queued else 0 if self._reads else _GONE)
+            if left and not self._gone:
+                code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                self._end(OSError(code, os.strerror(code)) if code else None)
+        except Exception as error:  # noqa: BLE001  as in `serve`
+            self._fail(error)
+        return bool(events & (_IN | _GONE)) and not self._gone
 
-    def _receive(self) -> None:
+    @property
+    def behind(self) -> bool:
+        """Whether bytes that were received wait to be read."""
+        return self._reads and not self._closing and bool(self._link.behind)
+
+    def serve(self) -> int:
+        """Read, or go on with what was read, for a slice of work. Returns the work in nanoseconds."""
+        if self._gone or not (self._reads or self._lingering):
+            return 0
+        work_ns = 0
         try:
-            size = self._socket.recv_into(self._buffer)
+            work_ns = self._go_on() if self.behind else self._receive()
+        except Exception as error:  # noqa: BLE001  the boundary: a defect that one connection meets ends that connection
+            self._fail(error)
+        kept_bytes = 0 if self._gone else self._link.behind
+        self._sockets.kept_bytes += kept_bytes - self._kept_bytes
+        self._kept_bytes = kept_bytes
+        return work_ns
+
+    def _fail(self, error: Exception) -> None:
+        log.error("a connection is closed because of a defect of ours", exc_info=error)
+        self._end(error)
+
+    def _receive(self) -> int:
+        large = self._lingering or (self._cheap and self._sockets.kept_bytes < KEPT_BYTES)
+        try:
+            size = self._socket.recv_into(self._buffer if large else self._small)
         except (BlockingIOError, InterruptedError):
-            return
+            return 0
         except OSError as error:
             self._end(error)
-            return
-        if self._lingering and size:
-            return
+            return 0
         if not size:
             self._end(None)
-            return
-        self._took(size)
+        if self._lingering or not size:
+            return 0
+        work_ns = self._took(size)
+        self._cheap = work_ns <= size * CHEAP_NS_PER_BYTE
+        return work_ns
 
     def _send_waiting(self) -> None:
         try:
@@ -277,6 +318,9 @@ class Wire(asyncio.Transport):
         """Read again."""
         self._reads = True
         self._watch()
+        if self.behind:
+            self._sockets.turns.add(self)
+            self._sockets.call()
 
     def close(self) -> None:
         """Send what waits, then end the connection."""
@@ -315,7 +359,7 @@ class Wire(asyncio.Transport):
 
     def _watch(self) -> None:
         if not self._gone:
-            reads = _IN if self._reads or self._lingering else 0
+            reads = _IN | _HALF if self._reads or self._lingering else 0
             self._sockets.change(self._descriptor, reads | (_OUT if self._waiting else 0))
 
     def _linger(self) -> None:
@@ -337,15 +381,24 @@ class Wire(asyncio.Transport):
         self._socket.close()
         self._waiting.clear()
         self._waiting_bytes = 0
+        self.caller.connections -= 1
+        self._sockets.kept_bytes -= self._kept_bytes
+        self._kept_bytes = 0
         self._lost(error)
 
     # ---- what TLS does otherwise -----------------------------------------------------------------------------------
     def _begin(self) -> None:
         self._link.connection_made(self)
 
-    def _took(self, size: int) -> None:
-        """The buffer holds `size` bytes from the socket."""
+    def _took(self, size: int) -> int:
+        """Hand on `size` bytes, which the buffer holds. Returns the work in nanoseconds."""
         self._link.buffer_updated(size)
+        return self._link.spent()
+
+    def _go_on(self) -> int:
+        """Go on with what the protocol has not read yet. Returns the work in nanoseconds."""
+        self._link.go_on()
+        return self._link.spent()
 
     def _lost(self, error: Exception | None) -> None:
         self._sockets.loop.call_soon(self._link.connection_lost, error)

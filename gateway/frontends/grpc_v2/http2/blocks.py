@@ -13,7 +13,8 @@ from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.hpack import Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
-from gateway.frontends.grpc_v2.http2.requests import essential
+from gateway.frontends.grpc_v2.http2.requests import content_length, essential
+from gateway.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, HEAD_NS, Meter
 
 KNOWN_HEADS = 64
 """Blocks remembered per connection; a client has about one per method and deadline."""
@@ -28,10 +29,12 @@ SIZE_FACTOR = 4
 class Blocks:
     """`unfinished`: a block has begun and not ended; nothing but CONTINUATION may come (RFC 9113, section 6.10)."""
 
-    def __init__(self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes]) -> None:
-        self._limits, self._read_head, self._names = limits, read_head, names
-        self._decoder = Decoder(limits.max_header_bytes)
-        self._heads: dict[bytes, Any] = {}
+    def __init__(
+        self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes], meter: Meter | None = None
+    ) -> None:
+        self._limits, self._read_head, self._names, self._meter = limits, read_head, names, meter or Meter()
+        self._decoder = Decoder(limits.max_header_bytes, self._meter)
+        self._heads: dict[bytes, tuple[Any, int | None]] = {}
         self._essences: dict[Headers, Any] = {}
         self.unfinished = False
         self._stream = self._flags = self._continuations = 0
@@ -57,15 +60,18 @@ class Blocks:
         self.unfinished = False
         return self._flags, bytes(self._parts)
 
-    def head(self, block: bytes) -> Any:
-        """What the owner read of a request's block; None where its list is too large. Raises as `read_head` does."""
+    def head(self, block: bytes) -> tuple[Any, int | None] | None:
+        """Return the head of a request's block, and the bytes that its content-length announces; None where its list is
+        too large. Raises as `read_head` and `content_length` do."""
+        self._meter.ns += BLOCK_NS
         known = self._heads.get(block)
         if known is not None:
             return known
         headers = self.skim(block)
         if headers is None:
             return None
-        head = self._read(headers)
+        self._meter.ns += CHECK_NS * len(headers)
+        head = self._read(headers), content_length(headers)
         if not self._decoder.changed and len(block) <= KNOWN_BLOCK_BYTES:
             _remember(self._heads, block, head)
         return head
@@ -76,6 +82,7 @@ class Blocks:
         known = None if essence is None else self._essences.get(essence)
         if known is not None:
             return known
+        self._meter.ns += HEAD_NS
         head = self._read_head(headers)
         if essence is not None and sum(len(name) + len(value) for name, value in essence) <= ESSENCE_BYTES:
             _remember(self._essences, essence, head)

@@ -6,14 +6,15 @@ the stream it was made on, or the connection where all of it stands on the rule 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2 import frames, work
 from gateway.frontends.grpc_v2.http2.blocks import SIZE_FACTOR, Blocks, fragment
+from gateway.frontends.grpc_v2.http2.controls import KINDS, Controls
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError, StreamError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.events import Dropped, Event, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.given_up import GivenUp
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
@@ -26,8 +27,6 @@ from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 
 ReadHead = Callable[[Headers], Any]
 NOTHING = memoryview(b"")
-KEPT_GIVEN_UP = 1000
-"""Streams remembered that we closed first: what the peer had said before it knew is passed over (section 5.1)."""
 
 
 class Connection:
@@ -39,13 +38,14 @@ class Connection:
         self.streams: dict[int, Stream] = {}
         self.failed: ProtocolError | None = None
         self.draining = False
-        self._limits, self._guard = limits, Guard(limits)
-        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names)
+        self._limits, self._guard, self._meter = limits, Guard(limits), work.Meter()
+        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self._meter)
+        self._controls = Controls(self._guard, self._sender, self.streams, self._meter)
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
-        self._given_up: deque[int] = deque(maxlen=KEPT_GIVEN_UP)
+        self._given_up = GivenUp()
         self._window, self._most_at_once = ReceiveWindow(limits.connection_window_bytes), limits.most_at_once
-        self._reader, self._settled = Reader(), False
+        self._reader = Reader(self._meter)
         self._body: Stream | None = None
         self._body_ends = False
         self._events: list[Event] = []
@@ -56,13 +56,19 @@ class Connection:
 
     # ---- what the owner asks ---------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
-        """Take what the peer said. Payloads in the events are lent until the next call."""
+        """Take what the peer said, or go on with what is `behind`. Payloads in the events are lent until the next call.
+
+        Stops after a slice of work; `work_ns` is what it came to.
+        """
         self._now_ns = now_ns
         events: list[Event] = []
         self._events = events
+        meter = self._meter
+        meter.ns = work.READ_NS + len(data) // work.BYTES_PER_NS
         if self.failed is None:
             try:
                 self._reader.read(data, self)
+                self._guard.work(now_ns, meter.ns)
                 if self._sender.unread_bytes:
                     self._guard.unread(self._sender.unread_bytes)
             except ProtocolError as fault:
@@ -72,6 +78,7 @@ class Connection:
     def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
         """A whole response: headers, one body of `size` bytes, trailers. Nothing where the stream is closed already."""
         if stream.state != CLOSED:
+            self._guard.answered(self._now_ns)
             self._sender.respond(stream, head, message, size, trailers)
 
     def begin(self, stream: Stream, head: Block) -> None:
@@ -83,11 +90,13 @@ class Connection:
     def data(self, stream: Stream, payload: Piece) -> None:
         """Body bytes; what windows hold back waits (`waiting_bytes`)."""
         if stream.state != CLOSED:
+            self._guard.answered(self._now_ns)
             self._sender.data(stream, payload)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
         """Trailers: the response is complete once what waits was said."""
         if stream.state != CLOSED:
+            self._guard.refused()
             self._sender.end(stream, trailers)
 
     def reset(self, stream: Stream, code: Code) -> None:
@@ -117,7 +126,17 @@ class Connection:
     @property
     def settled(self) -> bool:
         """Whether the peer has said its preface and its settings."""
-        return self._settled
+        return self._controls.settled
+
+    @property
+    def behind(self) -> int:
+        """Bytes that were received and not read yet."""
+        return 0 if self.failed else self._reader.behind
+
+    @property
+    def work_ns(self) -> int:
+        """Work of the last `receive`."""
+        return self._meter.ns
 
     @property
     def waiting_bytes(self) -> int:
@@ -147,13 +166,14 @@ class Connection:
         """Reader: whether a frame is to be read whole; one that nobody knows is passed over (section 4.1)."""
         if self._blocks.unfinished and kind != frames.CONTINUATION:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a header block was interrupted")
-        if not self._settled and kind != frames.SETTINGS:
+        if not self._controls.settled and kind != frames.SETTINGS:
             raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
         if length > self._limits.max_frame_bytes:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes was not offered")
+        self._meter.ns += work.FRAME_NS
         if kind == frames.DATA:
             return False
-        if kind not in self._READERS:
+        if kind not in self._READERS and kind not in KINDS:
             self._guard.control(self._now_ns)
             return False
         if length > SIZE_FACTOR * self._limits.max_header_bytes:
@@ -164,7 +184,10 @@ class Connection:
         """Reader: any whole frame but DATA; a request's headers with its body, where that lies `behind` them."""
         if kind == frames.HEADERS and flags == frames.END_HEADERS:
             return self._take_block(0, number, bytes(payload), behind)
-        self._READERS[kind](self, flags, number, payload)
+        if kind in self._READERS:
+            self._READERS[kind](self, flags, number, payload)
+        elif event := self._controls.read(kind, flags, number, payload, self._now_ns):
+            self._events.append(event)
         return 0
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
@@ -172,14 +195,15 @@ class Connection:
         """Reader: the header of a DATA frame of `length` bytes, `content` of them without padding."""
         if again := self._window.spend(length):
             self._sender.say(frames.window_frame(0, again))
-        self._body, self._body_ends = self._receiving(number, length), bool(flags & frames.END_STREAM)
-        stream = self._body
+        self._body_ends = bool(flags & frames.END_STREAM)
+        self._body = stream = self._receiving(number, length, content)
         if not content:
             if stream is not None and self._body_ends:
                 self._deliver(stream, NOTHING, True)
             else:
                 self._guard.control(self._now_ns)
         if content != length and stream is not None:
+            self._meter.ns += work.REPLY_NS
             self.grant(stream, length - content)  # padding reaches nobody who could give it back
 
     def read_data(self, payload: memoryview, last: bool) -> None:
@@ -189,24 +213,35 @@ class Connection:
             self._deliver(stream, payload, last and self._body_ends)
 
     def _deliver(self, stream: Stream, payload: memoryview, ended: bool) -> None:
+        self._meter.ns += work.DELIVERY_NS
         if ended:
             stream.state = MOVES[stream.state][PEER_ENDS]
         self._events.append(Received(stream, payload, ended))
 
-    def _receiving(self, number: int, length: int) -> Stream | None:
+    def _receiving(self, number: int, length: int, content: int) -> Stream | None:
         stream = self.streams.get(number)
         if stream is None:
-            if number > self._last_stream or not number & 1:
-                raise ProtocolError(Code.PROTOCOL_ERROR, f"DATA on stream {number}, which is idle")
-            return None  # closed: the peer may not know yet
+            self._check_opened("DATA", number)
+            if number not in self._given_up:  # else the peer may not know yet
+                self._refuse(number, Code.STREAM_CLOSED)
+            return None
         stream.receive_window -= length
+        if stream.announced is not None:
+            stream.announced -= content
         if stream.state == PEER_DONE:
             self._break(stream, Code.STREAM_CLOSED)
         elif stream.receive_window < 0:
             self._break(stream, Code.FLOW_CONTROL_ERROR)
+        elif stream.announced is not None and (stream.announced < 0 or (self._body_ends and stream.announced)):
+            self._break(stream, Code.PROTOCOL_ERROR)  # RFC 9113, section 8.1.1
         else:
             return stream
         return None
+
+    def _check_opened(self, what: str, number: int) -> None:
+        """Raises ProtocolError where the frame is on a stream that is idle, or that no client can open."""
+        if number > self._last_stream or not number & 1:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"{what} on stream {number}, which is idle")
 
     # ---- headers ---------------------------------------------------------------------------------------------------
     def _read_headers(self, flags: int, number: int, payload: memoryview) -> None:
@@ -241,20 +276,24 @@ class Connection:
 
     def _take_request(self, number: int, block: bytes, ended: bool, behind: memoryview) -> int:
         """Open a stream, or refuse it; returns how much of what lies `behind` the block was its whole body."""
+        self._meter.ns += work.STREAM_NS
         try:
-            head = self._blocks.head(block)
+            known = self._blocks.head(block)
         except StreamError as fault:
             self._refuse(number, fault.code)
             return 0
-        if head is None:
+        if known is None:
             self._refuse(number, Code.ENHANCE_YOUR_CALM)
         elif len(self.streams) >= self._limits.max_streams:
             self._refuse(number, Code.REFUSED_STREAM)
         elif self.draining:
-            self._given_up.append(number)
+            self._given_up.add(number)
+        elif ended and known[1]:
+            self._refuse(number, Code.PROTOCOL_ERROR)
         else:
-            stream = Stream(number, head, self._now_ns, self._limits.stream_window_bytes, self._sender.initial_window)
-            self.streams[number] = stream
+            window = self._limits.stream_window_bytes
+            stream = Stream(number, known[0], self._now_ns, window, self._sender.initial_window)
+            self.streams[number], stream.announced = stream, known[1]
             if not ended and (taken := self._take_body(stream, behind)):
                 return taken
             stream.state = PEER_DONE if ended else OPEN
@@ -268,7 +307,11 @@ class Connection:
         body = frames.whole_body(stream.id, behind[skipped:])
         if body is None or len(body) > self._most_at_once or stream.send_window + widened > frames.LARGEST_WINDOW:
             return 0
+        if stream.announced is not None and stream.announced != len(body):
+            return 0  # DATA by itself ends the stream
+        self._meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if widened:
+            self._meter.ns += work.FRAME_NS
             self._guard.window_update(self._now_ns, self._sender.frames)
             stream.send_window += widened
         if again := self._window.spend(len(body)):
@@ -282,71 +325,28 @@ class Connection:
         fields = self._blocks.skim(block)
         if stream.state == PEER_DONE:
             self._break(stream, Code.STREAM_CLOSED)
-        elif not ended or fields is None or not are_trailers(fields):
+        elif not ended or fields is None or not are_trailers(fields) or stream.announced:
             self._break(stream, Code.PROTOCOL_ERROR)
         else:
             stream.state = MOVES[stream.state][PEER_ENDS]
             self._events.append(Received(stream, NOTHING, True))
 
-    # ---- control frames ----------------------------------------------------------------------------------------------
-    def _read_priority(self, _flags: int, number: int, payload: memoryview) -> None:
-        check_shape(frames.PRIORITY, number, payload)
-        self._guard.control(self._now_ns)
-
+    # ---- control frames of streams -----------------------------------------------------------------------------------
     def _read_reset(self, _flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.RST_STREAM, number, payload)
-        if number > self._last_stream or not number & 1:
-            raise ProtocolError(Code.PROTOCOL_ERROR, f"RST_STREAM on stream {number}, which is idle")
+        self._check_opened("RST_STREAM", number)
         self._guard.reset(self._now_ns)
+        self._meter.ns += work.RESET_NS
         stream = self.streams.get(number)
         if stream is not None:
             self._close(stream, RESET)
             self._events.append(Dropped(stream))
 
-    def _read_settings(self, flags: int, number: int, payload: memoryview) -> None:
-        check_shape(frames.SETTINGS, number, payload)
-        self._settled = True
-        self._guard.control(self._now_ns)
-        if flags & frames.ACK:
-            if payload:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
-            return
-        # First the ACK, then the size of frames: what the new windows let go is said by both (gRPC's C core checks).
-        self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):
-            self._apply(identifier, value)
-
-    def _apply(self, identifier: int, value: int) -> None:
-        if identifier == frames.INITIAL_WINDOW_SIZE:
-            self._sender.resize_windows(list(self.streams.values()), value)
-        elif identifier == frames.HEADER_TABLE_SIZE:
-            self._sender.bound_table(value)
-        elif identifier == frames.MAX_FRAME_SIZE:
-            self._sender.resize_frames(value)
-        elif identifier == frames.ENABLE_PUSH and value > 1:
-            raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH of {value}")
-
-    def _read_push(self, _flags: int, _number: int, _payload: memoryview) -> None:
-        raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
-
-    def _read_ping(self, flags: int, number: int, payload: memoryview) -> None:
-        check_shape(frames.PING, number, payload)
-        if flags & frames.ACK:
-            self._guard.control(self._now_ns)
-            self._events.append(Acknowledged(bytes(payload)))
-            return
-        self._guard.ping(self._now_ns, self._sender.frames)
-        self._sender.say(frames.frame(frames.PING, frames.ACK, 0, bytes(payload)))
-
-    def _read_goaway(self, _flags: int, number: int, payload: memoryview) -> None:
-        """The peer opens no more streams; those open go on."""
-        check_shape(frames.GOAWAY, number, payload)
-        self._guard.control(self._now_ns)
-
     def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.WINDOW_UPDATE, number, payload)
         increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         self._guard.window_update(self._now_ns, self._sender.frames)
+        self._meter.ns += work.REPLY_NS
         if not number:
             if not increment:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
@@ -354,8 +354,7 @@ class Connection:
             return
         stream = self.streams.get(number)
         if stream is None:
-            if number > self._last_stream or not number & 1:
-                raise ProtocolError(Code.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {number}, which is idle")
+            self._check_opened("WINDOW_UPDATE", number)
         elif not increment:
             self._break(stream, Code.PROTOCOL_ERROR)
         elif not self._sender.widen_stream(stream, increment):
@@ -363,15 +362,16 @@ class Connection:
 
     # ---- the end of streams ------------------------------------------------------------------------------------------
     def _refuse(self, number: int, code: Code) -> None:
-        """A stream that is never opened."""
+        """A stream that is never opened, or no more."""
         self._guard.reset(self._now_ns)
+        self._meter.ns += work.RESET_NS
         self._give_up(number, code)
 
     def _break(self, stream: Stream, code: Code) -> None:
         """The peer broke a rule of this stream (and pays for it: CVE-2025-8671, "made you reset")."""
-        self._guard.reset(self._now_ns)
-        self.reset(stream, code)
+        self._close(stream, RESET)
         self._events.append(Dropped(stream))
+        self._refuse(stream.id, code)
 
     def _said_end(self, stream: Stream) -> None:
         if stream.state == OPEN:
@@ -379,7 +379,7 @@ class Connection:
         self._close(stream, WE_END)
 
     def _give_up(self, number: int, code: Code) -> None:
-        self._given_up.append(number)
+        self._given_up.add(number)
         self._sender.say(frames.reset_frame(number, code))
 
     def _close(self, stream: Stream, how: int) -> None:
@@ -389,12 +389,7 @@ class Connection:
 
     _READERS: Mapping[int, Callable[[Connection, int, int, memoryview], None]] = {
         frames.HEADERS: _read_headers,
-        frames.PRIORITY: _read_priority,
         frames.RST_STREAM: _read_reset,
-        frames.SETTINGS: _read_settings,
-        frames.PUSH_PROMISE: _read_push,
-        frames.PING: _read_ping,
-        frames.GOAWAY: _read_goaway,
         frames.WINDOW_UPDATE: _read_window_update,
         frames.CONTINUATION: _read_continuation,
     }

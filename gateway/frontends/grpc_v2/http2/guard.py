@@ -5,6 +5,9 @@ from __future__ import annotations
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.limits import Limits
 
+REFUSAL_PAYS_NS = 100_000
+"""Work that a call pays for which ends with an error: a usual call costs a tenth of it."""
+
 
 class Allowance:
     """A token bucket: `burst` tokens at first, refilled at `per_s`. Time is the caller's."""
@@ -35,6 +38,8 @@ class Guard:
         self._controls = Allowance(limits.controls_burst, limits.controls_per_s)
         self._window_updates = 0
         self._said_at_ping = self._ping_ns = self._strikes = 0
+        self._work_ns, self._answered_ns = 0, 0
+        self._most_work_ns = limits.unanswered_work_ms * 1_000_000
 
     def control(self, now_ns: int) -> None:
         """A frame that asks for nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
@@ -50,6 +55,23 @@ class Guard:
         """Bytes that the peer made us say and does not take."""
         if size > self._limits.max_unread_bytes:
             raise _calm("replies are asked for and not read")
+
+    def work(self, now_ns: int, work_ns: int) -> None:
+        """Count work that was done for the peer; `answered` pays for it."""
+        self._answered_ns = self._answered_ns or now_ns
+        self._work_ns += work_ns
+        if self._work_ns > self._most_work_ns:
+            since_s = (now_ns - self._answered_ns) / 1e9
+            if self._work_ns > self._most_work_ns + since_s * self._limits.unanswered_work_per_s_ms * 1e6:
+                raise _calm("much work and no call that could be answered")
+
+    def answered(self, now_ns: int) -> None:
+        """A call was answered: whatever was done before was worth it."""
+        self._work_ns, self._answered_ns = 0, now_ns
+
+    def refused(self) -> None:
+        """A call was answered by an error, which pays for what such a call costs and for no more."""
+        self._work_ns = max(0, self._work_ns - REFUSAL_PAYS_NS)
 
     def window_update(self, now_ns: int, said: int) -> None:
         """What we said pays for some; the others are control frames."""

@@ -9,6 +9,7 @@ from collections import deque
 
 from gateway.frontends.grpc_v2.http2 import huffman
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
+from gateway.frontends.grpc_v2.http2.work import FIELD_NS, HUFFMAN_NS, LITERAL_NS, TABLE_NS, Meter
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
@@ -21,6 +22,8 @@ SIZE_FACTOR = 4
 """A list this many times over its limit ends the connection: index bytes of an entry of 4 KiB unfold to 64 MiB per
 16 KiB block (the "HPACK bomb", CVE-2016-6581)."""
 INTEGER_LIMIT = 2**31
+MOST_RESIZES = 4
+"""Changes of the table's size that one block may begin with; an encoder needs two (RFC 7541, section 4.2)."""
 
 _APPENDIX_A = """
     :authority; :method=GET; :method=POST; :path=/; :path=/index.html; :scheme=http; :scheme=https;
@@ -45,8 +48,8 @@ class Decoder:
     `changed` says whether the last block touched the table: one that did not means the same until another does.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, meter: Meter | None = None) -> None:
+        self._limit_bytes, self._meter = limit_bytes, meter or Meter()
         self._entries: deque[Header] = deque()
         self._used_bytes, self._most_bytes = 0, TABLE_BYTES
         self.changed = False
@@ -65,8 +68,9 @@ class Decoder:
 
     def _read(self, block: bytes) -> Headers | None:
         headers: list[Header] = []
-        place = size = 0
+        place = size = fields = resizes = 0
         while place < len(block):
+            fields += 1
             first = block[place]
             if 0x80 < first <= 0x80 | len(STATIC):  # the common case: an index in one byte, of the static table
                 header, place = STATIC[(first & 0x7F) - 1], place + 1
@@ -74,8 +78,9 @@ class Decoder:
                 index, place = _integer(block, place, 7)
                 header = self._entry(index)
             elif first & 0xE0 == 0x20:
-                if headers:
-                    raise _broken("the table's size changes within a header block")
+                resizes += 1
+                if size or resizes > MOST_RESIZES:
+                    raise _broken("the table's size changes within a header block, or too often before it")
                 place = self._resize(block, place)
                 continue
             else:
@@ -87,6 +92,7 @@ class Decoder:
                 headers.append(header)
             elif size > SIZE_FACTOR * self._limit_bytes:
                 raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block unfolds beyond all measure")
+        self._meter.ns += fields * FIELD_NS
         return tuple(headers) if size <= self._limit_bytes else None
 
     def _entry(self, index: int) -> Header:
@@ -101,12 +107,26 @@ class Decoder:
         if index:
             name = self._entry(index)[0]
         else:
-            name, place = _string(block, place)
-        value, place = _string(block, place)
+            name, place = self._string(block, place)
+        value, place = self._string(block, place)
+        self._meter.ns += LITERAL_NS
         return (name, value), place
+
+    def _string(self, block: bytes, place: int) -> tuple[bytes, int]:
+        coded = block[place] & 0x80
+        length, place = _integer(block, place, 7)
+        end = place + length
+        if end > len(block):
+            raise _broken("a header string ends after its block")
+        string = block[place:end]
+        if coded:
+            self._meter.ns += length * HUFFMAN_NS
+            string = huffman.decode(string)
+        return string, end
 
     def _insert(self, header: Header) -> None:
         self.changed = True
+        self._meter.ns += TABLE_NS
         self._entries.appendleft(header)
         self._used_bytes += len(header[0]) + len(header[1]) + ENTRY_BYTES
         self._evict()
@@ -116,6 +136,7 @@ class Decoder:
         if size > TABLE_BYTES:
             raise _broken(f"a table of {size} bytes was not offered")
         self.changed, self._most_bytes = True, size
+        self._meter.ns += TABLE_NS
         self._evict()
         return place
 
@@ -176,16 +197,6 @@ def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
         shift += 7
-
-
-def _string(block: bytes, place: int) -> tuple[bytes, int]:
-    coded = block[place] & 0x80
-    length, place = _integer(block, place, 7)
-    end = place + length
-    if end > len(block):
-        raise _broken("a header string ends after its block")
-    string = block[place:end]
-    return (huffman.decode(string) if coded else string), end
 
 
 def _broken(problem: str) -> ProtocolError:

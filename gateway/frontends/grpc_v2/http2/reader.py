@@ -6,6 +6,7 @@ from typing import Protocol
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.frames import DATA, HEADER, HEADER_BYTES, LARGEST_STREAM, PADDED, PREFACE
+from gateway.frontends.grpc_v2.http2.work import SLICE_NS, Meter
 
 _read_header = HEADER.unpack_from
 
@@ -24,21 +25,25 @@ class Reader:
     """Keeps what is incomplete: part of a frame that is not DATA, and how much of a DATA frame is still to come.
 
     The part is looked at again once `_needed` bytes of it are there, so that a frame that comes byte by byte costs no
-    more copying than another.
+    more copying than another. Reading stops once the meter shows a slice of work; the bytes that are not read are
+    kept, `behind` is their number, and `read` of nothing goes on with them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.behind = 0
+        self._meter = meter or Meter()
         self._preface = PREFACE
         self._rest, self._needed = bytearray(), HEADER_BYTES
         self._content = self._skip = 0
 
     def read(self, data: memoryview, frames: Frames) -> None:
         """Take what the socket gave. Raises ProtocolError."""
+        self.behind = 0
         if self._rest:
             data = self._join(data)
-        needed, end = HEADER_BYTES, len(data)
+        needed, end, meter = HEADER_BYTES, len(data), self._meter
         place = self._read_preface(data) if self._preface else 0
-        while place < end:
+        while place < end and meter.ns < SLICE_NS:
             if self._content or self._skip:
                 place = self._go_on(data, place, end, frames)
                 continue
@@ -61,7 +66,8 @@ class Reader:
             else:
                 place = start + self._begin(flags, number, length, data[start : start + 1], frames)
         if place < end:
-            self._rest, self._needed = bytearray(data[place:]), needed
+            self.behind = end - place if meter.ns >= SLICE_NS else 0
+            self._rest, self._needed = bytearray(data[place:]), 0 if self.behind else needed
 
     def _join(self, data: memoryview) -> memoryview:
         """What was incomplete, with what came; nothing as long as that is too little."""

@@ -16,6 +16,9 @@ NAME_BYTES = bytes(byte for byte in range(0x21, 0x7F) if not 0x41 <= byte <= 0x5
 BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 """What no field's value holds (section 8.2.1)."""
 
+LENGTH = re.compile(rb"[0-9]{1,18}")
+"""Value of content-length (RFC 9110, section 8.6); no body is longer."""
+
 
 def read_request(headers: Headers) -> Mapping[bytes, bytes]:
     """Fields by name, the first where one is repeated. Raises StreamError PROTOCOL_ERROR."""
@@ -50,6 +53,19 @@ def essential(headers: Headers, names: frozenset[bytes]) -> Headers | None:
         elif not _well_formed(*header):
             return None
     return tuple(found)
+
+
+def content_length(headers: Headers) -> int | None:
+    """Return the length of the body that a request announces, None where it does not.
+
+    Raises StreamError PROTOCOL_ERROR where the field is repeated or is no number (RFC 9113, section 8.1.1).
+    """
+    found = [value for name, value in headers if name == b"content-length"]
+    if not found:
+        return None
+    if len(found) > 1 or not LENGTH.fullmatch(found[0]):
+        raise _malformed(f"content-length {b', '.join(found)!r:.40}")
+    return int(found[0])
 
 
 def are_trailers(headers: Headers) -> bool:

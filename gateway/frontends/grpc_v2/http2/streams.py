@@ -20,10 +20,12 @@ MOVES: tuple[tuple[int, int, int], ...] = (
 
 class Stream:
     """`head` is what the owner read of the request's headers, `call` whatever else it keeps; `begun` once
-    response headers were said on their own. Windows are bytes, negative
+    response headers were said on their own. `announced` is the number of bytes that the request's content-length still
+    announces. Windows are bytes, negative
     once the peer shrank them."""
 
     __slots__ = (
+        "announced",
         "begun",
         "call",
         "head",
@@ -43,6 +45,7 @@ class Stream:
         self.waiting: deque[memoryview | Ending] | None = None
         self.waiting_bytes = 0
         self.call: Any = None
+        self.announced: int | None = None
 
 
 class Ending:

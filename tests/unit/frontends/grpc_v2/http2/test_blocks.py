@@ -40,19 +40,19 @@ def test_a_block_that_touches_no_table_is_read_once() -> None:
 def test_a_block_of_indices_is_read_again_once_the_table_moved() -> None:
     read, encoder = Counted(), oracle.Encoder()
     subject = blocks(read)
-    assert subject.head(encoder.encode([("k", "1")])) == ((b"k", b"1"),)
+    assert subject.head(encoder.encode([("k", "1")])) == (((b"k", b"1"),), None)
     index = encoder.encode([("k", "1")])
-    assert subject.head(index) == subject.head(index) == ((b"k", b"1"),)
+    assert subject.head(index) == subject.head(index) == (((b"k", b"1"),), None)
     assert read.count == 1
     subject.skim(b"\x40\x01k\x012")  # pushes the entry to the next index
-    assert subject.head(index) == ((b"k", b"2"),)
+    assert subject.head(index) == (((b"k", b"2"),), None)
     assert read.count == 2
 
 
 def test_fields_that_a_head_does_not_depend_on_cost_no_reading() -> None:
     read = Counted()
     subject = blocks(read)
-    heads = {id(subject.head(encode(((b"a", b"b"), (b"trace", b"%d" % number))))) for number in range(10)}
+    heads = {id(subject.head(encode(((b"a", b"b"), (b"trace", b"%d" % number))))[0]) for number in range(10)}
     assert (len(heads), read.count) == (1, 1)
     for broken in ((b"Trace", b"1"), (b"trace", b"\n"), (b"te", b"gzip"), (b"connection", b"close"), (b":path", b"/")):
         subject.head(encode(((b"a", b"b"), broken)))

@@ -52,6 +52,13 @@ P, S, F, C, W, CALM = (
     Code.ENHANCE_YOUR_CALM,
 )
 OPENED, DONE = headers(1), headers(1, END)
+
+
+def ANNOUNCED(size: int) -> bytes:
+    """A request whose content-length is `size`."""
+    return headers(1, 0, encode((*ASKED, (b"content-length", b"%d" % size))))
+
+
 frame = frames.frame
 PUSHED = frame(frames.PUSH_PROMISE, frames.END_HEADERS, 1, frames.UINT32.pack(2) + REQUEST)
 UPDATED = frames.window_frame
@@ -121,12 +128,21 @@ CONNECTION_ERRORS: list[tuple[str, bytes, Code]] = [
 
 STREAM_ERRORS: list[tuple[str, bytes, Code]] = [
     ("5.1 half-closed: DATA", DONE + data(1, b"x"), S),
+    ("5.1 closed: DATA behind RST_STREAM", OPENED + frames.reset_frame(1, 8) + data(1, b"late"), S),
+    ("5.1.1 closed: DATA on a stream that was passed over", headers(3, END, encode(ASKED[1:])) + data(1, b"x"), S),
     ("5.1 half-closed: HEADERS", DONE + headers(1, END, encode(((b"x", b"y"),))), S),
     ("6.9 WINDOW_UPDATE of a stream by 0", OPENED + UPDATED(1, 0), P),
     ("6.9.1 a stream's window over 2^31-1", OPENED + UPDATED(1, 2**31 - 1), W),
     ("6.9.1 more DATA than the stream's window", OPENED + data(1, bytes(16_384)) * 4, W),
     ("8.1 a second block that does not end its stream", OPENED + headers(1, 0, encode(((b"x", b"y"),))), P),
     ("8.1 a pseudo-header among trailers", OPENED + headers(1, END), P),
+    ("8.1.1 content-length of less than the body", ANNOUNCED(1) + data(1, b"four", END), P),
+    ("8.1.1 content-length of more than the body", ANNOUNCED(9) + data(1, b"four", END), P),
+    ("8.1.1 content-length of less than several frames", ANNOUNCED(5) + data(1, b"four") * 2, P),
+    ("8.1.1 content-length of more, and trailers", ANNOUNCED(9) + headers(1, END, encode(((b"x", b"y"),))), P),
+    ("8.1.1 content-length and no body", headers(1, END, encode((*ASKED, (b"content-length", b"1")))), P),
+    ("8.1.1 content-length that is no number", headers(1, 0, encode((*ASKED, (b"content-length", b"+4")))), P),
+    ("8.1.1 two content-length", headers(1, 0, encode((*ASKED, *[(b"content-length", b"4")] * 2))), P),
     ("8.2.1 a capital in a name", headers(1, 0, encode((*ASKED, (b"X-Y", b"z")))), P),
     ("8.2.1 a capital among trailers", OPENED + headers(1, END, encode(((b"X", b"y"),))), P),
     ("8.2.2 connection", headers(1, 0, encode((*ASKED, (b"connection", b"close")))), P),
@@ -148,7 +164,6 @@ FINE: list[tuple[str, bytes]] = [
     ("5.1 closed: PRIORITY", OPENED + frames.reset_frame(1, 8) + frame(frames.PRIORITY, 0, 1, bytes(5))),
     ("5.1 closed: WINDOW_UPDATE", OPENED + frames.reset_frame(1, 8) + UPDATED(1, 5)),
     ("5.1 closed: RST_STREAM", OPENED + frames.reset_frame(1, 8) * 2),
-    ("5.1 closed: DATA", OPENED + frames.reset_frame(1, 8) + data(1, b"late")),
     ("5.1 idle: PRIORITY", frame(frames.PRIORITY, 0, 77, bytes(5))),
     ("5.1 half-closed: PRIORITY, WINDOW_UPDATE", DONE + frame(frames.PRIORITY, 0, 1, bytes(5)) + UPDATED(1, 5)),
     ("5.5 an unknown frame", frame(99, 0xFF, 1, b"anything")),
@@ -160,6 +175,9 @@ FINE: list[tuple[str, bytes]] = [
     ("6.7 PING with ACK", frame(frames.PING, frames.ACK, 0, bytes(8))),
     ("6.8 GOAWAY with words, and a stream behind it", frame(frames.GOAWAY, 0, 0, bytes(8) + b"bye") + OPENED),
     ("6.10 a block in pieces", frame(1, 0, 1, REQUEST[:5]) + frame(9, 0, 1) + frame(9, 4, 1, REQUEST[5:])),
+    ("8.1.1 content-length of a body in frames", ANNOUNCED(8) + data(1, b"four") + data(1, b"four", END)),
+    ("8.1.1 content-length of a padded body", ANNOUNCED(4) + data(1, b"four", END, padding=5)),
+    ("8.1.1 content-length of no body", headers(1, END, encode((*ASKED, (b"content-length", b"0"))))),
     ("8.1 trailers", OPENED + data(1, b"x") + headers(1, END, encode(((b"x", b"y"),)))),
 ]
 
@@ -197,7 +215,7 @@ def test_the_stream_ends_and_the_connection_goes_on(_name: str, words: bytes, co
     dropped = [event for event in events if isinstance(event, Dropped)]
     assert len(dropped) == sum(isinstance(event, Opened) for event in events) <= 1
     assert not connection.streams
-    answer(connection, opened(connection, 3))
+    answer(connection, opened(connection, 5))
     assert connection.failed is None
 
 

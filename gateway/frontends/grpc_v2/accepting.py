@@ -1,0 +1,69 @@
+"""Listening sockets of the gRPC server: what connects is accepted, a few connections at a time."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.sockets import Sockets
+
+ACCEPT_LIMIT = 16
+"""Connections that are accepted before the others are looked at: each takes 60 µs."""
+FULL_WAIT_S = 1.0
+"""How long nothing is accepted where this process has no descriptor or memory left."""
+_FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+log = logging.getLogger(__name__)
+
+
+class Listener:
+    """One listening socket. `connect` takes what accept(2) returns."""
+
+    def __init__(self, sockets: Sockets, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]) -> None:
+        self._sockets, self._listener, self._connect = sockets, listener, connect
+        self._open()
+
+    def ready(self, events: int) -> bool:
+        """Accept connections. Return False: nothing is to be read."""
+        del events
+        self._accept()
+        return False
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPT_LIMIT):
+            try:
+                connected, name = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._wait(error)
+                return
+            try:
+                self._connect(connected, name)
+            except OSError as error:  # no epoll takes it, or it is gone already
+                self._sockets.forget(connected.fileno())
+                connected.close()
+                self._wait(error)
+                return
+
+    def abort(self) -> None:
+        """Accept no more."""
+        self._sockets.forget(self._listener.fileno())
+        self._listener.close()
+
+    def _open(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._sockets.watch(self._listener.fileno(), self, select.EPOLLIN)
+
+    def _wait(self, error: OSError) -> None:
+        if error.errno not in _FULL:  # that connection's own (accept(2), "Error handling")
+            log.warning("a connection could not be accepted: %s", error)
+        else:
+            log.error("connections cannot be accepted: %s; the next try is in %s s", error, FULL_WAIT_S)
+            self._sockets.forget(self._listener.fileno())
+            self._sockets.loop.call_later(FULL_WAIT_S, self._open)

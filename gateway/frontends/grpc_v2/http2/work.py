@@ -1,0 +1,50 @@
+"""Work that a peer's bytes cause: its costs in nanoseconds of processor time, and the meter that adds them up.
+
+The costs are ratios to each other rather than times: another machine multiplies all of them. They were measured by
+`python -m tests.performance.work` (CPython 3.11, one core of a server); a test holds each to the measured cost within a
+factor of 2.
+"""
+
+from __future__ import annotations
+
+SLICE_NS = 500_000
+"""Work after which reading a connection stops, so that the others have their turn; the rest follows in the next one."""
+READ_NS = 3_000
+"""Cost of a read, whatever it holds."""
+BYTES_PER_NS = 4
+"""Bytes that are taken and handed on in a nanosecond."""
+FRAME_NS = 1_100
+"""Cost of a frame's header and of passing the frame over."""
+DELIVERY_NS = 1_600
+"""Cost of DATA that is handed to its stream."""
+REPLY_NS = 1_000
+"""Cost of a control frame that is applied or answered."""
+WINDOW_NS = 90
+"""Cost per open stream of SETTINGS_INITIAL_WINDOW_SIZE."""
+BLOCK_NS = 1_000
+"""Cost of a header block that is known."""
+FIELD_NS = 160
+"""Cost of a field that a block unfolds to."""
+LITERAL_NS = 1_300
+"""Further cost of a field that is written out."""
+HUFFMAN_NS = 90
+"""Further cost of a byte in Huffman's code."""
+TABLE_NS = 450
+"""Further cost of a field that enters the table, and of those that leave it; of a change of the table's size."""
+CHECK_NS = 180
+"""Cost of examining a field of a request."""
+HEAD_NS = 6_000
+"""Cost of reading a request's head from its fields."""
+STREAM_NS = 2_800
+"""Cost of opening a stream and of ending it."""
+RESET_NS = 900
+"""Cost of a stream that is reset or refused."""
+
+
+class Meter:
+    """Sum of the work of one connection. `ns` is set to 0 when a slice begins."""
+
+    __slots__ = ("ns",)
+
+    def __init__(self) -> None:
+        self.ns = 0

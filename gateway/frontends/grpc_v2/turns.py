@@ -1,0 +1,121 @@
+"""Order in which connections are served where there is more to do than a turn of the loop has time for.
+
+Fair queueing by virtual time, twice: among callers, and among the connections of a caller. A member's `work_ns` grows
+by the work that is done for it; the member with the least is served next. A queue's clock is the `work_ns` of the
+member that it served last. A member that had nothing to do catches up with the clock, less a credit: it goes
+before those that always have something to do, and saves up no more than that credit (start-time fair queueing: Goyal,
+Vin and Cheng, 1996).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+CREDIT_NS = 2_000_000
+"""Work by which a member that was idle goes before the others."""
+KEPT_CALLERS = 4096
+"""Callers whose work is remembered; those without a connection are forgotten where there are more."""
+
+
+class Member(Protocol):
+    """Something that has turns."""
+
+    work_ns: int
+
+
+class Turn(Member, Protocol):
+    """A connection. `serve` returns the work that it did, in nanoseconds; `behind` says that it has more to do."""
+
+    caller: Caller
+    queued: bool
+
+    @property
+    def behind(self) -> bool: ...
+    def serve(self) -> int: ...
+
+
+M = TypeVar("M", bound=Member)
+
+
+class FairQueue(Generic[M]):
+    """Queue of one level."""
+
+    __slots__ = ("_clock_ns", "_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, M]] = []
+        self._clock_ns = self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, member: M) -> None:
+        """Queue a member that is not in the queue."""
+        member.work_ns = max(member.work_ns, self._clock_ns - CREDIT_NS)
+        self._count += 1
+        heappush(self._heap, (member.work_ns, self._count, member))
+
+    def take(self) -> M:
+        """Remove and return the member that had the least work."""
+        work_ns, _, member = heappop(self._heap)
+        self._clock_ns = max(self._clock_ns, work_ns)
+        return member
+
+
+class Caller:
+    """One caller and its connections that wait for their turn. `connections` counts those that are open."""
+
+    __slots__ = ("connections", "queue", "queued", "work_ns")
+
+    def __init__(self) -> None:
+        self.queue: FairQueue[Turn] = FairQueue()
+        self.work_ns = self.connections = 0
+        self.queued = False
+
+
+class Turns:
+    """All connections that wait for their turn."""
+
+    def __init__(self) -> None:
+        self._queue: FairQueue[Caller] = FairQueue()
+        self._callers: dict[str, Caller] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def caller(self, key: str) -> Caller:
+        """Return the caller of that key, with one connection more."""
+        caller = self._callers.get(key)
+        if caller is None:
+            if len(self._callers) >= KEPT_CALLERS:
+                self._callers = {key: each for key, each in self._callers.items() if each.connections}
+            caller = self._callers[key] = Caller()
+        caller.connections += 1
+        return caller
+
+    def add(self, turn: Turn) -> None:
+        """Let a connection wait; one that waits already keeps its place."""
+        if turn.queued:
+            return
+        turn.queued = True
+        turn.caller.queue.add(turn)
+        self._add(turn.caller)
+
+    def serve(self) -> None:
+        """Serve the next connection once; it waits again where it is behind."""
+        caller = self._queue.take()
+        turn = caller.queue.take()
+        turn.queued = caller.queued = False
+        work_ns = turn.serve()
+        turn.work_ns += work_ns
+        caller.work_ns += work_ns
+        if turn.behind:
+            self.add(turn)
+        elif caller.queue:
+            self._add(caller)
+
+    def _add(self, caller: Caller) -> None:
+        if not caller.queued:
+            caller.queued = True
+            self._queue.add(caller)
