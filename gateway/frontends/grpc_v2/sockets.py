@@ -13,11 +13,11 @@ import select
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
 from gateway.frontends.grpc_v2.accepting import Listener
+from gateway.frontends.grpc_v2.outbox import Outbox
 from gateway.frontends.grpc_v2.turns import Turns
 from gateway.frontends.peer import peer_of
 
@@ -32,8 +32,9 @@ CHEAP_NS_PER_BYTE = 2
 """Most work per byte of bytes that cost little: DATA in frames of 2 KiB and more."""
 KEPT_BYTES = 16 * 1024 * 1024
 """Bytes that were read and wait for their turn, of all connections; beyond them every read is small."""
-PIECES_LIMIT = 64
-"""Pieces that one system call writes (IOV_MAX is 1024)."""
+REST_TURNS = 3
+"""Turns of the loop without sockets behind one whose time did not suffice: a request of HTTP needs several turns of the
+loop, and so do timers and answers that threads have ready."""
 HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
 """Bytes that wait for the peer when it is told to be slow, and when it is told that it has caught up: asyncio's own."""
 LINGER_S = 1.0
@@ -85,7 +86,7 @@ class Sockets:
         self.turns = Turns()
         self.kept_bytes = 0
         """Bytes that were read of all connections and wait for their turn."""
-        self._called = False
+        self._called, self._rest = False, 0
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
     def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
@@ -131,16 +132,21 @@ class Sockets:
         """Serve what waits, in the next turn of the loop."""
         if not self._called:
             self._called = True
-            self.loop.call_soon(self._ready_again)
+            self.loop.call_soon(self._go_on)
 
-    def _ready_again(self) -> None:
+    def _go_on(self) -> None:
         self._called = False
-        if not self._epoll.closed:
+        if self._rest and self.turns:
+            self._rest -= 1
+            self.call()
+        elif not self._epoll.closed:
             self._ready()
 
     def _ready(self) -> None:
         """Deal with what is ready, and with what became so meanwhile, for a while: asking again costs less than
-        a turn of the loop. What time does not suffice for has the next one."""
+        a turn of the loop. Connections for which time does not suffice wait, and so do all others then."""
+        if self._called:
+            return
         until_ns, turns, in_time = time.monotonic_ns() + BUDGET_NS, self.turns, True
         while in_time and ((ready := self._epoll.poll(0, READY_LIMIT)) or turns):
             self._before()
@@ -149,6 +155,7 @@ class Sockets:
             finally:
                 self._after()
         if turns:
+            self._rest = REST_TURNS
             self.call()
 
     def _serve(self, ready: Iterable[tuple[int, int]], until_ns: int) -> bool:
@@ -188,8 +195,7 @@ class Wire(asyncio.Transport):
         self._buffer = memoryview(link.get_buffer(-1))
         self._small, self._cheap, self._kept_bytes = self._buffer[:READ_BYTES], False, 0
         self.work_ns, self.queued = 0, False
-        self._waiting: deque[memoryview] = deque()
-        self._waiting_bytes = 0
+        self._waiting = Outbox()
         self._reads, self._held = True, False
         self._closing = self._lingering = self._gone = False
         sockets.watch(self._descriptor, self, _IN | _HALF)
@@ -253,31 +259,19 @@ class Wire(asyncio.Transport):
 
     def _send_waiting(self) -> None:
         try:
-            sent = self._socket.sendmsg(
-                [self._waiting[index] for index in range(min(PIECES_LIMIT, len(self._waiting)))]
-            )
+            self._waiting.send(self._socket)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._end(error)
             return
-        self._drop(sent)
         if not self._waiting:
             self._watch()
             if self._closing:
                 self._linger()
-        if self._held and self._waiting_bytes <= LOW_BYTES:
+        if self._held and self._waiting.size <= LOW_BYTES:
             self._held = False
             self._link.resume_writing()
-
-    def _drop(self, sent: int) -> None:
-        self._waiting_bytes -= sent
-        while sent:
-            first = self._waiting.popleft()
-            if sent < len(first):
-                self._waiting.appendleft(first[sent:])
-                return
-            sent -= len(first)
 
     # ---- what a protocol asks of a transport ------------------------------------------------------------------------
     def write(self, data: Any) -> None:
@@ -307,7 +301,7 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait for the peer."""
-        return self._waiting_bytes
+        return self._waiting.size
 
     def pause_reading(self) -> None:
         """Read nothing until `resume_reading`."""
@@ -348,12 +342,8 @@ class Wire(asyncio.Transport):
     def _keep(self, pieces: Iterable[Any]) -> None:
         if self._closing:
             return
-        for piece in pieces:
-            view = memoryview(piece)
-            if view:
-                self._waiting.append(view)
-                self._waiting_bytes += len(view)
-        if self._waiting_bytes > HIGH_BYTES and not self._held:
+        self._waiting.add(pieces)
+        if self._waiting.size > HIGH_BYTES and not self._held:
             self._held = True
             self._link.pause_writing()
 
@@ -380,7 +370,6 @@ class Wire(asyncio.Transport):
         self._sockets.forget(self._descriptor)
         self._socket.close()
         self._waiting.clear()
-        self._waiting_bytes = 0
         self.caller.connections -= 1
         self._sockets.kept_bytes -= self._kept_bytes
         self._kept_bytes = 0

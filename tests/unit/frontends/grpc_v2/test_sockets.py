@@ -84,7 +84,7 @@ async def test_what_was_handed_over_is_not_copied() -> None:
         link, _ = await served.connect(small=True)
         content = bytearray(BIG)
         link.wire.writelines([memoryview(content)])
-        assert link.wire._waiting[0].obj is content
+        assert link.wire._waiting.pieces[0].obj is content
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
