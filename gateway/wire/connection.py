@@ -11,6 +11,12 @@ from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
 from gateway.wire.bounds import PortBounds
+from gateway.wire.parser import Parser
+
+READ_BYTES = 16 * 1024
+"""What one read takes at most: the loop reads all sockets that are ready, one after the other."""
+LARGE_READ_BYTES = 256 * 1024
+"""What the next read takes where the last one was a piece of a large body: asyncio's own bound."""
 
 
 class BoundedConnection(H11Protocol):
@@ -19,6 +25,7 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, config: Config, state: ServerState, bounds: PortBounds, plain: Plain) -> None:
         super().__init__(config, state, {})
+        self.conn: Parser = Parser(bounds.max_header_bytes)
         self._bounds, self._plain = bounds, plain
         self.lost = asyncio.Event()
         self._refused = False
@@ -28,6 +35,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The peer has so long for its first headers."""
         super().connection_made(transport)
+        self._bound_reads(READ_BYTES)
         self._bound_waiting(self._bounds.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -41,6 +49,8 @@ class BoundedConnection(H11Protocol):
         """Feed the parser; what is still incomplete afterwards has a deadline."""
         if not self._refused:
             super().data_received(data)
+            large = len(data) >= READ_BYTES and self.conn.piece_bytes >= READ_BYTES // 2
+            self._bound_reads(LARGE_READ_BYTES if large else READ_BYTES)
             self._watch()
 
     def on_response_complete(self) -> None:
@@ -75,6 +85,10 @@ class BoundedConnection(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
+
+    def _bound_reads(self, size: int) -> None:
+        """Bound what asyncio reads at a time without TLS; `handshakes` bounds it with TLS."""
+        vars(self.transport)["max_size"] = size
 
     def _watch(self) -> None:
         if self.conn.their_state is h11.IDLE:

@@ -1,0 +1,93 @@
+"""h11's parser of requests, with RFC 9112's choices all made the strict way, and with exact bounds."""
+
+from __future__ import annotations
+
+import h11
+
+MOST_FIELDS = 100
+"""Fields of one request's head; browsers send about 20."""
+MOST_PIECES = 256
+"""Chunks of a body that may be of any size, not counting the first of each read ..."""
+PIECE_BYTES = 64
+"""... and the size that all of them must have on average beyond that: a chunk of one byte takes as long as one of many.
+"""
+
+Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+
+
+class Parser(h11.Connection):
+    """The server's side of a connection. `max_header_bytes` bounds the request line and the fields together, and what
+    frames a body beyond the body's own size: chunk sizes, chunk extensions, trailers. `piece_bytes` is
+    the size of the last piece of a body."""
+
+    def __init__(self, max_header_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=max_header_bytes)
+        self._max_header_bytes = max_header_bytes
+        self._received = self._pieces = self._body_bytes = self.piece_bytes = 0
+        self._first = True
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what the peer sent."""
+        self._received += len(data)
+        self._first = True
+        super().receive_data(data)
+
+    def next_event(self) -> Event:
+        """Return the next event. Raises RemoteProtocolError, after which the connection must be closed."""
+        if self.their_state is h11.IDLE:
+            self._check_lines(self.trailing_data[0])
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            return self._begin(event)
+        if isinstance(event, h11.Data):
+            self._check_pieces(len(event.data))
+        elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
+            self._check_framing()
+        return event
+
+    def _check_lines(self, head: bytes) -> None:
+        """Check a head that may be incomplete: its size, and that its lines end with CRLF (RFC 9112, section 2.2) and
+        are not folded (section 5.2)."""
+        end = head.find(b"\r\n\r\n")
+        size = len(head) if end < 0 else end + 4
+        if size > self._max_header_bytes:
+            raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
+        if head.count(b"\n", 0, size) != head.count(b"\r\n", 0, size):
+            raise h11.RemoteProtocolError("a line ends with LF alone")
+        if head.find(b"\n ", 0, size) >= 0 or head.find(b"\n\t", 0, size) >= 0:
+            raise h11.RemoteProtocolError("a field is folded")
+
+    def _begin(self, request: h11.Request) -> h11.Request:
+        names = [name for name, _ in request.headers]
+        if len(names) > MOST_FIELDS:
+            raise h11.RemoteProtocolError("too many fields", error_status_hint=431)
+        if b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
+            raise h11.RemoteProtocolError("Transfer-Encoding with Content-Length, or not in HTTP/1.1")
+        self._received = len(self.trailing_data[0])
+        self._pieces = self._body_bytes = 0
+        return _in_origin_form(request)
+
+    def _check_pieces(self, size: int) -> None:
+        self._pieces += not self._first  # the first of each read is paid for by the read
+        self._first, self.piece_bytes = False, size
+        self._body_bytes += size
+        if self._pieces > MOST_PIECES + self._body_bytes // PIECE_BYTES:
+            raise h11.RemoteProtocolError("the body comes in too many small pieces")
+
+    def _check_framing(self) -> None:
+        """Check what has come of a body, all of which was read but an incomplete line."""
+        if self._received - self._body_bytes > self._max_header_bytes + self._body_bytes:
+            raise h11.RemoteProtocolError("chunks are framed by more than they hold")
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """Return a request whose target is a path, as those to a proxy are not: the authority in the target takes the place
+    of Host (RFC 9112, section 3.2.2)."""
+    scheme, separator, rest = request.target.partition(b"://")
+    if scheme.lower() not in (b"http", b"https") or not separator:
+        return request
+    authority, slash, path = rest.partition(b"/")
+    headers = [(name, authority if name == b"host" else value) for name, value in request.headers]
+    return h11.Request(
+        method=request.method, target=slash + path or b"/", headers=headers, http_version=request.http_version
+    )
