@@ -72,7 +72,8 @@ class BoundedConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What h11 cannot parse, or headers beyond the limit."""
         limit = self._bounds.max_header_bytes
-        self.turn_away(400, f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes")
+        problem = f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes: {self.conn.problem}"
+        self.turn_away(400, problem)
 
     def turn_away(self, status: int, message: str, headers: Headers = ()) -> None:
         """Answer in place of the application, hear nothing more, and close. `self.transport` is set."""

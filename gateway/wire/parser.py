@@ -25,6 +25,8 @@ class Parser(h11.Connection):
         self._max_header_bytes = max_header_bytes
         self._received = self._pieces = self._body_bytes = self.piece_bytes = 0
         self._first = True
+        self.problem = ""
+        """What was wrong, once `next_event` has raised."""
 
     def receive_data(self, data: bytes) -> None:
         """Take what the peer sent."""
@@ -34,6 +36,13 @@ class Parser(h11.Connection):
 
     def next_event(self) -> Event:
         """Return the next event. Raises RemoteProtocolError, after which the connection must be closed."""
+        try:
+            return self._next_event()
+        except h11.RemoteProtocolError as error:
+            self.problem = str(error)
+            raise
+
+    def _next_event(self) -> Event:
         if self.their_state is h11.IDLE:
             self._check_lines(self.trailing_data[0])
         event = super().next_event()

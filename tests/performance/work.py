@@ -14,13 +14,15 @@ import sys
 from tests.simulators.http2_work import CLASSES, Measured, measured
 
 READ_BYTES = 256 * 1024
+PASSES = 3
 
 
 async def main() -> None:
     """Measure and print."""
     print(f"{'class':<34} {'ms per 256 KiB':>15} {'charged ms':>11} {'charge/cost':>12}")
     for name in sys.argv[1:] or CLASSES:
-        found: Measured = await measured(CLASSES[name])
+        passes: list[Measured] = [await measured(CLASSES[name]) for _ in range(PASSES)]
+        found = min(passes, key=lambda each: each.cost_ns)
         scale = READ_BYTES / found.size
         cost_ms, charge_ms = found.cost_ns * scale / 1e6, found.charge_ns * scale / 1e6
         print(f"{name:<34} {cost_ms:>15.1f} {charge_ms:>11.1f} {charge_ms / cost_ms:>12.2f}")

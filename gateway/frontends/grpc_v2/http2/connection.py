@@ -253,6 +253,7 @@ class Connection:
             self._blocks.begin(flags, number, payload)
 
     def _read_continuation(self, flags: int, number: int, payload: memoryview) -> None:
+        self._meter.ns += work.REPLY_NS
         whole = self._blocks.go_on(flags, number, payload)
         if whole is not None:
             self._take_block(whole[0], number, whole[1])

@@ -11,31 +11,31 @@ SLICE_NS = 500_000
 """Work after which reading a connection stops, so that the others have their turn; the rest follows in the next one."""
 READ_NS = 3_000
 """Cost of a read, whatever it holds."""
-BYTES_PER_NS = 4
+BYTES_PER_NS = 3
 """Bytes that are taken and handed on in a nanosecond."""
 FRAME_NS = 1_100
 """Cost of a frame's header and of passing the frame over."""
-DELIVERY_NS = 1_600
+DELIVERY_NS = 1_900
 """Cost of DATA that is handed to its stream."""
 REPLY_NS = 1_000
 """Cost of a control frame that is applied or answered."""
 WINDOW_NS = 90
 """Cost per open stream of SETTINGS_INITIAL_WINDOW_SIZE."""
-BLOCK_NS = 1_000
+BLOCK_NS = 800
 """Cost of a header block that is known."""
 FIELD_NS = 160
 """Cost of a field that a block unfolds to."""
-LITERAL_NS = 1_300
+LITERAL_NS = 1_100
 """Further cost of a field that is written out."""
-HUFFMAN_NS = 90
+HUFFMAN_NS = 110
 """Further cost of a byte in Huffman's code."""
 TABLE_NS = 450
 """Further cost of a field that enters the table, and of those that leave it; of a change of the table's size."""
-CHECK_NS = 180
+CHECK_NS = 750
 """Cost of examining a field of a request."""
 HEAD_NS = 6_000
 """Cost of reading a request's head from its fields."""
-STREAM_NS = 2_800
+STREAM_NS = 2_000
 """Cost of opening a stream and of ending it."""
 RESET_NS = 900
 """Cost of a stream that is reset or refused."""
