@@ -35,8 +35,8 @@ class Limits:
     window_updates_per_frame: int = 10  # a frame that we said pays for so many; more cost as controls (Envoy's bound)
     min_ping_interval_ms: int = 10_000  # pings that come faster, without traffic of ours, are strikes (gRFC A8)
     max_ping_strikes: int = 4  # ... and more than so many close the connection
-    unanswered_work_ms: int = 2000  # processor time spent on a connection since its last answered call (work.py)
-    unanswered_work_per_s_ms: int = 50  # ... and for each second since; beyond both it is closed
+    unanswered_work_ms: int = 2000  # processor time spent on a connection since its last answered call; beyond it ...
+    unanswered_work_per_s_ms: int = 50  # ... and this much for each second since, the connection is closed
 
     @property
     def most_at_once(self) -> int:

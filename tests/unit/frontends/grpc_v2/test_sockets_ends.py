@@ -51,6 +51,29 @@ async def test_the_peer_resets() -> None:
             assert isinstance(link.lost[0], ConnectionResetError)
 
 
+async def test_what_waits_for_its_turn_is_dropped_once_the_peer_has_left(family: int) -> None:
+    async with listening(family) as served:
+        link, client = await served.connect()
+        link.on["read"] = lambda: setattr(link, "behind", 1)  # and for ever: what was read never comes to an end
+        client.send(b"asked")
+        await link.until(lambda: link.behind)
+        client.close()
+        await link.until(lambda: link.lost)
+        assert served.sockets.kept_bytes == 0
+
+
+async def test_a_peer_that_is_behind_holds_up_no_other(family: int) -> None:
+    async with listening(family) as served:
+        link, client = await served.connect()
+        link.on["read"] = lambda: setattr(link, "behind", 1)
+        client.send(b"endless")
+        await link.until(lambda: link.behind)
+        other, words = await served.connect()
+        words.send(b"hello")
+        await other.until(lambda: other.got == b"hello")
+        assert link.got == b"endless"
+
+
 async def test_writing_to_one_who_is_gone() -> None:
     for write in (lambda wire: wire.write(b"x" * 9), lambda wire: wire.writelines([b"x", b"y"])):
         async with listening() as served:

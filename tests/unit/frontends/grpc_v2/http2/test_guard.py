@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.guard import Allowance, Guard
+from gateway.frontends.grpc_v2.http2.guard import REFUSAL_PAYS_NS, Allowance, Guard
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from tests.simulators.http2_peer import SECOND_NS
 
@@ -95,3 +95,26 @@ def test_replies_that_nobody_reads() -> None:
     guard = Guard(LIMITS)
     guard.unread(100)
     calm(lambda: guard.unread(101))
+
+
+def test_work_without_an_answered_call_is_bounded_and_grows_with_time() -> None:
+    guard = Guard(Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=5))
+    for _ in range(10):
+        guard.work(SECOND_NS, 1_000_000)
+    calm(lambda: guard.work(SECOND_NS, 1))
+    guard.work(3 * SECOND_NS, 9_000_000)
+    calm(lambda: guard.work(3 * SECOND_NS, 2_000_000))
+
+
+def test_an_answered_call_pays_for_all_work_and_a_refused_one_for_its_own() -> None:
+    guard = Guard(Limits(unanswered_work_ms=10, unanswered_work_per_s_ms=1))
+    for number in range(1, 1000):
+        guard.work(number, 9_000_000)
+        guard.answered(number)
+    for _ in range(1000):
+        guard.work(SECOND_NS, REFUSAL_PAYS_NS)
+        guard.refused()
+    for _ in range(20):
+        guard.work(SECOND_NS, 5 * REFUSAL_PAYS_NS)
+        guard.refused()
+    calm(lambda: guard.work(SECOND_NS, 2_000_000))

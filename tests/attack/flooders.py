@@ -1,0 +1,72 @@
+"""Many connections of one host. Each sends without end as fast as the link carries it, and connects again where it is
+hung up on."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from tests.attack.attacker import Pace
+from tests.attack.rig import Target
+
+CONNECTIONS, PROCESSES = 128, 2
+SOURCE = "127.0.0.66"
+"""Address of the attacker; the well-behaved clients are at 127.0.0.1."""
+PART_BYTES = 16 * 1024
+"""Bytes that wait for the socket at least."""
+MOST_EVENTS = 100
+TIMEOUT_S = 30.0
+Words = Callable[[], Iterator[bytes]]
+"""Makes what one connection sends."""
+
+
+class Flooder:
+    """One connection. It reads and forgets what comes back."""
+
+    def __init__(self, address: str, words: Words) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), TIMEOUT_S, (SOURCE, 0))
+        self.socket.setblocking(False)
+        self._words, self._waiting = words(), b""
+
+    def send(self) -> int:
+        """Send what the socket takes; return its bytes. Raises OSError."""
+        while len(self._waiting) < PART_BYTES:
+            self._waiting += b"".join(itertools.islice(self._words, MOST_EVENTS))
+        try:
+            sent = self.socket.send(self._waiting)
+        except BlockingIOError:
+            return 0
+        self._waiting = self._waiting[sent:]
+        return sent
+
+    def read(self) -> None:
+        """Read. Raises OSError, at the end too."""
+        try:
+            if not self.socket.recv(1 << 16):
+                raise ConnectionAbortedError
+        except BlockingIOError:
+            pass
+
+
+def flood(target: Target, address: str, ends_s: float, floods: Sequence[Words]) -> int:
+    """Send these floods, each on its share of the connections, until `ends_s`; return the bytes that were sent."""
+    pace, endless = Pace(target), itertools.cycle(floods)
+    flooders, poll = dict[int, Flooder](), select.epoll()
+    while time.monotonic() < ends_s:
+        if len(flooders) < CONNECTIONS // PROCESSES:
+            flooder = Flooder(address, next(endless))
+            flooders[flooder.socket.fileno()] = flooder
+            poll.register(flooder.socket, select.EPOLLIN | select.EPOLLOUT)
+            continue
+        for descriptor, events in poll.poll(0.1):
+            try:
+                if events & ~select.EPOLLOUT:
+                    flooders[descriptor].read()
+                pace.sent(flooders[descriptor].send())
+            except OSError:
+                flooders.pop(descriptor).socket.close()
+    return pace.sent_bytes
