@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import cast
 
 import h11
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gateway.wire.asgi import Headers, Plain
 from gateway.wire.bounds import PortBounds
 from gateway.wire.parser import Parser
+from gateway.wire.reading import Reading
+from gateway.wire.turns import Caller
 
 READ_BYTES = 16 * 1024
 """What one read takes at most: the loop reads all sockets that are ready, one after the other."""
 LARGE_READ_BYTES = 256 * 1024
 """What the next read takes where the last one was a piece of a large body: asyncio's own bound."""
+REQUEST_NS = 1_000_000
+"""What a request costs the application, about: a small inference takes so long."""
+
+
+class PortState(ServerState):
+    """What the connections of a port have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = Reading()
+
+
+class Flow(FlowControl):
+    """Does not read on as long as a connection is behind with what was read."""
+
+    def __init__(self, transport: asyncio.Transport, parser: Parser) -> None:
+        super().__init__(transport)
+        self._parser = parser
+
+    def resume_reading(self) -> None:
+        """Read again, unless the connection waits for its turn."""
+        if not self._parser.behind:
+            super().resume_reading()
 
 
 class BoundedConnection(H11Protocol):
@@ -26,7 +54,8 @@ class BoundedConnection(H11Protocol):
     def __init__(self, config: Config, state: ServerState, bounds: PortBounds, plain: Plain) -> None:
         super().__init__(config, state, {})
         self.conn: Parser = Parser(bounds.max_header_bytes)
-        self._bounds, self._plain = bounds, plain
+        self._bounds, self._plain, self._reading = bounds, plain, cast("PortState", state).reading
+        self.work_ns, self.queued, self.caller = 0, False, Caller()
         self.lost = asyncio.Event()
         self._refused = False
         self._waiting: asyncio.TimerHandle | None = None
@@ -36,22 +65,50 @@ class BoundedConnection(H11Protocol):
         """The peer has so long for its first headers."""
         super().connection_made(transport)
         self._bound_reads(READ_BYTES)
+        self.flow = Flow(transport, self.conn)
+        self.caller = self._reading.turns.caller(self.client[0] if self.client else "")
         self._bound_waiting(self._bounds.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers; who waits for the end sees `lost`."""
         super().connection_lost(exc)
         self.lost.set()
+        self.caller.connections -= 1
         self._bound_waiting(None)
         self._bound_writing(None)
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; what is still incomplete afterwards has a deadline."""
         if not self._refused:
+            if not self.conn.behind and self._reading.has_time():
+                self.conn.begin_slice()
             super().data_received(data)
             large = len(data) >= READ_BYTES and self.conn.piece_bytes >= READ_BYTES // 2
             self._bound_reads(LARGE_READ_BYTES if large else READ_BYTES)
             self._watch()
+
+    def handle_events(self) -> None:
+        """Take what the parser has, for a slice; the rest has its turn later."""
+        super().handle_events()
+        if self.conn.behind:
+            self._reading.wait(self)
+
+    @property
+    def behind(self) -> bool:
+        """Whether it waits for its turn again."""
+        return self.conn.behind and not self._refused and not self.lost.is_set()
+
+    def serve(self) -> int:
+        """Take the next slice. Returns what it cost in nanoseconds: time, and the application's for a request."""
+        if not self.behind:
+            return 0
+        began_ns = time.monotonic_ns()
+        self.conn.begin_slice()
+        self.handle_events()
+        self._watch()
+        if self._reads():
+            self.flow.resume_reading()
+        return time.monotonic_ns() - began_ns + REQUEST_NS * self.conn.began
 
     def on_response_complete(self) -> None:
         """A request answered before its body ended: the rest is read and thrown away, but not for ever."""
@@ -86,6 +143,11 @@ class BoundedConnection(H11Protocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
+
+    def _reads(self) -> bool:
+        """Return whether nothing but its turn kept the connection from reading."""
+        full = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
+        return not (self.conn.behind or self.conn.paused or full or self._refused or self.transport.is_closing())
 
     def _bound_reads(self, size: int) -> None:
         """Bound what asyncio reads at a time without TLS; `handshakes` bounds it with TLS."""

@@ -59,9 +59,9 @@ class Listeners:
     async def answer(self, build: Build, terms: Terms | None) -> None:
         """Answer those who wait and whoever comes; over TCP by TLS on these terms, where there are any."""
         config, connect = await asyncio.to_thread(self._load, build)
-        from uvicorn.server import ServerState
+        from gateway.wire.connection import PortState
 
-        self._state = state = ServerState()
+        self._state = state = PortState()
         for listener in self._sockets:
             if terms and listener.family != AF_UNIX:
                 self._servers.append(Handshakes(listener, lambda: connect(config, state), terms))

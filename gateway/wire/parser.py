@@ -12,6 +12,9 @@ PIECE_BYTES = 64
 """... and the size that all of them must have on average beyond that: a chunk of one byte takes as long as one of many.
 """
 
+EVENTS_AT_ONCE = 32
+"""Events that are returned between two calls of `begin_slice`: heads, pieces and ends of bodies, 15 µs each."""
+
 Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
@@ -25,6 +28,13 @@ class Parser(h11.Connection):
         self._max_header_bytes = max_header_bytes
         self._received = self._pieces = self._body_bytes = self.piece_bytes = 0
         self._first = True
+        self.behind = False
+        """Whether events may be left that belong to the next slice."""
+        self.paused = False
+        """Whether the next request waits for the answer to this one."""
+        self.began = False
+        """Whether a request has begun in this slice; the next one has another."""
+        self._left = 0
         self.problem = ""
         """What was wrong, once `next_event` has raised."""
 
@@ -34,8 +44,17 @@ class Parser(h11.Connection):
         self._first = True
         super().receive_data(data)
 
+    def begin_slice(self) -> None:
+        """Return events again."""
+        self.behind, self._left, self.began = False, EVENTS_AT_ONCE, False
+
     def next_event(self) -> Event:
-        """Return the next event. Raises RemoteProtocolError, after which the connection must be closed."""
+        """Return the next event, PAUSED at the end of a slice. Raises RemoteProtocolError, after which the connection
+        must be closed."""
+        if not self._left or (self.began and self.their_state is h11.IDLE and self.trailing_data[0]):
+            self.behind = True
+            return h11.PAUSED
+        self._left -= 1
         try:
             return self._next_event()
         except h11.RemoteProtocolError as error:
@@ -46,7 +65,9 @@ class Parser(h11.Connection):
         if self.their_state is h11.IDLE:
             self._check_lines(self.trailing_data[0])
         event = super().next_event()
+        self.paused = event is h11.PAUSED
         if isinstance(event, h11.Request):
+            self.began = True
             return self._begin(event)
         if isinstance(event, h11.Data):
             self._check_pieces(len(event.data))

@@ -40,6 +40,7 @@ SERVED = {
     "a chunk extension": post(HOST, CHUNKED, body=whole_chunked(chunk(BODY, b';name="value"'))),
     "trailers": post(HOST, CHUNKED, body=whole_chunked(chunk(BODY), trailers=b"X: y\r\n")),
     "small chunks": post(HOST, CHUNKED, body=whole_chunked(*(chunk(BODY[at : at + 8]) for at in EIGHTHS))),
+    "chunks in hundreds": post(HOST, CHUNKED, body=whole_chunked(chunk(BODY), *[chunk(b" " * 100)] * 300)),
     "an absolute target": post(HOST, LENGTH, target=b"http://gateway:80/v2/models/identity_fp32/infer"),
     "white space around a value": post(HOST, LENGTH, b"X: \t y \t\r\n"),
     "a head at its bound": sized(MOST_BYTES),
@@ -105,6 +106,18 @@ async def test_a_request_is_refused_and_the_connection_ends(name):
         status, rest = await answered(gateway, REFUSED[name])
     assert status == 400
     assert b"HTTP/1.1 200" not in rest
+
+
+async def test_requests_that_do_not_wait_are_answered_in_order():
+    """Each has its turn, whatever one read brought."""
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(b"".join(post(HOST, LENGTH, target=b"/v2/models/identity_fp32/%d" % turn) for turn in range(20)))
+        for turn in range(20):
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            assert b"%d" % turn in await reader.readexactly(size)
+        writer.close()
 
 
 async def test_each_request_of_a_pipeline_is_parsed_alike():

@@ -18,8 +18,8 @@ from typing import Any, Protocol, cast
 
 from gateway.frontends.grpc_v2.accepting import Listener
 from gateway.frontends.grpc_v2.outbox import Outbox
-from gateway.frontends.grpc_v2.turns import Turns
 from gateway.frontends.peer import peer_of
+from gateway.wire.turns import Turns
 
 READY_LIMIT = 256
 """Sockets that one turn of the loop deals with; the others have the next."""

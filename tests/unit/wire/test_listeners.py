@@ -121,7 +121,7 @@ async def test_what_is_no_http_is_told_so_in_the_ports_own_words(sent: bytes) ->
     async with serving() as (_, address):
         said = await heard(address, sent)
     assert said.startswith(b"HTTP/1.1 400 Refused\r\ncontent-type: text/plain\r\nconnection: close\r\n")
-    assert said.endswith(b"this is no HTTP/1.1 request, or its headers exceed 4096 bytes")
+    assert b"this is no HTTP/1.1 request, or its headers exceed 4096 bytes" in said
 
 
 async def test_an_answer_that_nobody_takes_is_given_up() -> None:

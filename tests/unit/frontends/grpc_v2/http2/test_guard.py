@@ -117,4 +117,4 @@ def test_an_answered_call_pays_for_all_work_and_a_refused_one_for_its_own() -> N
     for _ in range(20):
         guard.work(SECOND_NS, 5 * REFUSAL_PAYS_NS)
         guard.refused()
-    calm(lambda: guard.work(SECOND_NS, 2_000_000))
+    calm(lambda: guard.work(SECOND_NS, 4_000_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gateway.frontends.grpc_v2.turns import CREDIT_NS, KEPT_CALLERS, Caller, Turns
+from gateway.wire.turns import CREDIT_NS, KEPT_CALLERS, Caller, Turns
 
 SLICE_NS = 500_000
 

@@ -102,8 +102,8 @@ class Turns:
         turn.caller.queue.add(turn)
         self._add(turn.caller)
 
-    def serve(self) -> None:
-        """Serve the next connection once; it waits again where it is behind."""
+    def serve(self) -> int:
+        """Serve the next connection once; it waits again where it is behind. Returns the work in nanoseconds."""
         caller = self._queue.take()
         turn = caller.queue.take()
         turn.queued = caller.queued = False
@@ -114,6 +114,7 @@ class Turns:
             self.add(turn)
         elif caller.queue:
             self._add(caller)
+        return work_ns
 
     def _add(self, caller: Caller) -> None:
         if not caller.queued:

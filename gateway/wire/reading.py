@@ -1,0 +1,49 @@
+"""Turns of the HTTP connections of one port: what takes long to parse waits, so that the loop is free for others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gateway.wire.turns import Turn, Turns
+
+BUDGET_NS = 2_000_000
+"""How long connections are parsed in one turn of the loop."""
+
+
+class Reading:
+    """Connections of one port, in their event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.turns = Turns()
+        self._until_ns = 0
+        self._timed = self._called = False
+
+    def has_time(self) -> bool:
+        """Return whether a connection may be parsed in this turn of the loop: none waits, and there is time left."""
+        if self.turns:
+            return False
+        now_ns = time.monotonic_ns()
+        if not self._timed:
+            self._timed, self._until_ns = True, now_ns + BUDGET_NS
+            self._loop.call_soon(self._begin_turn)
+        return now_ns < self._until_ns
+
+    def wait(self, turn: Turn) -> None:
+        """Let a connection wait for its turn."""
+        self.turns.add(turn)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._serve)
+
+    def _begin_turn(self) -> None:
+        self._timed = False
+
+    def _serve(self) -> None:
+        self._called, left_ns = False, BUDGET_NS
+        while self.turns and left_ns > 0:
+            left_ns -= self.turns.serve()
+        if self.turns and not self._called:
+            self._called = True
+            self._loop.call_soon(self._serve)
