@@ -24,7 +24,9 @@ from gateway.wire.turns import Turns
 READY_LIMIT = 256
 """Sockets that one turn of the loop deals with; the others have the next."""
 BUDGET_NS = 2_000_000
-"""How long sockets are dealt with before the loop looks at everything else that it has to do, timers among it."""
+"""Work of a turn (http2/work.py) before the loop looks at everything else that it has to do, timers among it ..."""
+LIMIT_NS = 8_000_000
+"""... and its time: what is done behind the protocol is not charged, and a busy machine takes longer for all."""
 READ_BYTES = 16 * 1024
 """What one read takes of a connection. Where its bytes cost little, as those of a large message, the next read takes
 the whole buffer."""
@@ -87,6 +89,7 @@ class Sockets:
         self.kept_bytes = 0
         """Bytes that were read of all connections and wait for their turn."""
         self._called, self._rest = False, 0
+        self._left_ns = self._until_ns = 0
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
     def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
@@ -147,20 +150,24 @@ class Sockets:
         a turn of the loop. Connections for which time does not suffice wait, and so do all others then."""
         if self._called:
             return
-        until_ns, turns, in_time = time.monotonic_ns() + BUDGET_NS, self.turns, True
-        while in_time and ((ready := self._epoll.poll(0, READY_LIMIT)) or turns):
+        turns, self._left_ns, self._until_ns = self.turns, BUDGET_NS, time.monotonic_ns() + LIMIT_NS
+        while (ready := self._epoll.poll(0, READY_LIMIT)) or turns:
             self._before()
             try:
-                in_time = self._serve(ready, until_ns)
+                self._serve(ready)
             finally:
                 self._after()
+            if not self._has_time():
+                break
         if turns:
             self._rest = REST_TURNS
             self.call()
 
-    def _serve(self, ready: Iterable[tuple[int, int]], until_ns: int) -> bool:
-        """Serve what is ready in any order as long as there is time, by fair turns once there is not. Returns whether
-        there is time left."""
+    def _has_time(self) -> bool:
+        return self._left_ns > 0 and time.monotonic_ns() < self._until_ns
+
+    def _serve(self, ready: Iterable[tuple[int, int]]) -> None:
+        """Serve what is ready in any order as long as the turn has time, by fair turns once it has not."""
         turns = self.turns
         waiting = bool(turns)
         for descriptor, events in ready:
@@ -171,15 +178,14 @@ class Sockets:
             if waiting:
                 turns.add(wire)
                 continue
-            wire.serve()
+            self._left_ns -= wire.serve()
             if wire.behind:
                 turns.add(wire)
-            waiting = time.monotonic_ns() >= until_ns
+            waiting = self._left_ns <= 0 or time.monotonic_ns() >= self._until_ns
         while turns:
-            turns.serve()
-            if time.monotonic_ns() >= until_ns:
-                return False
-        return time.monotonic_ns() < until_ns
+            self._left_ns -= turns.serve()
+            if not self._has_time():
+                break
 
 
 class Wire(asyncio.Transport):
@@ -220,7 +226,7 @@ class Wire(asyncio.Transport):
     @property
     def behind(self) -> bool:
         """Whether bytes that were received wait to be read."""
-        return self._reads and not self._closing and bool(self._link.behind)
+        return self._kept_bytes > 0 and self._reads and not self._closing
 
     def serve(self) -> int:
         """Read, or go on with what was read, for a slice of work. Returns the work in nanoseconds."""
@@ -228,12 +234,12 @@ class Wire(asyncio.Transport):
             return 0
         work_ns = 0
         try:
-            work_ns = self._go_on() if self.behind else self._receive()
+            work_ns = self._go_on() if self._kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect that one connection meets ends that connection
             self._fail(error)
-        kept_bytes = 0 if self._gone else self._link.behind
-        self._sockets.kept_bytes += kept_bytes - self._kept_bytes
-        self._kept_bytes = kept_bytes
+        if self._link.behind != self._kept_bytes and not self._gone:
+            self._sockets.kept_bytes += self._link.behind - self._kept_bytes
+            self._kept_bytes = self._link.behind
         return work_ns
 
     def _fail(self, error: Exception) -> None:

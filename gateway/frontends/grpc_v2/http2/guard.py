@@ -38,7 +38,8 @@ class Guard:
         self._controls = Allowance(limits.controls_burst, limits.controls_per_s)
         self._window_updates = 0
         self._said_at_ping = self._ping_ns = self._strikes = 0
-        self._work_ns, self._answered_ns = 0, 0
+        self._work_ns = 0
+        self._answered_ns: int | None = None
         self._most_work_ns = limits.unanswered_work_ms * 1_000_000
 
     def control(self, now_ns: int) -> None:
@@ -58,9 +59,9 @@ class Guard:
 
     def work(self, now_ns: int, work_ns: int) -> None:
         """Count work that was done for the peer; `answered` pays for it."""
-        self._answered_ns = self._answered_ns or now_ns
         self._work_ns += work_ns
         if self._work_ns > self._most_work_ns:
+            self._answered_ns = now_ns if self._answered_ns is None else self._answered_ns
             since_s = (now_ns - self._answered_ns) / 1e9
             if self._work_ns > self._most_work_ns + since_s * self._limits.unanswered_work_per_s_ms * 1e6:
                 raise _calm("much work and no call that could be answered")
