@@ -164,6 +164,12 @@ class Regions:
             raise RequestError(
                 Fault.DENIED, "only callers on this device may register shared memory; send the tensors' bytes"
             )
+        if who.uid is None and not self._settings.over_tcp:
+            raise RequestError(
+                Fault.DENIED,
+                "this connection does not tell its user: register shared memory over the gateway's UNIX socket, or set "
+                "[shared_memory] over_tcp = true, which lets any user of this device register over TCP",
+            )
         if self._settings.callers and who.caller not in self._settings.callers:
             raise RequestError(
                 Fault.DENIED,

@@ -86,7 +86,7 @@ class Segment:
         self.check(offset, byte_size)
         content = os.pread(self._descriptor, byte_size, self.offset + offset)
         if len(content) != byte_size:
-            raise self._truncated(len(content))
+            raise self._truncated(offset, byte_size, len(content))
         return content
 
     def writer(self) -> int:
@@ -134,7 +134,7 @@ class Segment:
             )
         found = os.fstat(self._descriptor)
         if found.st_size < self.offset + offset + byte_size:
-            raise self._truncated(max(0, found.st_size - self.offset))
+            raise self._truncated(offset, byte_size, max(0, found.st_size - self.offset - offset))
         return found
 
     def _sparse(self, offset: int, byte_size: int) -> bool:
@@ -144,10 +144,10 @@ class Segment:
         except OSError:  # truncated since: reading a copy will tell
             return True
 
-    def _truncated(self, left: int) -> RequestError:
+    def _truncated(self, offset: int, wanted: int, left: int) -> RequestError:
         return invalid(
-            f"Invalid shared memory region: '{self._region:.200}': its segment was truncated, {left} of its "
-            f"{self.byte_size} bytes are left; register it again"
+            f"Invalid shared memory region: '{self._region:.200}': its segment was truncated, {left} of {wanted} bytes "
+            f"are left from offset {offset} on; restore its size or register it again"
         )
 
 

@@ -21,7 +21,8 @@ class SharedMemorySettings:
         str, ...
     ] = ()  # only these may: token's name, certificate, uid:1000, address; (): any on this device
     key_prefix: str = ""  # only keys that begin so may be registered
-    copy_inputs: bool = False  # read inputs by copy: slower, but a caller that truncates its segment ends nothing
+    over_tcp: bool = False  # whether callers on this device may register over TCP, which does not tell their user
+    copy_inputs: bool = True  # read inputs by copy; false: in place, and truncating a segment ends the gateway
     max_regions: int = 64  # regions registered at once, of all callers; one more needs an idle one to give way
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together

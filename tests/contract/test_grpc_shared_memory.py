@@ -23,7 +23,7 @@ ROW = np.array([[1.5, -2.0, 3.25, 0.0]], "<f4")
 
 
 def allowed(**changed):
-    return Regions(SharedMemorySettings(allowed=True, **changed))
+    return Regions(SharedMemorySettings(**{"allowed": True, "over_tcp": True, **changed}))
 
 
 def placed(label, shape, byte_size, offset=0, region="frames"):
@@ -52,7 +52,7 @@ async def test_a_frame_is_neither_sent_nor_copied(address):
     with shared(FRAME.nbytes) as (key, handle):
         shared_memory.set_shared_memory_region(handle, [FRAME])
         async with (
-            serving(regions=allowed(), addresses=[address]) as gateway,
+            serving(regions=allowed(copy_inputs=False), addresses=[address]) as gateway,
             triton.InferenceServerClient(gateway.target) as client,
         ):
             await client.register_system_shared_memory("frames", key, FRAME.nbytes)
@@ -214,6 +214,16 @@ async def test_refusals_of_use():
             assert (code, "was truncated" in words) == ("StatusCode.INVALID_ARGUMENT", True)
             os.truncate(f"/dev/shm{key}", 64)
             assert (await client.infer("identity_fp32", inputs)).as_numpy("y").shape == (1, 4)
+
+
+async def test_a_tcp_connection_registers_nothing_unless_allowed():
+    with shared(64) as (key, _):
+        async with (
+            serving(regions=allowed(over_tcp=False)) as gateway,
+            triton.InferenceServerClient(gateway.target) as client,
+        ):
+            code, words = await refused(client.register_system_shared_memory("frames", key, 64))
+    assert (code, "[shared_memory] over_tcp = true" in words) == ("StatusCode.PERMISSION_DENIED", True)
 
 
 async def test_it_is_off_unless_allowed():

@@ -19,7 +19,7 @@ SEGMENTS = "/v2/systemsharedmemory"
 
 
 def allowed(**changed):
-    return Regions(SharedMemorySettings(allowed=True, **changed))
+    return Regions(SharedMemorySettings(**{"allowed": True, "over_tcp": True, **changed}))
 
 
 def placed(byte_size=ROW.nbytes, offset=0, shape=(1, 4), region="frames"):
@@ -110,7 +110,7 @@ async def test_a_unix_socket_tells_who_registers(tmp_path):
     path = f"{tmp_path}/http.sock"
     with shared(64) as (key, handle):
         shared_memory.set_shared_memory_region(handle, [ROW])
-        async with serving(regions=allowed(), addresses=[Address(path=path)]):
+        async with serving(regions=allowed(over_tcp=False), addresses=[Address(path=path)]):
             transport = httpx.AsyncHTTPTransport(uds=path)
             async with httpx.AsyncClient(transport=transport, base_url="http://device") as client:
                 body = {"key": key, "byte_size": 64}

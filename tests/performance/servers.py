@@ -39,7 +39,7 @@ id = "bench"
 idle_before_trial_s = 3600.0
 threads = 1
 """
-SHARED_MEMORY = "[shared_memory]\nallowed = true\n"
+SHARED_MEMORY = "[shared_memory]\nallowed = true\nover_tcp = true\n"
 TLS = '[tls]\ncert = "{0}.pem"\nkey = "{0}.key"\n'
 ROUTE = """
 [[mqtt.route]]

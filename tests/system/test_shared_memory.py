@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, golden, running
 from tests.simulators.segments import SHARED_MEMORY, shared
 
-ALLOWED = "[shared_memory]\nallowed = true\nmax_regions = 4\nidle_s = 0.2\nsweep_s = 0.1\n"
+ALLOWED = "[shared_memory]\nallowed = true\nover_tcp = true\nmax_regions = 4\nidle_s = 0.2\nsweep_s = 0.1\n"
 SWEPT_WITHIN_S = 10.0
 DYING = 12
 """Programs that are killed; each registers two regions, so that they would fill the bound six times."""
@@ -99,9 +99,9 @@ def test_golden_rows_get_their_classes(device, where):
     assert (scores.argmax(axis=1) == wanted.scores.argmax(axis=1)).all()
 
 
-def test_with_copied_inputs_truncating_harms_nobody(tmp_path, state, grpc_server):
-    """What is promised of `copy_inputs`: a caller that cuts its segment at any moment gets refusals, no more."""
-    options = {"config": QUIET + SHORT_TRIALS + ALLOWED + "copy_inputs = true\n", "grpc": [f"unix:{tmp_path}/g.sock"]}
+def test_truncating_harms_no_one_else(tmp_path, state, grpc_server):
+    """A caller that cuts its segment at any moment gets refusals, no more: inputs are copied by default."""
+    options = {"config": QUIET + SHORT_TRIALS + ALLOWED, "grpc": [f"unix:{tmp_path}/g.sock"]}
     wanted = golden("meter-reader", 32)
     answered, refusals = 0, []
     stop = threading.Event()

@@ -21,7 +21,7 @@ from tritonclient.utils import (
 
 from tests.simulators.daemon import QUIET, SHORT_TRIALS, running
 
-ALLOWED = "[shared_memory]\nallowed = true\n"
+ALLOWED = "[shared_memory]\nallowed = true\nover_tcp = true\n"
 NAMES = ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
 NUMBERS = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
 TEXTS = tuple(np.array([[str(number).encode() for number in row] for row in rows], object) for rows in NUMBERS)

@@ -32,7 +32,9 @@ class Callers(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.folder = Path(tempfile.mkdtemp(prefix="edge-gateway-test-", dir=SHARED_MEMORY))
-        bounds = SharedMemorySettings(allowed=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, idle_s=10.0)
+        bounds = SharedMemorySettings(
+            allowed=True, over_tcp=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, idle_s=10.0
+        )
         self.regions = Regions(bounds, self.folder, lambda: self.now_ns)
         self.held: list[Any] = []
 

@@ -34,7 +34,7 @@ def test_where_a_caller_is(peer, address, local):
 
 def test_callers_elsewhere_register_no_shared_memory():
     inference = SimulatedInference()
-    regions = Regions(SharedMemorySettings(allowed=True))
+    regions = Regions(SharedMemorySettings(allowed=True, over_tcp=True))
     service = InferenceService(inference, inference, inference, GrpcSettings(), regions)
     rpc = service.rpcs()["/inference.GRPCInferenceService/SystemSharedMemoryRegister"]
     with pytest.raises(RequestError, match="only callers on this device") as caught:

@@ -30,7 +30,7 @@ CALLS = st.builds(CallInfo, st.sampled_from(["", "ann"]), st.none() | st.integer
 def regions() -> Iterator[Regions]:
     with folder() as shm:
         (shm / "frames").write_bytes(random.Random(3).randbytes(REGION_BYTES))
-        made = Regions(SharedMemorySettings(allowed=True), Path(shm))
+        made = Regions(SharedMemorySettings(allowed=True, over_tcp=True), Path(shm))
         made.register(Registrant("ann"), "r", "/frames", 0, REGION_BYTES)
         yield made
 
@@ -91,7 +91,7 @@ def test_tensors_in_shared_memory_are_the_callers(regions: Regions, data: st.Dat
 def test_each_frame_in_shared_memory_is_read_anew(regions: Regions) -> None:
     with folder() as shm:
         (shm / "own").write_bytes(bytes(64))
-        own = Regions(SharedMemorySettings(allowed=True), Path(shm))
+        own = Regions(SharedMemorySettings(allowed=True, over_tcp=True), Path(shm))
         own.register(Registrant("ann"), "own", "/own", 0, 64)
         sent = message("inference.ModelInferRequest")(model_name="m")
         described = sent.inputs.add(name="x", datatype="UINT8", shape=[4])
