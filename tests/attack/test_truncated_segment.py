@@ -19,10 +19,10 @@ ATTACKS = {
     "truncated segments": Attack(
         "tests.attack.test_truncated_segment:truncate",
         config="[shared_memory]\nallowed = true\n",
-        graphs={"frames": "(float[n,262144] x) => (float[n,262144] y) { y = Neg(x) }"},
+        graphs={"frames": "(float[n,1048576] x) => (float[n,1048576] y) { y = Neg(x) }"},
     )
 }
-FRAME = np.ones((1, 262_144), "<f4")
+FRAME = np.ones((1, 1_048_576), "<f4")
 PUNCH_HOLE = 0x01 | 0x02
 """FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE (fallocate(2))."""
 
@@ -56,13 +56,16 @@ def _change(path: str, ends_s: float) -> None:
     fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     size = 2 * FRAME.nbytes
     with Path(path).open("r+b") as segment:
-        for cut in itertools.cycle((0, FRAME.nbytes // 2, FRAME.nbytes, 2 * size)):
+        for turn in itertools.count():
+            os.pwrite(
+                segment.fileno(), bytes(size), 0
+            )  # no hole is left: else the inputs are copied whatever the setting
+            time.sleep(turn % 5 / 1000)
             if time.monotonic() >= ends_s:
                 break
-            os.ftruncate(segment.fileno(), cut)
-            os.ftruncate(segment.fileno(), size)
+            os.ftruncate(segment.fileno(), (0, FRAME.nbytes // 2, FRAME.nbytes, 2 * size)[turn % 4])
             fallocate(segment.fileno(), PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(size))
-            time.sleep(0.001)
+            os.ftruncate(segment.fileno(), size)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
