@@ -21,6 +21,7 @@ from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
 from gateway.domain.selection import Site
 from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
+from gateway.engine.decode_pool import DecodePool
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
 from gateway.engine.quotas import quotas
@@ -155,7 +156,7 @@ def serving(
 ) -> tuple[Engine, ModelRepository]:
     """The one door and what fills it. By default nobody may load or unload by name."""
     registry = Registry(config.limits.retry_after_s)
-    engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits))
+    engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits), DecodePool(config.limits))
     repository = ModelRepository(
         registry,
         engine,

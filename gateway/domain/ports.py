@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gateway.domain.activation import Activation
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.selection import Candidate
+from gateway.domain.sizes import RequestSizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget, Measurement, Signature
+
+T = TypeVar("T")
 
 
 class Session(Protocol):
@@ -60,8 +63,28 @@ class Runtime(Protocol):
         """Operators of the variant's graph, by the format's own names. Called in a child. Raises VariantError."""
 
 
+class Decoding(Protocol):
+    """Runs work that may be too long for the event loop."""
+
+    async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
+        """Run `steps` to their end and return their value: the first step here, later ones perhaps on one of a bounded
+        number of threads that take callers in turn. A step takes less than 1 ms. Raises what they raise; OVERLOADED
+        where no thread can begin."""
+
+
 class Inference(Protocol):
     """All that a frontend may know of what answers a request. Every method may raise RequestError."""
+
+    @property
+    def decoding(self) -> Decoding:
+        """Threads for requests that take long to decode."""
+
+    def sizes(self, model: str) -> RequestSizes:
+        """Return the largest request that any version of a model takes. Raises as `describe` does."""
+
+    def check(self, request: InferRequest) -> None:
+        """Refuse a request that no content could make acceptable: by names, datatypes, shapes and rows of its inputs.
+        Raises as `infer` would."""
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer one request. Cancelling the awaiting task abandons the request and disturbs nobody else."""

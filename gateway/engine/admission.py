@@ -55,6 +55,10 @@ class Admission:
         self._cost = cost
         self._forms.clear()
 
+    def check(self, request: InferRequest) -> None:
+        """Refuse what `form` would refuse, contents aside. Raises RequestError INVALID."""
+        admit(request, self._manifest, self._max_batch_rows)
+
     def form(self, request: InferRequest) -> Form:
         """The form of a request that may run. Raises RequestError INVALID."""
         key: object

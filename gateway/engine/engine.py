@@ -11,10 +11,13 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Pending, Sink
+from gateway.domain.sizes import RequestSizes, widest
 from gateway.domain.statistics import Placement, ServableStatistics
+from gateway.engine.decode_pool import DecodePool
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
 from gateway.engine.servable import Servable
+from gateway.engine.settings import EngineSettings
 from gateway.engine.split import Split
 from gateway.engine.turn import Turn
 
@@ -22,8 +25,11 @@ from gateway.engine.turn import Turn
 class Engine:
     """Answers requests out of a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
-    def __init__(self, registry: Registry, turn: Turn, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self, registry: Registry, turn: Turn, quotas: Quotas | None = None, decoding: DecodePool | None = None
+    ) -> None:
         self._registry, self._quotas = registry, quotas
+        self.decoding = decoding or DecodePool(EngineSettings())
         self.turn, self.hold, self.release = turn, turn.hold, turn.release
         self._futures = Futures()
         self.serving = False
@@ -49,6 +55,22 @@ class Engine:
     def describe(self, model: str, version: str = "") -> ModelManifest:
         """Inference.describe."""
         return self._registry.find(model, version).manifest
+
+    def sizes(self, model: str) -> RequestSizes:
+        """Inference.sizes."""
+        loaded = self._registry.known(model).loaded
+        if not loaded:
+            self._registry.find(model)  # says why
+        return widest(servable.sizes for servable in loaded.values())
+
+    def check(self, request: InferRequest) -> None:
+        """Inference.check."""
+        servable = self._registry.find(request.model, request.version)
+        try:
+            servable.check(request)
+        except RequestError:
+            servable.statistics.fail.add(0)
+            raise
 
     def placement(self, model: str, version: str = "") -> Placement:
         """Inference.placement."""

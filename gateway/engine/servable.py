@@ -27,6 +27,7 @@ from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import State, advance
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import Session, Sink
+from gateway.domain.sizes import request_sizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
@@ -86,9 +87,10 @@ class Servable:
         self._settings, self._turn, self._publish = settings, house.turn, house.publish
         self._cost, self._loop = cost, asyncio.get_running_loop()
         self._overrun_ns = settings.inline_overruns * settings.inline_limit_us * 1000
-        self._admission = Admission(
-            manifest, cost, max_batch_rows=manifest.rows_limit(settings.max_batch_rows), forms=settings.forms
-        )
+        rows = manifest.rows_limit(settings.max_batch_rows)
+        self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
+        self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
+        self.check = self._admission.check
         self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
         self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)

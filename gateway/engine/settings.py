@@ -101,6 +101,11 @@ class EngineSettings:
     image_bytes: int = 32 * 1_048_576  # an encoded image larger than this is refused
     image_pixels: int = 40_000_000  # images of one request that decode to more in all are refused before that
     image_threads: int = 1  # images decoded at once
+    request_slack_bytes: int = (
+        65_536  # of one request for names, parameters and id, next to what its model's shapes take
+    )
+    decode_inline_us: int = 500  # time that decoding a request may take on the event loop before a thread goes on
+    decode_threads: int = 1  # requests decoded at once by threads; callers take turns
     queue: tuple[QueueSettings, ...] = ()  # models whose requests wait in a way of their own
     quota: tuple[QuotaSettings, ...] = ()  # callers that may not ask for all there is
 
@@ -133,6 +138,7 @@ AT_LEAST_ONE = (
         "quota_callers",
     ),
     *("image_bytes", "image_pixels", "image_threads", "staged_versions", "comparisons"),
+    *("request_slack_bytes", "decode_threads"),
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.ports import Pending, Sink
 from gateway.domain.sharing import Turns, main_version
@@ -25,6 +26,19 @@ class Split:
         self.manifest, self.placement, self.statistics = main.manifest, main.placement, main.statistics
         self._servables, self._turns = servables, turns
         self._shadow = None if shadow is None else Shadow(shadow)
+
+    def check(self, request: InferRequest) -> None:
+        """Inference.check: refuse what every version refuses."""
+        refusal: RequestError | None = None
+        for servable in self._servables.values():
+            try:
+                servable.check(request)
+            except RequestError as error:
+                refusal = refusal or error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
 
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
         """Submission.submit: hand the request to the version whose turn it is."""

@@ -13,8 +13,9 @@ from gateway.domain.infer import InferRequest
 from gateway.domain.tensor import Datatype, encode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.codec import InferCodec
-from gateway.frontends.grpc_v2.decode import _TYPED, decode_request
+from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.typed import FIELDS
 from gateway.frontends.regions import Regions
 
 NOW_NS = 10**12
@@ -71,7 +72,7 @@ def _add_input(draw: st.DrawFn, sent: Any, name: str, raw: bool, region: str) ->
     elif raw:
         sent.raw_input_contents.append(content)
     else:
-        field = _TYPED[datatype]
+        field = FIELDS[datatype]
         getattr(described.contents, field).extend(array.ravel().tolist())
     if draw(st.booleans()):
         described.parameters["unknown"].bool_param = True

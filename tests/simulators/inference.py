@@ -12,8 +12,11 @@ from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import Artifact, ModelManifest, TensorSpec, Variant
 from gateway.domain.ports import IndexEntry, Pending, Sink
 from gateway.domain.postprocess import classify
+from gateway.domain.sizes import RequestSizes, request_sizes
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Datatype, Tensor
+from gateway.engine.decode_pool import DecodePool
+from gateway.engine.settings import EngineSettings
 
 VARIANT = Variant("reference", "reference", "fp32", (Artifact("model.npz", "0" * 64, 1),))
 
@@ -52,6 +55,15 @@ class SimulatedInference:
         self.loaded: list[str] = []
         self.unready: set[str] = set()
         self._moved = asyncio.Event()
+        self.decoding = DecodePool(EngineSettings())
+
+    def sizes(self, model: str) -> RequestSizes:
+        return request_sizes(
+            self.describe(model), EngineSettings().max_batch_rows, EngineSettings().request_slack_bytes
+        )
+
+    def check(self, request: InferRequest) -> None:
+        self.describe(request.model, request.version)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         manifest = self.describe(request.model, request.version)

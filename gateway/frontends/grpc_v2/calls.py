@@ -48,8 +48,8 @@ class Rpc:
     """One method. `answer` raises RequestError and takes (message, CallInfo), or for BIDIRECTIONAL an async iterator
     of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages.
 
-    `needs`: scopes of which a caller needs one. `raw`: its messages are bytes on both sides, which the method reads and
-    writes itself.
+    `needs`: scopes of which a caller needs one. `raw`: its requests are bytes, which the method reads itself. Replies
+    are messages or their bytes.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Rpc:
 
     def serialize(self, reply: Any) -> bytes:
         """The reply's bytes."""
-        return bytes(reply if self.raw else reply.SerializeToString())
+        return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
 
 def parse_message(kind: Any, content: bytes | memoryview) -> Any:

@@ -8,13 +8,15 @@ through them, and tests hold both ways to be equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
 from gateway.frontends.grpc_v2.http2.sender import Piece
-from gateway.frontends.grpc_v2.patterns import Pattern, Raw, pattern_of
+from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
+from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES, Pattern, Raw, largely_placed, pattern_of
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.templates import Template, prefixed, shape_of, template_of
 from gateway.frontends.grpc_v2.wire import Layout, layout_of
@@ -37,9 +39,10 @@ class InferCodec:
         self._known = 0
         self._templates: dict[tuple[object, ...], Template] = {}
 
-    def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
-        """The request in `raw`. `lent`: its memory is the transport's again afterwards, so tensors are copied out
-        of it; else they are arrays over it where they are aligned. Raises as `decode_request` does."""
+    def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
+        """The request in `raw`; None where reading it may take long, which is for `Reader`. `lent`: its memory is the
+        transport's again afterwards, so tensors are copied out of it; else they are arrays over it where they are
+        aligned. Raises as `decode_request` does."""
         for layout, patterns in self._layouts.get(len(raw), ()):
             pattern = patterns.get(layout.key(raw))
             if pattern is not None:
@@ -66,13 +69,21 @@ class InferCodec:
         known = self._layouts.get(total)
         return known[-1][0].raws[0][0] if known and known[-1][0].raws else 0
 
-    def _learn(self, raw: Raw, call: CallInfo, now_ns: int) -> InferRequest:
+    def learn(self, raw: Raw, sent: Any, request: InferRequest) -> None:
+        """Remember what `raw`, parsed as `sent`, meant."""
+        layout = layout_of(raw)
+        if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
+            self._remember(layout, layout.key(raw), pattern)
+
+    def _learn(self, raw: Raw, call: CallInfo, now_ns: int) -> InferRequest | None:
+        if len(raw) > WHOLE_BYTES:
+            return None
         content = bytes(raw)
         sent = parse_message(message("inference.ModelInferRequest"), content)
+        if self._regions is not None and any(largely_placed(each) for each in sent.inputs[:TENSORS_LIMIT]):
+            return None
         request = decode_request(sent, call, now_ns, self._regions)
-        layout = layout_of(content)
-        if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
-            self._remember(layout, layout.key(content), pattern)
+        self.learn(content, sent, request)
         return request
 
     def _remember(self, layout: Layout, key: bytes, pattern: Pattern) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,33 +11,34 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
 from gateway.domain.parameters import RequestParameters, deadline_ns, read_parameters
-from gateway.domain.tensor import Array, Datatype, Tensor, datatype_named, decode_raw, element_count
+from gateway.domain.tensor import (
+    Array,
+    Datatype,
+    Steps,
+    Tensor,
+    datatype_named,
+    element_count,
+    finish,
+    raw_steps,
+)
 from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
+from gateway.frontends.grpc_v2.typed import typed_datatype, typed_steps
 from gateway.frontends.placement import PARAMETERS, Place
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
 PARAMETERS_LIMIT = 256
 """Parameters of one request, input or output. Triton knows a dozen; each costs the loop about a microsecond."""
-TENSORS_LIMIT = 1024
-"""Inputs, and requested outputs, of one request: a 64 MiB message could name millions."""
 NO_PARAMETERS = RequestParameters()
 FINAL_RESPONSE = "triton_enable_empty_final_response"
 
-_TYPED: Mapping[Datatype, str] = {
-    Datatype.BOOL: "bool_contents",
-    Datatype.INT8: "int_contents",
-    Datatype.INT16: "int_contents",
-    Datatype.INT32: "int_contents",
-    Datatype.INT64: "int64_contents",
-    Datatype.UINT8: "uint_contents",
-    Datatype.UINT16: "uint_contents",
-    Datatype.UINT32: "uint_contents",
-    Datatype.UINT64: "uint64_contents",
-    Datatype.FP32: "fp32_contents",
-    Datatype.FP64: "fp64_contents",
-    Datatype.BYTES: "bytes_contents",
-}
-"""The field of InferTensorContents that carries a datatype (OIP, "Inference Tensor Data"); FP16 and BF16 have none."""
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Contents that a large message was relieved of before it was parsed (`outline`): views over its bytes."""
+
+    raws: Sequence[memoryview]
+    contents: Mapping[int, memoryview]
 
 
 def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions | None = None) -> InferRequest:
@@ -44,10 +46,19 @@ def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions |
 
     Raises RequestError INVALID, NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
+    return finish(request_steps(message, Parts(message.raw_input_contents, {}), call, now_ns, regions))
+
+
+def request_steps(
+    message: Any, parts: Parts, call: CallInfo, now_ns: int, regions: Regions | None
+) -> Steps[InferRequest]:
+    """Do the work of `decode_request` in steps; what `message` lacks is in `parts`. Raises as it does."""
     sent = message.parameters
     parameters = read_parameters(read_values(sent, "request")) if sent else NO_PARAMETERS
-    inputs, ignored_inputs = _inputs(message, call.caller, regions)
+    _check_number(message.inputs, "inputs")
+    shared, ignored_inputs = _shared_inputs(message, call.caller, regions)
     outputs, ignored_outputs = _outputs(message.outputs, call.caller, regions)
+    inputs = yield from _inputs(message, parts, shared)
     return InferRequest(
         model=message.model_name,
         inputs=inputs,
@@ -82,28 +93,41 @@ def read_values(parameters: Any, where: str) -> dict[str, Parameter]:
     return values
 
 
-def _inputs(message: Any, caller: str, regions: Regions | None) -> tuple[dict[str, Tensor], int]:
-    inputs, raw, model = message.inputs, message.raw_input_contents, message.model_name
-    _check_number(inputs, "inputs")
+def _inputs(message: Any, parts: Parts, shared: Mapping[int, memoryview | bytes]) -> Steps[dict[str, Tensor]]:
+    """Tensors by name; `shared` are the bytes of those in shared memory, by the index of their input."""
+    inputs, raw, model = message.inputs, parts.raws, message.model_name
     tensors: dict[str, Tensor] = {}
-    ignored = shared = 0
-    for sent in inputs:
+    met = 0
+    for index, sent in enumerate(inputs):
         name = sent.name
         if name in tensors:
             raise _invalid(f"input '{name:.200}' already exists in request")
+        if index in shared:
+            datatype = datatype_named(sent.datatype, name)
+            tensors[name] = Tensor(datatype, (yield from raw_steps(datatype, sent.shape, shared[index], name)))
+            met += 1
+        elif raw:
+            tensors[name] = yield from _raw(sent, raw, len(tensors) - met, model)
+        else:
+            tensors[name] = yield from _typed(sent, parts.contents.get(index))
+    if len(raw) > len(tensors) - len(shared):
+        raise _invalid(
+            f"raw_input_contents has {len(raw)} entries for {len(tensors) - len(shared)} inputs of model '{model:.200}'"
+        )
+    return tensors
+
+
+def _shared_inputs(message: Any, caller: str, regions: Regions | None) -> tuple[dict[int, memoryview | bytes], int]:
+    """Bytes of inputs in shared memory by index, and how many parameters of all inputs are ignored."""
+    shared: dict[int, memoryview | bytes] = {}
+    ignored = 0
+    for index, sent in enumerate(message.inputs):
         if sent.parameters:
             place, unknown = _place(sent, regions)
             ignored += unknown
             if place is not None and regions is not None:
-                tensors[name] = _shared(sent, place, model, caller, regions)
-                shared += 1
-                continue
-        tensors[name] = _raw(sent, raw, len(tensors) - shared, model) if raw else _typed(sent)
-    if len(raw) > len(tensors) - shared:
-        raise _invalid(
-            f"raw_input_contents has {len(raw)} entries for {len(tensors) - shared} inputs of model '{model:.200}'"
-        )
-    return tensors, ignored
+                shared[index] = _shared(sent, place, message.model_name, caller, regions)
+    return shared, ignored
 
 
 def _place(sent: Any, regions: Regions | None) -> tuple[Place | None, int]:
@@ -112,18 +136,17 @@ def _place(sent: Any, regions: Regions | None) -> tuple[Place | None, int]:
     return placed_input(regions, values, sent.name), sum(key not in PARAMETERS for key in values)
 
 
-def _shared(sent: Any, place: Place, model: str, caller: str, regions: Regions) -> Tensor:
+def _shared(sent: Any, place: Place, model: str, caller: str, regions: Regions) -> memoryview | bytes:
     name = sent.name
     if sent.HasField("contents"):
         raise _invalid(
             f"unexpected 'content' provided when using shared memory for input tensor '{name:.200}' for model "
             f"'{model:.200}'"
         )
-    datatype = datatype_named(sent.datatype, name)
-    return Tensor(datatype, decode_raw(datatype, sent.shape, regions.raw(caller, place, datatype), name))
+    return regions.raw(caller, place, datatype_named(sent.datatype, name))
 
 
-def _raw(sent: Any, raw: Any, index: int, model: str) -> Tensor:
+def _raw(sent: Any, raw: Any, index: int, model: str) -> Steps[Tensor]:
     name = sent.name
     if sent.HasField("contents"):
         raise _invalid(
@@ -133,16 +156,16 @@ def _raw(sent: Any, raw: Any, index: int, model: str) -> Tensor:
     if index >= len(raw):
         raise _invalid(f"raw_input_contents has no entry for input '{name:.200}' of model '{model:.200}'")
     datatype = datatype_named(sent.datatype, name)
-    return Tensor(datatype, decode_raw(datatype, sent.shape, raw[index], name))
+    array = yield from raw_steps(datatype, sent.shape, raw[index], name)
+    return Tensor(datatype, array if array.flags.aligned else array.copy())
 
 
-def _typed(sent: Any) -> Tensor:
+def _typed(sent: Any, contents: memoryview | None) -> Steps[Tensor]:
     name = sent.name
-    datatype = datatype_named(sent.datatype, name)
+    datatype, field = typed_datatype(sent.datatype, name)
+    if contents is not None:
+        return Tensor(datatype, (yield from typed_steps(sent.datatype, sent.shape, contents, name)))
     count = element_count(sent.shape, name)
-    field = _TYPED.get(datatype)
-    if field is None:
-        raise _invalid(f"input '{name:.200}' is {datatype.label}, which only raw_input_contents can carry")
     for given, _ in sent.contents.ListFields():
         if given.name != field:
             raise _invalid(f"input '{name:.200}' is {datatype.label} and belongs in {field}, not in {given.name}")

@@ -51,6 +51,7 @@ class Link(SocketProtocol):
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
         self.settings: GrpcSettings = server.settings
+        self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
@@ -176,6 +177,10 @@ class Link(SocketProtocol):
         try:
             server.check_load(self._h2.waiting_bytes)
             request = server.codec.decode(content, info, self._now_ns, lent=lent)
+            if request is None:
+                content = bytes(content) if lent else content
+                self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
+                return
             if info.rights.models:
                 check_model(info.caller, info.rights, request.model)
             stream.call = server.submit(request, self, stream)
@@ -262,14 +267,9 @@ class Link(SocketProtocol):
             writer.set()
 
     # ---- what calls ask --------------------------------------------------------------------------------------------
-    def incoming(self) -> Incoming:
+    def incoming(self, stream: Stream) -> Incoming:
         """What puts a stream's messages together."""
-        server = self._server
-        return Incoming(self.settings.max_message_bytes, server.room, server.codec.lead)
-
-    def memory(self, size: int) -> memoryview:
-        """Memory for a message, counted. Raises as `Room.take` does."""
-        return self._server.room.take(size, self._server.codec.lead(size), filled=size)[0]
+        return self._server.incoming(stream.head.rpc)
 
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Steps
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
 
 MESSAGE_BYTES = 1024
 """What a message takes beside its content, counted high. One of no bytes at all is five bytes of a peer's window."""
+BEGINNING_BYTES = 512
+"""Beginning of a message that names its model."""
+STEP_BYTES = 256 * 1024
+"""Decompressed in one step: 0.5 ms."""
 ALIGNED_BYTES = 64
 """Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
 
@@ -47,7 +52,13 @@ class Room:
         return memory.data[start : start + size], share
 
     def check(self, size: int) -> None:
-        """RequestError OVERLOADED where `size` bytes more are too many."""
+        """RequestError OVERLOADED where `size` bytes more are too many, TOO_LARGE where they always will be."""
+        if size > self._limit_bytes:
+            raise RequestError(
+                Fault.TOO_LARGE,
+                f"the request takes {size} bytes of memory; all requests together have {self._limit_bytes} "
+                "([grpc] max_receiving_bytes)",
+            )
         if self.used_bytes + size > self._limit_bytes:
             raise RequestError(
                 Fault.OVERLOADED,
@@ -73,6 +84,7 @@ class Share:
     def free(self) -> None:
         """Nobody holds the memory any more."""
         self._room.used_bytes -= self._bytes
+        self._bytes = 0
 
 
 class Incoming:
@@ -84,6 +96,7 @@ class Incoming:
         "_filled",
         "_lead",
         "_limit_bytes",
+        "_most_bytes",
         "_over",
         "_prefix",
         "_room",
@@ -92,9 +105,16 @@ class Incoming:
         "missing",
     )
 
-    def __init__(self, limit_bytes: int, room: Room, lead: Callable[[int], int]) -> None:
-        """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned."""
-        self._limit_bytes, self._room, self._lead = limit_bytes, room, lead
+    def __init__(
+        self,
+        limit_bytes: int,
+        room: Room,
+        lead: Callable[[int], int],
+        most_bytes: Callable[[Raw], int] | None = None,
+    ) -> None:
+        """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned;
+        `most_bytes` how large a message may be that begins with the BEGINNING_BYTES that it is given."""
+        self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
         self._prefix = b""
         self._body, self._share = memoryview(b""), Share(room)
         self._filled = self.missing = 0
@@ -118,8 +138,10 @@ class Incoming:
             part = payload[: self.missing]
             self._count(len(part))
             self._body[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
+            known, self._filled = self._filled >= BEGINNING_BYTES, self._filled + len(part)
             self.missing -= len(part)
+            if self.missing and self._filled >= BEGINNING_BYTES and not known:
+                self._check_beginning()
             payload = payload[len(part) :]
             if not self.missing:
                 yield self._complete()
@@ -145,6 +167,19 @@ class Incoming:
             self.close()
             raise
 
+    def _check_beginning(self) -> None:
+        """Refuse a message that is on its way and larger than its model takes. RequestError TOO_LARGE, and as the
+        model's are."""
+        if self._most_bytes is None or self._compressed:
+            return
+        try:
+            most, size = self._most_bytes(self._body[:BEGINNING_BYTES]), len(self._body)
+            if size > most:
+                raise too_large(size, most, of_model=True)
+        except RequestError:
+            self.close()
+            raise
+
     def _memory(self, flag: int, size: int) -> tuple[memoryview, Share]:
         if flag > 1:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
@@ -158,27 +193,49 @@ class Incoming:
         return message
 
 
-def too_large(size: int, limit_bytes: int) -> RequestError:
-    """A message beyond the bound, before or after decompression."""
+def too_large(size: int, limit_bytes: int, *, of_model: bool = False) -> RequestError:
+    """A message beyond the bound, before or after decompression; `of_model`: the bound is what its model takes."""
+    bound = (
+        "for this model (its shapes and rows, [limits] request_slack_bytes)"
+        if of_model
+        else "([grpc] max_message_bytes)"
+    )
     return RequestError(
         Fault.TOO_LARGE,
-        f"the message has {size} bytes or more; at most {limit_bytes} are read ([grpc] max_message_bytes)",
+        f"the message has {size} bytes or more; at most {limit_bytes} are read {bound}",
     )
 
 
-def inflate(content: Raw, window_bits: int, limit_bytes: int) -> bytes:
-    """A compressed message unfolded. RequestError TOO_LARGE; INTERNAL where it is broken or named no compression."""
+def inflate_steps(
+    content: Raw, window_bits: int, limit_bytes: int, most_bytes: Callable[[Raw], int] | None = None
+) -> Steps[bytes]:
+    """Decompress a message of at most `limit_bytes`, and of `most_bytes` for one with its beginning.
+
+    RequestError TOO_LARGE; INTERNAL where it is broken or named no compression.
+    """
     if not window_bits:
         raise RequestError(Fault.INTERNAL, "a message is marked as compressed, but grpc-encoding names no compression")
     inflater = zlib.decompressobj(window_bits)
+    unfolded, left, step, of_model = bytearray(), content, BEGINNING_BYTES, False
     try:
-        unfolded = inflater.decompress(content, limit_bytes + 1)
+        while True:
+            part = inflater.decompress(left, step)
+            unfolded += part
+            left = inflater.unconsumed_tail
+            if most_bytes is not None and len(unfolded) >= BEGINNING_BYTES:
+                most, most_bytes = most_bytes(bytes(unfolded[:BEGINNING_BYTES])), None
+                limit_bytes, of_model = min(limit_bytes, most), most < limit_bytes
+            if len(unfolded) > limit_bytes:
+                raise too_large(len(unfolded), limit_bytes, of_model=of_model)
+            if inflater.eof or not (left or len(part) == step):
+                break
+            if step == STEP_BYTES:
+                yield
+            step = STEP_BYTES
     except zlib.error as error:
         raise RequestError(Fault.INTERNAL, f"a compressed message cannot be read: {error}") from None
-    if len(unfolded) > limit_bytes:
-        raise too_large(len(unfolded), limit_bytes)
     if not inflater.eof:
         raise RequestError(Fault.INTERNAL, "a compressed message ends too soon")
     if inflater.unused_data:
         raise RequestError(Fault.INTERNAL, "a compressed message goes on behind its end")
-    return unfolded
+    return bytes(unfolded)

@@ -15,9 +15,10 @@ from typing import Any, cast
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import INFER
+from gateway.frontends.grpc_v2.calls import INFER, Rpc
 from gateway.frontends.grpc_v2.link import Link
-from gateway.frontends.grpc_v2.messages import Room
+from gateway.frontends.grpc_v2.messages import Incoming
+from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -46,7 +47,7 @@ class GrpcServer:
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
-        self.room = Room(settings.max_receiving_bytes)
+        self.room, self.decoding = service.room, service.decoding
         self.calls = 0
         self._service, self._security = service, security
         self._context: SSLContext | None = None
@@ -143,6 +144,21 @@ class GrpcServer:
         """A connection is gone."""
         self._links.pop(link, None)
         self._tell_idle()
+
+    def incoming(self, rpc: Rpc) -> Incoming:
+        """What puts messages of a method together."""
+        limit_bytes, most_bytes = self.bounds(rpc)
+        return Incoming(limit_bytes, self.room, self.codec.lead, most_bytes)
+
+    def bounds(self, rpc: Rpc) -> tuple[int, Callable[[Raw], int] | None]:
+        """Largest message of a method, and what says more once a message has begun."""
+        if rpc.raw:
+            return self.settings.max_message_bytes, self._service.reader.most_bytes
+        return min(self.settings.max_other_bytes, self.settings.max_message_bytes), None
+
+    def memory(self, size: int) -> memoryview:
+        """Memory for a message, counted. Raises as `Room.take` does."""
+        return self.room.take(size, self.codec.lead(size), filled=size)[0]
 
     def check_load(self, waiting_bytes: int) -> None:
         """Whether one more call is taken of a connection that has `waiting_bytes` of answers to take. OVERLOADED."""

@@ -18,10 +18,12 @@ from gateway.domain.rights import check_model
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.codec import InferCodec
-from gateway.frontends.grpc_v2.decode import decode_request, wants_final_response
+from gateway.frontends.grpc_v2.decode import wants_final_response
 from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
 from gateway.frontends.grpc_v2.health import HealthService
+from gateway.frontends.grpc_v2.messages import Room, Share
 from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, pool, services
+from gateway.frontends.grpc_v2.reading import Opened, Reader
 from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.scopes import NEEDS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -63,6 +65,8 @@ class InferenceService:
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
         self.codec = InferCodec(regions)
+        self.reader = Reader(inference, regions, settings.max_message_bytes)
+        self.decoding, self.room = inference.decoding, Room(settings.max_receiving_bytes)
         self.submit, self.hold, self.release = inference.submit, inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
@@ -78,7 +82,8 @@ class InferenceService:
             for method in service.methods:
                 path = f"/{service.full_name}/{method.name}"
                 request, answer = message(method.input_type.full_name), answers[method.name]
-                rpcs[path] = Rpc(path, _kind(method), request, answer, NEEDS[method.name], raw=path == INFER)
+                raw = path in {INFER, STREAM_PATH}
+                rpcs[path] = Rpc(path, _kind(method), request, answer, NEEDS[method.name], raw=raw)
         return rpcs
 
     def drain(self) -> None:
@@ -125,19 +130,33 @@ class InferenceService:
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
         """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
-        asked = self.codec.decode(raw, call, time.monotonic_ns(), lent=False)
-        check_model(call.caller, call.rights, asked.model)
-        pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
+        now_ns, share = time.monotonic_ns(), Share(self.room)
+        try:
+            asked = self.codec.decode(raw, call, now_ns, lent=False)
+            if asked is None:
+                opened = await self.reader.open(raw, call.caller)
+                check_model(call.caller, call.rights, opened.sent.model_name)
+                asked = await self.reader.read(opened, call, now_ns, share)
+                self.codec.learn(raw, opened.sent, asked)
+            check_model(call.caller, call.rights, asked.model)
+            pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
+        finally:
+            share.free()
         return b"".join(pieces)[PREFIX.size :]
 
-    async def _answer_message(self, request: Any, call: CallInfo) -> Any:
-        check_model(call.caller, call.rights, request.model_name)
-        asked = decode_request(request, call, time.monotonic_ns(), self._regions)
-        return encode_response(await self._inference.infer(asked), asked.outputs)
+    async def _answer_opened(self, opened: Opened, call: CallInfo) -> Any:
+        check_model(call.caller, call.rights, opened.sent.model_name)
+        share = Share(self.room)
+        try:
+            asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
+            return encode_response(await self._inference.infer(asked), asked.outputs)
+        finally:
+            share.free()
 
-    def model_stream_infer(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
+    def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[bytes, None]:
         """Answer requests as they complete; an error of one is in-band and the stream goes on."""
-        return self._stream(requests, partial(self._stream_answer, call=call), self._settings.stream_in_flight)
+        opened = self._opened(requests, call.caller)
+        return self._stream(opened, partial(self._stream_answer, call=call), self._settings.stream_in_flight)
 
     def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer questions about the services, one after the other. TOO_LARGE beyond the settings' bounds."""
@@ -255,14 +274,22 @@ class InferenceService:
         finally:
             self._streams.discard(stream)
 
-    async def _stream_answer(self, request: Any, call: CallInfo) -> Any:
-        final = wants_final_response(request)
+    async def _opened(self, requests: AsyncIterator[bytes | memoryview], caller: str) -> AsyncIterator[Opened]:
+        async for raw in requests:
+            opened = await self.reader.open(raw, caller)
+            del raw  # its memory is counted until nothing holds it
+            yield opened
+            del opened
+
+    async def _stream_answer(self, opened: Opened, call: CallInfo) -> bytes:
+        sent, final = opened.sent, wants_final_response(opened.sent)
         try:
-            return encode_stream_reply(await self._answer_message(request, call), final=final)
+            answer = encode_stream_reply(await self._answer_opened(opened, call), final=final)
         except RequestError as error:
-            return encode_stream_error(error, request, final=final)
+            answer = encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on
-            return encode_stream_error(unexpected(error, STREAM_PATH), request, final=final)
+            answer = encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
+        return bytes(answer.SerializeToString())
 
 
 def _kind(method: Any) -> Kind:

@@ -20,6 +20,7 @@ class GrpcSettings:
 
     server: str = "own"  # what speaks HTTP/2: own, the gateway's, or grpcio, for comparison
     max_message_bytes: int = 64 * 1024 * 1024  # largest request, before and after decompression; RESOURCE_EXHAUSTED
+    max_other_bytes: int = 64 * 1024  # largest request of other methods than inference, which are parsed as they are
     max_receiving_bytes: int = (
         256 * 1024 * 1024
     )  # requests on their way or being answered, all together; then UNAVAILABLE

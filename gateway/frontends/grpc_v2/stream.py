@@ -46,6 +46,10 @@ class InferStream:
         for task in (self._reader, *self._tasks):
             if task is not None:
                 task.cancel()
+        for task in self._tasks:
+            task.remove_done_callback(self._finished.put_nowait)
+        self._tasks.clear()
+        self._finished = asyncio.Queue()
         self._reader = self._failure = None
 
     async def _taken(self) -> AsyncGenerator[Any, None]:
@@ -63,6 +67,7 @@ class InferStream:
         await self._slots.acquire()
         async for request in self._requests:
             task = asyncio.ensure_future(self._answer(request))
+            del request  # its memory is counted until nothing holds it
             self._tasks.add(task)
             task.add_done_callback(self._finished.put_nowait)
             await self._slots.acquire()

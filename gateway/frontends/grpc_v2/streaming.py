@@ -27,7 +27,7 @@ class Streaming:
 
     def __init__(self, link: Link, stream: Stream, *, ended: bool) -> None:
         self._link, self._stream = link, stream
-        self._incoming = link.incoming()
+        self._incoming = link.incoming(stream)
         self._messages: deque[Message] = deque()
         self._changed, self._ended = asyncio.Event(), ended
         self._failure: RequestError | None = None
@@ -77,7 +77,7 @@ class Streaming:
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
         while await self._more():  # no name here holds a message while the next is awaited
-            yield head.rpc.parse(await unfolded(self._take(), head.window_bits, self._link))
+            yield head.rpc.parse(await unfolded(self._take(), head, self._link))
 
     async def _only_request(self) -> Any:
         async for request in self._requests():

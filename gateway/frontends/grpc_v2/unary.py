@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.http2.streams import Stream
-from gateway.frontends.grpc_v2.messages import Message, inflate
+from gateway.frontends.grpc_v2.messages import Message, inflate_steps
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import prefixed
 
 if TYPE_CHECKING:
+    from gateway.frontends.grpc_v2.heads import Head
     from gateway.frontends.grpc_v2.link import Link
-
-INFLATE_APART_BYTES = 64 * 1024
-"""Compressed messages from this size on are unfolded on a thread ..."""
-UNFOLDED_APART_BYTES = 512 * 1024
-"""... and those that turn out to be larger than this: 64 KiB can be 64 MiB of zeros, which take 0.1 s."""
 
 
 class Unary:
@@ -27,7 +23,7 @@ class Unary:
 
     def __init__(self, link: Link, stream: Stream) -> None:
         self._link, self._stream = link, stream
-        self._incoming = link.incoming()
+        self._incoming = link.incoming(stream)
         self._message: Message | None = None
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
@@ -76,7 +72,7 @@ class Answering:
     async def run(self) -> None:
         """Ask the method and send its reply. Raises RequestError."""
         head, link = self._stream.head, self._link
-        content = await unfolded(self._message, head.window_bits, link)
+        content = await unfolded(self._message, head, link)
         reply = await head.rpc.answer(head.rpc.parse(content), head.info_at(self._stream.opened_ns))
         link.reply(self._stream, *prefixed(head.rpc.serialize(reply)))
 
@@ -96,28 +92,16 @@ def cancel(call: _Running) -> None:
         task.cancel()
 
 
-async def unfolded(message: Message, window_bits: int, link: Link) -> Raw:
-    """A message's content, decompressed into memory that is counted. Raises as `inflate` and `Room.take` do."""
+async def unfolded(message: Message, head: Head, link: Link) -> Raw:
+    """A message's content, decompressed into memory that is counted. Raises as `inflate_steps` and `Room.take` do."""
     if not message.compressed:
         return message.content
-    content = _soon_unfolded(message, window_bits, link.settings.max_message_bytes)
-    if content is None:
-        content = await asyncio.to_thread(inflate, message.content, window_bits, link.settings.max_message_bytes)
+    limit_bytes, most_bytes = link.bounds(head.rpc)
+    steps = inflate_steps(message.content, head.window_bits, limit_bytes, most_bytes)
+    content = await link.decoding.run(head.info.caller, steps)
     memory = link.memory(len(content))
     memory[:] = content
     return memory
-
-
-def _soon_unfolded(message: Message, window_bits: int, limit_bytes: int) -> bytes | None:
-    """What takes no time worth mentioning; None for the rest."""
-    if len(message.content) >= INFLATE_APART_BYTES:
-        return None
-    try:
-        return inflate(message.content, window_bits, min(limit_bytes, UNFOLDED_APART_BYTES))
-    except RequestError as error:
-        if error.fault is Fault.TOO_LARGE:
-            return None
-        raise
 
 
 def one_request(what: str) -> RequestError:

@@ -64,10 +64,10 @@ def layout_of(message: bytes | memoryview) -> Layout | None:
 
 def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:
     """Number of the field at `place`, start and end of its content. ValueError where it is not length-delimited."""
-    tag, place = _varint(message, place)
+    tag, place = read_varint(message, place)
     if tag & 7 != LENGTH_DELIMITED:
         raise ValueError("not length-delimited")
-    length, start = _varint(message, place)
+    length, start = read_varint(message, place)
     return tag >> 3, start, start + length
 
 
@@ -77,7 +77,8 @@ def _between(spans: list[Span], total: int) -> tuple[slice, ...]:
     return tuple(slice(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
 
 
-def _varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
+def read_varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
+    """Return the number at `place`, of at most VARINT_LIMIT_BITS, and where it ends. IndexError, ValueError."""
     value = shift = 0
     while True:
         byte = message[place]

@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import finish
 from gateway.frontends.grpc_v2.messages import (
     ALIGNED_BYTES,
     MESSAGE_BYTES,
     Incoming,
     Message,
     Room,
-    inflate,
+    inflate_steps,
 )
+from gateway.frontends.grpc_v2.patterns import Raw
 
 LIMIT_BYTES = 100_000
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 300, 4096, 20_000])
@@ -184,6 +186,10 @@ def test_closing_ends_it() -> None:
 
 
 # ---- compression -----------------------------------------------------------------------------------------------------
+def inflate(content: Raw, window_bits: int, limit_bytes: int) -> bytes:
+    return finish(inflate_steps(content, window_bits, limit_bytes))
+
+
 def deflate(content: bytes) -> bytes:
     return zlib.compress(content)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 import random
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.frontends.grpc_v2 import unary
+from gateway.engine.decode_pool import DecodePool
+from gateway.engine.settings import EngineSettings
+from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.messages import MESSAGE_BYTES, Message, Room
-from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.unary import INFLATE_APART_BYTES, UNFOLDED_APART_BYTES, one_request, unfolded
+from gateway.frontends.grpc_v2.patterns import Raw
+from gateway.frontends.grpc_v2.unary import one_request, unfolded
 
 pytestmark = pytest.mark.asyncio
 GZIP = 31
@@ -26,71 +29,67 @@ class Owner:
     """As much of a link as is asked."""
 
     room: Room = field(default_factory=lambda: Room(8_000_000))
-    settings: GrpcSettings = field(default_factory=lambda: GrpcSettings(max_message_bytes=LIMIT_BYTES))
+    decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
 
     def memory(self, size: int) -> memoryview:
         return self.room.take(size, 0, filled=size)[0]
 
+    def bounds(self, _: object) -> tuple[int, Callable[[Raw], int]]:
+        return LIMIT_BYTES, lambda beginning: 100_000 if beginning.startswith(b"small model") else LIMIT_BYTES
 
-@pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes that were allowed to be unfolded on the loop's own thread."""
-    allowed: list[int] = []
-    inflate = unary.inflate
 
-    def watched(content: Any, window_bits: int, limit_bytes: int) -> bytes:
-        if threading.current_thread() is threading.main_thread():
-            allowed.append(limit_bytes)
-        return inflate(content, window_bits, limit_bytes)
-
-    monkeypatch.setattr(unary, "inflate", watched)
-    return allowed
+async def unfold(owner: Owner, content: bytes, *, compressed: bool = True) -> Raw:
+    head: Any = SimpleNamespace(rpc=None, window_bits=GZIP, info=CallInfo("ann"))
+    link: Any = owner
+    return await unfolded(Message(content, compressed), head, link)
 
 
 def noise(size: int) -> bytes:
     return random.Random(2).randbytes(size)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"small", bytes(UNFOLDED_APART_BYTES), bytes(UNFOLDED_APART_BYTES + 1), bytes(LIMIT_BYTES), noise(200_000)],
-    ids=["nothing", "small", "the most at once", "more", "the most", "hardly compressed"],
-)
-async def test_what_is_unfolded_where(content: bytes, apart: list[int]) -> None:
-    owner, folded = Owner(), gzip.compress(content)
-    got = await unfolded(Message(folded, compressed=True), GZIP, owner)  # type: ignore[arg-type]
+@pytest.mark.parametrize("content", [b"", b"small", bytes(LIMIT_BYTES), noise(200_000)])
+async def test_what_is_unfolded_is_counted(content: bytes) -> None:
+    owner = Owner()
+    got = await unfold(owner, gzip.compress(content))
     assert got == content
     assert owner.room.used_bytes == len(content) + MESSAGE_BYTES
-    assert apart == ([] if len(folded) >= INFLATE_APART_BYTES else [UNFOLDED_APART_BYTES])
     del got
     assert owner.room.used_bytes == 0
 
 
 @pytest.mark.parametrize("content", [bytes(LIMIT_BYTES + 1), bytes(60_000_000), noise(LIMIT_BYTES + 1)])
-async def test_bombs_do_not_go_off_on_the_loop(content: bytes, apart: list[int]) -> None:
+async def test_bombs_do_not_go_off(content: bytes) -> None:
     with pytest.raises(RequestError, match="at most 4000000 are read") as caught:
-        await unfolded(Message(gzip.compress(content), compressed=True), GZIP, Owner())  # type: ignore[arg-type]
+        await unfold(Owner(), gzip.compress(content))
     assert caught.value.fault is Fault.TOO_LARGE
-    assert all(size <= UNFOLDED_APART_BYTES for size in apart)
+
+
+async def test_no_more_is_unfolded_than_the_model_takes() -> None:
+    assert len(await unfold(Owner(), gzip.compress(b"small model" + bytes(80_000)))) == 80_011
+    with pytest.raises(RequestError, match="at most 100000 are read for this model") as caught:
+        await unfold(Owner(), gzip.compress(b"small model" + bytes(60_000_000)))
+    assert caught.value.fault is Fault.TOO_LARGE
 
 
 async def test_no_room_for_what_is_unfolded() -> None:
-    owner = Owner(Room(1_000_000))
+    owner = Owner(Room(1_010_000))
+    kept = owner.memory(500_000)
     with pytest.raises(RequestError) as caught:
-        await unfolded(Message(gzip.compress(bytes(1_000_000)), compressed=True), GZIP, owner)  # type: ignore[arg-type]
+        await unfold(owner, gzip.compress(bytes(1_000_000)))
     assert caught.value.fault is Fault.OVERLOADED
-    assert owner.room.used_bytes == 0
+    assert owner.room.used_bytes == len(kept) + MESSAGE_BYTES
 
 
 async def test_what_is_not_compressed_stays_where_it_is() -> None:
-    content = memoryview(b"as it is")
-    assert await unfolded(Message(content, compressed=False), 0, Owner()) is content  # type: ignore[arg-type]
+    content = b"as it is"
+    assert await unfold(Owner(), content, compressed=False) is content
 
 
 async def test_damage_is_told() -> None:
     for folded in (b"damage", gzip.compress(b"x")[:-1], gzip.compress(noise(200_000))[:-1]):
         with pytest.raises(RequestError, match="a compressed message") as caught:
-            await unfolded(Message(folded, compressed=True), GZIP, Owner())  # type: ignore[arg-type]
+            await unfold(Owner(), folded)
         assert caught.value.fault is Fault.INTERNAL
 
 

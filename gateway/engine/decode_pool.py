@@ -1,0 +1,133 @@
+"""Decoding of large requests: begun on the event loop, continued on threads that take callers in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.engine.settings import EngineSettings
+
+T = TypeVar("T")
+Steps = Generator[None, None, Any]
+
+SLICE_NS = 5_000_000
+"""Time that a request is decoded for before the next caller's: a large one delays others by no more."""
+PAUSE_S = 0.0001
+"""Pause after each step: the event loop gets the GIL at once, not after the 5 ms of `sys.getswitchinterval`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    caller: str
+    steps: Steps
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Complete the future, on its loop, unless its caller has left."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
+
+
+class DecodePool:
+    """`gateway.domain.ports.Decoding`. A thread begins with the first job that finds none free, and ends with the last.
+
+    What waits is bounded by the frontends, which count the memory of every message.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._inline_ns, self._threads = settings.decode_inline_us * 1000, settings.decode_threads
+        self._retry_after_s = settings.retry_after_s
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[_Job]] = {}
+        self._begun = 0
+
+    async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
+        """Decoding.run."""
+        ends_ns = time.perf_counter_ns() + self._inline_ns
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            if time.perf_counter_ns() >= ends_ns:
+                break
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        try:
+            self._add(_Job(caller, steps, loop, future))
+            return await future
+        finally:
+            del future  # else it and an error in it hold each other, and the message
+
+    def _add(self, job: _Job) -> None:
+        with self._lock:
+            if self._begun < self._threads:
+                try:
+                    threading.Thread(target=self._work, name=f"decode {self._begun + 1}", daemon=True).start()
+                except RuntimeError as error:
+                    raise self._no_thread(error) from error
+                self._begun += 1
+            self._waiting.setdefault(job.caller, deque()).append(job)
+
+    def _no_thread(self, error: RuntimeError) -> RequestError:
+        words = f"no thread decodes this request now ({error}); try again later"
+        return RequestError(Fault.OVERLOADED, words, retry_after_s=self._retry_after_s)
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            if job.future.cancelled():
+                job.steps.close()
+            elif not _advance(job):
+                with self._lock:
+                    self._waiting.setdefault(job.caller, deque()).appendleft(job)
+            del job  # it holds the message
+
+    def _next(self) -> _Job | None:
+        """Return the next caller's oldest job; None ends the thread."""
+        with self._lock:
+            if not self._waiting:
+                self._begun -= 1
+                return None
+            caller = next(iter(self._waiting))
+            jobs = self._waiting.pop(caller)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[caller] = jobs  # behind the other callers
+            return job
+
+
+def _advance(job: _Job) -> bool:
+    """Decode for one slice of time; True once the job is settled."""
+    ends_ns = time.perf_counter_ns() + SLICE_NS
+    while time.perf_counter_ns() < ends_ns:
+        try:
+            next(job.steps)
+        except StopIteration as done:
+            _tell(job, done.value, None)
+            return True
+        except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets what went wrong
+            within = (
+                error.__traceback__ and error.__traceback__.tb_next
+            )  # this frame holds the job, which holds the error
+            _tell(job, None, error.with_traceback(within))
+            return True
+        time.sleep(PAUSE_S)
+    return False
+
+
+def _tell(job: _Job, value: Any, error: BaseException | None) -> None:
+    with suppress(RuntimeError):  # the loop has ended
+        job.loop.call_soon_threadsafe(job.settle, value, error)

@@ -1,0 +1,134 @@
+"""Large messages that no model takes: one anonymous caller sends 60 MB to a model with an input of 256 bytes."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from tests.attack.attacker import Pace
+from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+
+SIZE = 60_000_000
+JSON_SIZE = 15_000_000
+OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+PATH = "/v2/models/small/infer"
+
+
+def _tensor(datatype: str, count: int) -> dict[str, object]:
+    return {"name": "x", "datatype": datatype, "shape": [count]}
+
+
+def _messages() -> Mapping[str, bytes]:
+    raw = [bytes(SIZE)]
+    ones = {"int64_contents": [1] * SIZE}
+    texts = {"bytes_contents": [b""] * (SIZE // 2)}
+    several = {
+        "elements": pb.ModelInferRequest(
+            model_name="small", inputs=[_tensor("BYTES", SIZE // 4)], raw_input_contents=raw
+        ),
+        "integers": pb.ModelInferRequest(model_name="small", inputs=[_tensor("INT64", SIZE) | {"contents": ones}]),
+        "texts": pb.ModelInferRequest(model_name="small", inputs=[_tensor("BYTES", SIZE // 2) | {"contents": texts}]),
+        "inputs": pb.ModelInferRequest(model_name="small", inputs=[pb.ModelInferRequest.InferInputTensor()]),
+    }
+    sent = {name: message.SerializeToString() for name, message in several.items()}
+    name, empty = sent["inputs"][:-2], sent["inputs"][-2:]
+    return {**sent, "inputs": name + empty * (SIZE // 2)}
+
+
+def _over_grpc(kind: str, target: Target, ends_s: float, *, compressed: bool = False) -> int:
+    content, pace = _messages()[kind], Pace(target)
+    compression = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
+    sent_bytes = len(gzip.compress(content, 1)) if compressed else len(content)
+    with grpc.insecure_channel(target.grpc, OPTIONS, compression) as channel:
+        infer = channel.unary_unary(INFER)
+        while not pace.sent_bytes or time.monotonic() < ends_s:
+            with suppress(grpc.RpcError):
+                infer(content, timeout=60.0)
+            pace.sent(sent_bytes)
+    return pace.sent_bytes
+
+
+def elements(target: Target, ends_s: float) -> int:
+    """Raw BYTES of empty elements."""
+    return _over_grpc("elements", target, ends_s)
+
+
+def integers(target: Target, ends_s: float) -> int:
+    """Typed integers of a byte each."""
+    return _over_grpc("integers", target, ends_s)
+
+
+def texts(target: Target, ends_s: float) -> int:
+    """Typed BYTES of empty elements."""
+    return _over_grpc("texts", target, ends_s)
+
+
+def inputs(target: Target, ends_s: float) -> int:
+    """Thirty million empty inputs."""
+    return _over_grpc("inputs", target, ends_s)
+
+
+def compressed(target: Target, ends_s: float) -> int:
+    """Raw BYTES of empty elements, sent as some dozen kilobytes of gzip."""
+    return _over_grpc("elements", target, ends_s, compressed=True)
+
+
+def _over_http(body: bytes, headers: Mapping[str, str], target: Target, ends_s: float) -> int:
+    host, port = target.http.rsplit(":", 1)
+    pace = Pace(target)
+    while not pace.sent_bytes or time.monotonic() < ends_s:
+        connection = http.client.HTTPConnection(host, int(port), timeout=60.0)
+        try:
+            connection.request("POST", PATH, body, dict(headers))
+            assert connection.getresponse().status in {400, 413, 503}
+        except (OSError, http.client.HTTPException):
+            pass  # refused while the body was on its way
+        finally:
+            connection.close()
+        pace.sent(len(body))
+    return pace.sent_bytes
+
+
+def _binary() -> tuple[bytes, Mapping[str, str]]:
+    described = b'{"name":"x","datatype":"BYTES","shape":[%d],"parameters":{"binary_data_size":%d}}' % (SIZE // 4, SIZE)
+    head = b'{"inputs":[%s]}' % described
+    return head + bytes(SIZE), {"Inference-Header-Content-Length": str(len(head))}
+
+
+def rest_elements(target: Target, ends_s: float) -> int:
+    """Binary BYTES of empty elements over REST."""
+    return _over_http(*_binary(), target, ends_s)
+
+
+def rest_compressed(target: Target, ends_s: float) -> int:
+    """Binary BYTES of empty elements over REST, compressed."""
+    body, headers = _binary()
+    return _over_http(gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}, target, ends_s)
+
+
+def rest_numbers(target: Target, ends_s: float) -> int:
+    """Numbers of a digit each as JSON."""
+    count = JSON_SIZE // 2
+    described = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d],"data":[%s]}]}'
+    return _over_http(described % (count, b",".join([b"1"] * count)), {}, target, ends_s)
+
+
+KINDS = (elements, integers, texts, inputs, compressed, rest_elements, rest_compressed, rest_numbers)
+ATTACKS = {f"large message: {kind.__name__}": Attack(f"{__name__}:{kind.__name__}", seconds=8.0) for kind in KINDS}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
+    observed = observe(ATTACKS[name], tmp_path)
+    assert not observed.failures
+    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
+    assert observed.sent_bytes > 0
