@@ -66,10 +66,10 @@ class Runtime(Protocol):
 class Decoding(Protocol):
     """Runs work that may be too long for the event loop."""
 
-    async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
-        """Run `steps` to their end and return their value: the first step here, later ones perhaps on one of a bounded
-        number of threads that take callers in turn. A step takes less than 1 ms. Raises what they raise; OVERLOADED
-        where no thread can begin."""
+    async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
+        """Run `steps` to their end and return their value: the first step here (`apart`: none), later ones perhaps on
+        one of a bounded number of threads that take callers in turn. A step takes less than 1 ms. Raises what they
+        raise; OVERLOADED where no thread can begin."""
 
 
 class Inference(Protocol):

@@ -53,10 +53,10 @@ class DecodePool:
         self._waiting: dict[str, deque[_Job]] = {}
         self._begun = 0
 
-    async def run(self, caller: str, steps: Generator[None, None, T]) -> T:
+    async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
         """Decoding.run."""
         ends_ns = time.perf_counter_ns() + self._inline_ns
-        while True:
+        while not apart:
             try:
                 next(steps)
             except StopIteration as done:

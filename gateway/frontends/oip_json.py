@@ -11,7 +11,7 @@ them (`oip_json_literals`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,18 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
 from gateway.domain.parameters import deadline_ns, read_parameters
 from gateway.domain.tensor import (
+    CONVERTED,
     Datatype,
+    Steps,
     Tensor,
     datatype_named,
-    decode_raw,
+    decoded_bytes,
+    element_count,
     encode_raw,
+    finish,
+    raw_steps,
 )
-from gateway.frontends.oip_json_arrays import read_array
+from gateway.frontends.oip_json_arrays import array_steps
 from gateway.frontends.oip_json_literals import literals_to_objects, write_with_literals
 from gateway.frontends.placement import PARAMETERS, Place
 from gateway.frontends.regions import Regions, placed_input, requested_output
@@ -49,14 +54,22 @@ class _JsonOutput(msgspec.Struct):
     parameters: dict[str, Parameter] | None = None
 
 
-class _JsonBody(msgspec.Struct):
+class JsonBody(msgspec.Struct):
+    """The JSON object of a request; its tensors' data is not parsed yet."""
+
     inputs: list[_JsonInput]
     id: str | None = None
     outputs: list[_JsonOutput] | None = None
     parameters: dict[str, Parameter] | None = None
 
 
-_BODY = msgspec.json.Decoder(_JsonBody)
+TENSORS_LIMIT = 1024
+"""Inputs of one request, as in gRPC."""
+_Outputs = tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]
+_Content = tuple[_JsonInput, memoryview | bytes | None, int]
+"""An input, its bytes (None: they are JSON), and how many of its parameters are ignored."""
+
+_BODY = msgspec.json.Decoder(JsonBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +112,66 @@ def decode_request(
     views of `binary`, or of what `caller` registered in `regions`. Raises RequestError INVALID naming tensor and place,
     NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
-    parsed = _parse(body)
+    parsed = parse_body(body)
+    return finish(request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=regions))
+
+
+def request_steps(
+    parsed: JsonBody,
+    model: str,
+    version: str,
+    *,
+    binary: memoryview | None,
+    now_ns: int,
+    caller: str,
+    regions: Regions | None,
+) -> Steps[JsonRequest]:
+    """Do the work of `decode_request` on a parsed body in steps; what is in `regions` is looked up now. Raises as it
+    does, and already now."""
+    outputs = _read_outputs(parsed.outputs or (), caller, regions)
+    contents = _contents(parsed.inputs, binary, caller, regions)
+    return _decoded(parsed, outputs, contents, InferRequest(model, {}, version, caller=caller), now_ns)
+
+
+def declared(parsed: JsonBody, model: str, version: str) -> tuple[InferRequest, int]:
+    """Return the request without contents (each tensor has the memory of one element), and the bytes that decoding
+    allocates. Raises RequestError INVALID for a datatype or shape that cannot be."""
+    inputs: dict[str, Tensor] = {}
+    size = 0
+    for item in parsed.inputs[:TENSORS_LIMIT]:
+        datatype = datatype_named(item.datatype, item.name)
+        count = element_count(item.shape, item.name)
+        inputs[item.name] = Tensor(datatype, np.broadcast_to(np.zeros((), datatype.dtype), tuple(item.shape)))
+        if memoryview(item.data).nbytes or datatype in CONVERTED:
+            size += decoded_bytes(datatype, count)
+    return InferRequest(model, inputs, version), size
+
+
+def _decoded(
+    parsed: JsonBody, outputs: _Outputs, contents: Sequence[_Content], like: InferRequest, now_ns: int
+) -> Steps[JsonRequest]:
+    inputs: dict[str, Tensor] = {}
+    ignored = 0
+    for item, raw, unknown in contents:
+        datatype = datatype_named(item.datatype, item.name)
+        if raw is None:
+            array = yield from array_steps(datatype, item.shape, bytes(item.data), item.name)
+        else:
+            array = yield from raw_steps(datatype, item.shape, raw, item.name)
+        inputs[item.name] = Tensor(datatype, array)
+        ignored += unknown
+    requested, binary_outputs, ignored_outputs = outputs
     said = read_parameters(parsed.parameters or {})
-    outputs, binary_outputs, ignored = _read_outputs(parsed.outputs or (), caller, regions)
-    inputs, ignored_inputs = _read_inputs(parsed.inputs, binary, caller, regions)
     request = InferRequest(
-        model,
+        like.model,
         inputs,
-        version=version,
+        version=like.version,
         id=parsed.id or "",
-        outputs=outputs,
+        outputs=requested,
         deadline_ns=deadline_ns(now_ns, timeout_us=said.timeout_us),
         priority=said.priority,
-        caller=caller,
-        ignored_parameters=said.ignored + ignored + ignored_inputs,
+        caller=like.caller,
+        ignored_parameters=said.ignored + ignored_outputs + ignored,
     )
     return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
 
@@ -147,7 +206,7 @@ def encode_response(response: InferResponse, asked: JsonRequest | None = None, *
     return JsonAnswer(msgspec.json.encode(answer), tuple(tensors))
 
 
-def _parse(body: bytes | memoryview) -> _JsonBody:
+def parse_body(body: bytes | memoryview) -> JsonBody:
     """Parse strictly first; only a body that fails is searched for NaN and infinity."""
     try:
         try:
@@ -173,9 +232,7 @@ def _data(tensor: Tensor, name: str, *, literals: bool) -> list[Any] | msgspec.R
     return tensor.array.ravel().tolist()
 
 
-def _read_outputs(
-    asked: Sequence[_JsonOutput], caller: str, regions: Regions | None
-) -> tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]:
+def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | None) -> _Outputs:
     """Outputs asked for, those that said whether they want to be binary, and ignored parameters."""
     outputs: dict[str, RequestedOutput] = {}
     binary: dict[str, bool] = {}
@@ -191,38 +248,40 @@ def _read_outputs(
     return tuple(outputs.values()), binary or None, ignored
 
 
-def _read_inputs(
-    given: Iterable[_JsonInput], binary: memoryview | None, caller: str, regions: Regions | None
-) -> tuple[dict[str, Tensor], int]:
-    """Tensors by name and the number of ignored parameters; every byte of `binary` must belong to one of them."""
-    inputs: dict[str, Tensor] = {}
-    offset = ignored = 0
+def _contents(
+    given: Sequence[_JsonInput], binary: memoryview | None, caller: str, regions: Regions | None
+) -> list[_Content]:
+    """Where each input's bytes are; every byte of `binary` must belong to one of them."""
+    if len(given) > TENSORS_LIMIT:
+        raise _invalid(f"the request names {len(given)} inputs; at most {TENSORS_LIMIT} are read")
+    contents: list[_Content] = []
+    names: set[str] = set()
+    offset = 0
     for item in given:
-        if item.name in inputs:
+        if item.name in names:
             raise _invalid(f"input '{item.name}' already exists in request")
+        names.add(item.name)
         parameters = item.parameters or {}
         place = placed_input(regions, parameters, item.name)
         datatype = datatype_named(item.datatype, item.name)
         size = _binary_size(parameters, item.name)
-        ignored += sum(key != BINARY_SIZE and key not in PARAMETERS for key in parameters)
+        raw: memoryview | bytes | None = None
         if place is not None and regions is not None:
-            inputs[item.name] = _shared(item, place, datatype, caller, regions)
-        elif size is None:
-            inputs[item.name] = Tensor(datatype, read_array(datatype, item.shape, bytes(item.data), item.name))
-        else:
+            raw = _shared(item, place, datatype, caller, regions)
+        elif size is not None:
             raw = _slice(binary, offset, size, item)
-            inputs[item.name] = Tensor(datatype, decode_raw(datatype, item.shape, raw, item.name))
             offset += size
+        ignored = sum(key != BINARY_SIZE and key not in PARAMETERS for key in parameters)
+        contents.append((item, raw, ignored))
     if binary is not None and offset != len(binary):
         raise _invalid(f"{len(binary) - offset} bytes follow the inputs' binary data; check binary_data_size")
-    return inputs, ignored
+    return contents
 
 
-def _shared(item: _JsonInput, place: Place, datatype: Datatype, caller: str, regions: Regions) -> Tensor:
+def _shared(item: _JsonInput, place: Place, datatype: Datatype, caller: str, regions: Regions) -> memoryview | bytes:
     if memoryview(item.data).nbytes or BINARY_SIZE in (item.parameters or ()):
         raise _invalid(f"input '{item.name}' is in shared memory and has data of its own as well; send one of them")
-    raw = regions.raw(caller, place, datatype)
-    return Tensor(datatype, decode_raw(datatype, item.shape, raw, item.name))
+    return regions.raw(caller, place, datatype)
 
 
 def _binary_size(parameters: Mapping[str, Parameter], name: str) -> int | None:

@@ -38,7 +38,7 @@ async def test_65_mib_is_too_large():
     async with serving() as gateway:
         refused = await gateway.client.post(INFER, content=bytes(65 * MIB))
         assert refused.status_code == 413
-        assert "larger than 67108864 bytes" in refused.json()["error"]
+        assert "larger than 16777216 bytes" in refused.json()["error"]
         assert (await gateway.client.post(INFER, json=infer_body(1))).status_code == 200
 
 

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
@@ -20,6 +21,25 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 class ClientGone(Exception):  # noqa: N818  no error of ours: nobody is left to be told
     """The client closed the connection before the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """Largest body, before and after decompression, and what to do with a larger one."""
+
+    limit_bytes: int
+    advice: str = "send less"
+
+    def check_length(self, length: str | None) -> None:
+        """Refuse a Content-Length beyond the limit. RequestError TOO_LARGE."""
+        if length is not None and length.isdecimal() and int(length[:20]) > self.limit_bytes:
+            raise self.too_large()
+
+    def too_large(self, what: str = "") -> RequestError:
+        """The refusal of a body beyond the limit."""
+        return RequestError(
+            Fault.TOO_LARGE, f"the {what}request body is larger than {self.limit_bytes} bytes; {self.advice}"
+        )
 
 
 class BodyReader:
@@ -38,13 +58,17 @@ class BodyReader:
         finally:
             self.buffered_bytes -= lease.taken_bytes
 
-    async def read(self, receive: Receive, headers: Mapping[str, str], lease: Lease) -> bytearray:
-        """The whole decompressed body.
+    async def read(
+        self, receive: Receive, headers: Mapping[str, str], lease: Lease, most: Most | None = None
+    ) -> bytearray:
+        """The whole decompressed body, of at most `max_body_bytes`, and of `most` where that is less.
 
         Raises RequestError TOO_LARGE, OVERLOADED or INVALID, ClientGone, and SlowBody.
         """
-        self._check_length(headers.get("content-length"))
-        inflate = Inflation(headers.get("content-encoding", ""), self._settings.max_body_bytes)
+        if most is None or most.limit_bytes > self._settings.max_body_bytes:
+            most = Most(self._settings.max_body_bytes)
+        most.check_length(headers.get("content-length"))
+        inflate = Inflation(headers.get("content-encoding", ""), most)
         body = bytearray()
         try:
             async with asyncio.timeout(self._settings.body_timeout_s):
@@ -63,20 +87,23 @@ class BodyReader:
                 raise ClientGone
             chunk, more = message.get("body", b""), message.get("more_body", False)
             received += len(chunk)
-            if received > self._settings.max_body_bytes:
-                raise too_large(self._settings.max_body_bytes)
+            if received > inflate.most.limit_bytes:
+                raise inflate.most.too_large()
             lease.take(len(chunk))
             # 64 KiB may hold 64 MiB: zlib takes 0.12 s for them, on a thread and without the GIL.
             plain = await asyncio.to_thread(inflate.feed, chunk) if inflate.compressed else chunk
             lease.take(max(0, len(plain) - len(chunk)))
             body += plain
 
-    def _check_length(self, length: str | None) -> None:
-        if length is not None and length.isdecimal() and int(length[:20]) > self._settings.max_body_bytes:
-            raise too_large(self._settings.max_body_bytes)
-
     def take(self, size: int) -> None:
-        """Count `size` more bytes. RequestError OVERLOADED where the requests in progress hold too much already."""
+        """Count `size` more bytes. RequestError OVERLOADED where the requests in progress hold too much already,
+        TOO_LARGE where there is never room for so much."""
+        if size > self._settings.max_buffered_bytes:
+            raise RequestError(
+                Fault.TOO_LARGE,
+                f"the request takes {size} bytes of memory; all requests together have "
+                f"{self._settings.max_buffered_bytes}",
+            )
         if self.buffered_bytes + size > self._settings.max_buffered_bytes:
             raise RequestError(
                 Fault.OVERLOADED,
@@ -101,10 +128,10 @@ class Lease:
 
 
 class Inflation:
-    """Undoes one Content-Encoding, piece by piece, and stops where the result would pass `limit_bytes`."""
+    """Undoes one Content-Encoding, piece by piece, and stops where the result would pass `most`."""
 
-    def __init__(self, encoding: str, limit_bytes: int) -> None:
-        self._encoding, self._left, self._limit_bytes = encoding.strip().lower() or "identity", limit_bytes, limit_bytes
+    def __init__(self, encoding: str, most: Most) -> None:
+        self._encoding, self._left, self.most = encoding.strip().lower() or "identity", most.limit_bytes, most
         if self._encoding not in ENCODINGS:
             raise RequestError(
                 Fault.INVALID, f"Content-Encoding {encoding!r:.60} is not read here; send one of {', '.join(ENCODINGS)}"
@@ -123,7 +150,7 @@ class Inflation:
             raise self._broken("data follows its end")
         self._left -= len(plain)
         if self._left < 0:
-            raise too_large(self._limit_bytes, "decompressed ")
+            raise self.most.too_large("decompressed ")
         return plain
 
     def finish(self) -> None:
@@ -133,11 +160,6 @@ class Inflation:
 
     def _broken(self, why: str) -> RequestError:
         return RequestError(Fault.INVALID, f"the {self._encoding} body is broken: {why}")
-
-
-def too_large(limit_bytes: int, what: str = "") -> RequestError:
-    """The refusal of a body beyond `limit_bytes`."""
-    return RequestError(Fault.TOO_LARGE, f"the {what}request body is larger than {limit_bytes} bytes; send less")
 
 
 def accepted_encoding(accept: str) -> str:

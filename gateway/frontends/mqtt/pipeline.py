@@ -106,7 +106,7 @@ class Pipeline:
         seen, reply = None, None
         try:
             reply = self._requests.reply(message)
-            self._check_size(message)
+            self._check_size(message, self._requests.model(message.topic))
             seen = self._delivery.begin(key_of(message), message, reply)
             if seen is None:
                 return
@@ -122,7 +122,7 @@ class Pipeline:
     def _receive_sample(self, feed: Feed, message: Message) -> None:
         seen = None
         try:
-            self._check_size(message)
+            self._check_size(message, feed.route.model)
             seen = self._delivery.begin(key_of(message) if message.qos else None, message)
             if seen is None:
                 return
@@ -171,13 +171,24 @@ class Pipeline:
             self._delivery.complain(message, refused, message.user_property("id"), message.qos)
         self._delivery.finish(message, seen)
 
-    def _check_size(self, message: Message) -> None:
+    def _check_size(self, message: Message, model: str) -> None:
         limit, size = self._settings.max_payload_bytes, len(message.payload)
+        most = self._most_bytes(model)
+        if most is not None and most < min(size, limit):
+            problem = f"the payload has {size} bytes; the shapes and rows of model '{model:.200}' take at most {most}"
+            raise RequestError(Fault.TOO_LARGE, problem)
         if size > limit:
             problem = f"the payload has {size} bytes; at most {limit} are taken (mqtt.max_payload_bytes)"
             raise RequestError(Fault.TOO_LARGE, problem)
         if len(message.topic) > self._settings.max_topic_bytes:
             raise RequestError(Fault.TOO_LARGE, f"the topic has {len(message.topic)} characters; shorten it")
+
+    def _most_bytes(self, model: str) -> int | None:
+        """Return the largest payload that a model takes; None where that is not bounded, or the model is away."""
+        try:
+            return self._inference.sizes(model).json_bytes
+        except RequestError:
+            return None  # the answer to the message says so
 
     def _submit(self, job: Job) -> None:
         job.debt.message.payload = b""  # the tensors hold what they need of it

@@ -40,6 +40,10 @@ class Requests:
         """Whether `topic` is one to ask on."""
         return topic.startswith(self._asked)
 
+    def model(self, topic: str) -> str:
+        """Return the model that `topic` asks."""
+        return topic.removeprefix(self._asked).partition("/")[0]
+
     def reply(self, message: Message) -> Reply:
         """Where the answer goes. RequestError INVALID without a usable response topic, DENIED for one that is not
         the asker's to name: whoever may publish here could else make us publish anywhere."""

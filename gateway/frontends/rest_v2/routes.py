@@ -13,11 +13,21 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
+from gateway.domain.tensor import Steps
 from gateway.frontends import documents
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.http.body import BodyReader, ClientGone, accepted_encoding, compress
+from gateway.frontends.http.body import BodyReader, ClientGone, Lease, Most, accepted_encoding, compress
 from gateway.frontends.not_offered import refuse_load_parameters
-from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.oip_json import (
+    JsonAnswer,
+    JsonBody,
+    JsonRequest,
+    declared,
+    decode_request,
+    encode_response,
+    parse_body,
+    request_steps,
+)
 from gateway.frontends.oip_raw import raw_request
 from gateway.frontends.regions import EXTENSION, Regions
 from gateway.frontends.rest_v2.door import rights_of
@@ -28,6 +38,8 @@ HEADER_LENGTH = "inference-header-content-length"
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
 UNAVAILABLE = 503
+WHOLE_BYTES = 16 * 1024
+"""Bodies up to this size are decoded on the event loop: 0.4 ms for JSON numbers, 1.3 ms for BYTES."""
 
 Document = dict[str, Any]
 Call = Request[Any, Any, Any]
@@ -146,8 +158,9 @@ async def infer(request: Call) -> Response[bytes]:
     ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
     headers = dict(request.headers)
     with ports.bodies.lease() as lease:
-        body = await ports.bodies.read(request.receive, headers, lease)
-        asked = _decode(request, memoryview(body).toreadonly(), headers.get(HEADER_LENGTH))
+        length = headers.get(HEADER_LENGTH)
+        body = await ports.bodies.read(request.receive, headers, lease, _most(request, length))
+        asked = await _decode(request, memoryview(body).toreadonly(), length, lease)
         response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
         answer = encode_response(response, asked, literals=True)
     return await _response(answer, headers.get("accept-encoding", ""), ports.settings)
@@ -201,22 +214,42 @@ async def optional_body(request: Call, kind: type[T]) -> T:
             raise RequestError(Fault.INVALID, f"the request body: {error}") from None
 
 
-def _decode(request: Call, whole: memoryview, length: str | None) -> JsonRequest:
+def _most(request: Call, length: str | None) -> Most | None:
+    """Return the largest body that the request's model takes, with a JSON part of `length`; None: not bounded by it."""
+    ports = ports_of(request)
+    sizes = ports.inference.sizes(_names(request)[0])
+    if length is None:
+        most = min(sizes.json_bytes or ports.settings.max_json_bytes, ports.settings.max_json_bytes)
+        return Most(most, "as JSON this model takes no more; send large tensors as binary data")
+    if sizes.binary_bytes is None or sizes.json_bytes is None or not length.isdecimal() or len(length) >= 12:
+        return None
+    most = sizes.binary_bytes + min(int(length), sizes.json_bytes)
+    return Most(most, "this model's shapes and rows take no more ([limits] request_slack_bytes)")
+
+
+async def _decode(request: Call, whole: memoryview, length: str | None, lease: Lease) -> JsonRequest:
     """Return the request in a body; `length` is the Inference-Header-Content-Length, None without the header."""
     ports, caller = ports_of(request), request.scope["state"]["caller"]
     model, version = _names(request)
     if length == "0":
         return raw_request(whole, ports.inference.describe(model, version), version, caller=caller)
-    end = _json_end(len(whole), length, ports.settings)
-    return decode_request(
-        whole[:end],
-        model,
-        version,
-        binary=None if length is None else whole[end:],
-        now_ns=time.monotonic_ns(),
-        caller=caller,
-        regions=ports.regions,
-    )
+    end, now_ns = _json_end(len(whole), length, ports.settings), time.monotonic_ns()
+    body, binary = whole[:end], None if length is None else whole[end:]
+    if len(whole) <= WHOLE_BYTES:
+        return decode_request(body, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=ports.regions)
+    decoding, apart = ports.inference.decoding, len(body) > WHOLE_BYTES
+    parsed = await decoding.run(caller, _parsing(body), apart=apart)
+    alike, size = declared(parsed, model, version)
+    ports.inference.check(alike)
+    lease.take(size)
+    steps = request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=ports.regions)
+    return await decoding.run(caller, steps, apart=apart)
+
+
+def _parsing(body: memoryview) -> Steps[JsonBody]:
+    """Parse the JSON part in one step: msgspec leaves the tensors' data as it is."""
+    yield from ()
+    return parse_body(body)
 
 
 def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
