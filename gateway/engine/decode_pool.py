@@ -112,7 +112,7 @@ class DecodePool:
 def _advance(job: _Job) -> bool:
     """Decode for one slice of time; True once the job is settled."""
     ends_ns = time.perf_counter_ns() + SLICE_NS
-    while time.perf_counter_ns() < ends_ns:
+    while True:
         try:
             next(job.steps)
         except StopIteration as done:
@@ -125,7 +125,8 @@ def _advance(job: _Job) -> bool:
             _tell(job, None, error.with_traceback(within))
             return True
         time.sleep(PAUSE_S)
-    return False
+        if time.perf_counter_ns() >= ends_ns:
+            return False
 
 
 def _tell(job: _Job, value: Any, error: BaseException | None) -> None:
