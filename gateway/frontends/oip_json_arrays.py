@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, Steps, element_count, finish
+from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, Steps, element_count
 from gateway.frontends.oip_json_literals import PREFIX, NonFinite
 
 STEP_BYTES = 16_384
@@ -21,11 +21,6 @@ _NO_BRACKETS = bytes(each for each in range(256) if each not in b"[],")
 _TO_SPACES = bytes(0x20 if each in b"[]" else each for each in range(256))
 _OPENING = re.compile(rb"[\s\[]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-
-
-def read_array(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str) -> Array:
-    """Do the work of `array_steps` at once. Raises as it does."""
-    return finish(array_steps(datatype, shape, raw, name))
 
 
 def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str) -> Steps[Array]:
@@ -69,6 +64,8 @@ def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: in
         values = _numbers(datatype, b"[" + part + b"]", 1, marked, name)
         array[filled : filled + len(values)] = values
         filled, begin = filled + len(values), end + 1
+    if filled != len(array):  # nothing stands before or behind a comma
+        raise _invalid(f"input '{name}' has {filled} elements in data, but shape {list(shape)} takes {len(array)}")
     return array
 
 

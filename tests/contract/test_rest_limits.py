@@ -7,8 +7,10 @@ import zlib
 
 import pytest
 
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Datatype
 from gateway.frontends.rest_v2.settings import RestSettings
-from tests.simulators.inference import SimulatedInference
+from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
 pytestmark = pytest.mark.asyncio
@@ -69,6 +71,48 @@ async def test_64_mib_of_binary_data_is_served():
         served = await gateway.client.post(path, content=head + bytes(size), headers=headers)
         assert served.status_code == 200
         assert len(served.content) - int(served.headers["inference-header-content-length"]) == size
+
+
+def small():
+    """A model whose input has 256 bytes a row: 1,024 rows, as JSON 64 bytes an element."""
+    x, y = (TensorSpec(name, Datatype.FP32, (-1, 64)) for name in "xy")
+    return SimulatedInference([ModelManifest("small", "1", (x,), (y,), (VARIANT,))])
+
+
+@pytest.mark.parametrize(
+    ("headers", "most"), [([], 1024 * 64 * 64 + 65_536), (["Inference-Header-Content-Length: 90"], 327_770)]
+)
+async def test_a_body_larger_than_its_model_takes_is_refused_by_its_length(headers, most):
+    """Nothing of it is read: it never comes."""
+    async with serving(inference=small()) as gateway:
+        reader, writer = await asyncio.open_connection(*gateway.target.rsplit(":", 1))
+        writer.write(request(b"", *headers, length=most + 1).replace(b"identity_fp32", b"small"))
+        status, said = await answer(reader)
+        writer.close()
+    assert status == 413
+    assert f"larger than {most} bytes" in said["error"]
+
+
+async def test_no_more_is_inflated_than_the_model_takes():
+    headers = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": "90"}
+    async with serving(inference=small()) as gateway:
+        bomb = gzip.compress(bytes(30 * MIB))
+        refused = await gateway.client.post("/v2/models/small/infer", content=bomb, headers=headers)
+    assert refused.status_code == 413
+    assert "decompressed request body is larger than 327770 bytes" in refused.json()["error"]
+
+
+async def test_what_decoding_allocates_is_counted():
+    """A million empty BYTES elements are 4 MB of body and 56 MB of objects."""
+    size = 4_000_000
+    item = {"name": "x", "datatype": "BYTES", "shape": [1, size // 4], "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [item]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    async with serving(settings=RestSettings(max_buffered_bytes=50_000_000)) as gateway:
+        path = "/v2/models/identity_bytes/infer"
+        refused = await gateway.client.post(path, content=head + bytes(size), headers=headers)
+        assert (refused.status_code, gateway.inference.requests) == (413, [])
+        assert "56000000 bytes of memory" in refused.json()["error"]
 
 
 async def test_large_json_asks_for_binary_data():

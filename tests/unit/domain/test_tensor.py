@@ -14,13 +14,17 @@ from hypothesis.extra import numpy as hnp
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import (
     DATATYPES,
+    STEP_BYTES,
+    STEP_ELEMENTS,
     Datatype,
     datatype_named,
     datatype_of,
     decode_raw,
     element_count,
     encode_raw,
+    finish,
     float32_to_bfloat16,
+    raw_steps,
 )
 
 NUMERIC = [d for d in Datatype if d not in {Datatype.BYTES, Datatype.BF16, Datatype.BOOL}]
@@ -175,3 +179,21 @@ def test_datatypes_are_found_by_name_and_by_dtype() -> None:
     assert {datatype_of(np.dtype(kind)) for kind in ("O", "S3", "U3")} == {Datatype.BYTES}
     with pytest.raises(KeyError):
         datatype_of(np.dtype(complex))
+
+
+def test_many_elements_are_decoded_in_steps() -> None:
+    texts = [b"", b"a", b"bc\0"] * STEP_ELEMENTS
+    raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    array = decode_raw(Datatype.BYTES, (3, STEP_ELEMENTS), raw, "x")
+    assert array.ravel().tolist() == texts
+    assert sum(1 for _ in raw_steps(Datatype.BYTES, (3, STEP_ELEMENTS), raw, "x")) == 2
+
+
+@pytest.mark.parametrize("datatype", [Datatype.BF16, Datatype.BOOL], ids=lambda each: each.label)
+def test_large_conversions_are_made_in_steps(datatype: Datatype) -> None:
+    raw = bytes(range(1, 256)) * 20_000
+    raw = raw[: len(raw) // 20 * 20]
+    shape = (10, len(raw) // 10 // datatype.wire_bytes)
+    whole = decode_raw(datatype, shape, raw, "x")
+    assert sum(1 for _ in raw_steps(datatype, shape, raw, "x")) >= len(raw) // STEP_BYTES
+    assert finish(raw_steps(datatype, shape, raw, "x")).tobytes() == whole.tobytes()

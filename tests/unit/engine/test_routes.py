@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import LeaseRanOut, RouteChanged
+from gateway.domain.infer import InferRequest
+from gateway.domain.sizes import request_sizes, widest
+from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, QuotaSettings
 from tests.simulators.engine_rig import Rig, manifest, measured, release, request
@@ -206,4 +211,36 @@ async def test_quotas_count_a_shared_request_once() -> None:
         session.gate.set()
     await asyncio.gather(*asked)
     assert await answered(rig, 2) == {"1": 1, "2": 1}
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_is_checked_against_every_version_that_may_answer() -> None:
+    rig = await shared_rig()
+    rig.repository.route("m", {"1": 50, "2": 50}, lease_s=60.0)
+    rig.engine.check(request())
+    strange = InferRequest("m", {"other": Tensor(Datatype.FP32, np.zeros((1, 1), np.float32))})
+    for version in ("", "1", "2"):
+        strange.version = version
+        with pytest.raises(RequestError, match="unexpected inference input 'other'") as caught:
+            rig.engine.check(strange)
+        assert caught.value.fault is Fault.INVALID
+    with pytest.raises(RequestError) as caught:
+        rig.engine.check(InferRequest("none", {}))
+    assert caught.value.fault is Fault.NOT_FOUND
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_the_largest_request_is_that_of_all_versions() -> None:
+    rig = await shared_rig()
+    slack, rows = rig.settings.request_slack_bytes, rig.settings.max_batch_rows
+    wide = replace(V2, inputs=(replace(V2.inputs[0], shape=(-1, 50)),))
+    one = request_sizes(V1, rows, slack)
+    assert rig.engine.sizes("m") == one
+    await rig.stage(wide, digest="d2")
+    assert rig.engine.sizes("m") == widest([one, request_sizes(wide, rows, slack)])
+    with pytest.raises(RequestError) as caught:
+        rig.engine.sizes("none")
+    assert caught.value.fault is Fault.NOT_FOUND
     await rig.repository.close()

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
-from gateway.domain.tensor import DATATYPES, Datatype, Tensor, encode_raw
+from gateway.domain.tensor import DATATYPES, Datatype, Tensor, encode_raw, finish
+from gateway.frontends import oip_json_arrays
 from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.oip_json_arrays import STEP_BYTES, array_steps
 
 NOW_NS = 1_000
 JSON_DATATYPES = [datatype for datatype in Datatype if datatype is not Datatype.BF16]
@@ -303,3 +305,69 @@ def test_the_answer_says_who_answered() -> None:
         "parameters": {"k": 1},
         "outputs": [{"name": "y", "datatype": "INT8", "shape": [1, 2], "data": [1, 2]}],
     }
+
+
+# ---- large data, read in parts ---------------------------------------------------------------------------------------
+LARGE = [datatype for datatype in JSON_DATATYPES if datatype is not Datatype.BYTES]
+
+
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "nested"])
+@pytest.mark.parametrize("datatype", LARGE, ids=lambda each: each.label)
+def test_large_arrays_are_read_in_parts(datatype: Datatype, flat: bool) -> None:
+    array = (np.arange(60_000) % 100).astype(datatype.dtype).reshape(3, 1, 20_000)
+    data = array.ravel().tolist() if flat else array.tolist()
+    raw = json.dumps(data, indent=1).encode()
+    steps = array_steps(datatype, array.shape, raw, "x")
+    assert sum(1 for _ in steps) > len(raw) // STEP_BYTES
+    (found,) = decode(one(datatype.label, [3, 1, 20_000], data)).request.inputs.values()
+    assert found.array.dtype == array.dtype
+    assert np.array_equal(found.array, array)
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=60),
+    st.sampled_from(["\n", "", " "]),
+    st.integers(1, 40),
+)
+def test_parts_are_cut_anywhere(values: list[float], space: str, step: int) -> None:
+    text = json.dumps([values], separators=("," + space, ":"))
+    body = one("FP32", [1, len(values)], "?")
+    raw = json.dumps(body).encode().replace(b'"?"', text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oip_json_arrays, "STEP_BYTES", step)
+        (found,) = decode(raw).request.inputs.values()
+    np.testing.assert_array_equal(found.array, np.array([values], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("shape", "data"),
+    [
+        ([2, 3], "[[1,1],[1,1,1,1]]"),
+        ([2, 3], "[[1,1,1,1,1,1]]"),
+        ([2, 3], "[[1,1,1],[1,1,[1]]]"),
+        ([2, 3], "[[1,1,1],[1,1,1]"),
+        ([2, 3], "[[1,1,1],[1,1,1]]]"),
+        ([2, 3], "[[1,1,1]1,[1,1,1]]"),
+        ([2, 3], "[[1,1,1],[1,1,]]"),
+        ([6], "[1,1,1,1,1,1"),
+        ([6], "[1,1,1,1,1,1 1]"),
+        ([6], "[1,1,1,1,1,x]"),
+        ([6], "[1,1,1,1,1,]"),
+        ([6], "[,1,1,1,1,1]"),
+        ([6], "[1,1,,1,1,1]"),
+        ([6], "[1,1,1,1,1,1]]"),
+        ([6], '[1,1,1,1,1,"a"]'),
+    ],
+)
+def test_large_data_of_another_form_is_refused(shape: list[int], data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oip_json_arrays, "STEP_BYTES", 2)
+    steps = array_steps(Datatype.FP32, shape, data.encode(), "x")
+    with pytest.raises(RequestError) as caught:
+        finish(steps)
+    assert caught.value.fault is Fault.INVALID
+
+
+def test_strings_are_counted_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oip_json_arrays, "_numbers", None)
+    error = refused(one("BYTES", [2], ["a", 'b\\"', "c,"]))
+    assert "has 3 elements in data, but shape [2] takes 2" in error.message

@@ -17,6 +17,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.grpc_v2.messages import (
     ALIGNED_BYTES,
+    BEGINNING_BYTES,
     MESSAGE_BYTES,
     Incoming,
     Message,
@@ -183,6 +184,40 @@ def test_closing_ends_it() -> None:
     assert (room.used_bytes, to.missing, to.begun_ns) == (1 + MESSAGE_BYTES, 0, None)
     assert fed(to, bytes(400) + framed(b"c")) == []
     assert contents(messages) == [(b"a", False)]
+
+
+# ---- what a message's model takes ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("step", [1, 100, 512, 600])
+def test_a_message_larger_than_its_model_takes_is_refused_with_its_beginning(step: int) -> None:
+    asked: list[bytes] = []
+    room = Room(10 * LIMIT_BYTES)
+    to = Incoming(LIMIT_BYTES, room, lambda _: 0, lambda beginning: asked.append(bytes(beginning)) or 50_000)
+    body = framed(bytes(range(250)) * 400)
+    enough = 5 + BEGINNING_BYTES
+    before = (enough - 1) // step * step
+    for start in range(0, before, step):
+        assert not fed(to, body[start : start + step])
+    with pytest.raises(RequestError, match="at most 50000 are read for this model") as caught:
+        fed(to, body[before : before + step])
+    assert caught.value.fault is Fault.TOO_LARGE
+    assert asked == [body[5 : 5 + BEGINNING_BYTES]]
+    assert (room.used_bytes, to.missing) == (0, 0)
+
+
+def test_a_message_that_its_model_takes_is_asked_about_once() -> None:
+    asked: list[int] = []
+    to = Incoming(LIMIT_BYTES, Room(10**6), lambda _: 0, lambda beginning: asked.append(len(beginning)) or 50_000)
+    content = bytes(40_000)
+    body = framed(content) + framed(b"small") + framed(content)
+    messages = [each for start in range(0, len(body), 700) for each in fed(to, body[start : start + 700])]
+    assert [len(each.content) for each in messages] == [40_000, 5, 40_000]
+    assert asked == [BEGINNING_BYTES] * 2
+
+
+def test_what_never_has_room_is_too_large() -> None:
+    with pytest.raises(RequestError) as caught:
+        Room(1000).check(1001)
+    assert caught.value.fault is Fault.TOO_LARGE
 
 
 # ---- compression -----------------------------------------------------------------------------------------------------
