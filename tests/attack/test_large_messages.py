@@ -20,7 +20,6 @@ SIZE = 60_000_000
 JSON_SIZE = 15_000_000
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-PATH = "/v2/models/small/infer"
 
 
 def _tensor(datatype: str, count: int) -> dict[str, object]:
@@ -38,6 +37,17 @@ def _messages() -> Mapping[str, bytes]:
         "integers": pb.ModelInferRequest(model_name="small", inputs=[_tensor("INT64", SIZE) | {"contents": ones}]),
         "texts": pb.ModelInferRequest(model_name="small", inputs=[_tensor("BYTES", SIZE // 2) | {"contents": texts}]),
         "inputs": pb.ModelInferRequest(model_name="small", inputs=[pb.ModelInferRequest.InferInputTensor()]),
+    }
+    several |= {
+        "accepted elements": pb.ModelInferRequest(
+            model_name="texts",
+            inputs=[_tensor("BYTES", SIZE // 20)],
+            raw_input_contents=[(b"\x10\0\0\0" + bytes(16)) * (SIZE // 20)],
+        ),
+        "accepted integers": pb.ModelInferRequest(
+            model_name="numbers",
+            inputs=[_tensor("INT64", SIZE // 3) | {"contents": {"int64_contents": [1] * (SIZE // 3)}}],
+        ),
     }
     sent = {name: message.SerializeToString() for name, message in several.items()}
     name, empty = sent["inputs"][:-2], sent["inputs"][-2:]
@@ -77,19 +87,29 @@ def inputs(target: Target, ends_s: float) -> int:
     return _over_grpc("inputs", target, ends_s)
 
 
+def accepted_elements(target: Target, ends_s: float) -> int:
+    """Three million BYTES elements that the model takes: they are decoded."""
+    return _over_grpc("accepted elements", target, ends_s)
+
+
+def accepted_integers(target: Target, ends_s: float) -> int:
+    """Twenty million typed integers that the model takes."""
+    return _over_grpc("accepted integers", target, ends_s)
+
+
 def compressed(target: Target, ends_s: float) -> int:
     """Raw BYTES of empty elements, sent as some dozen kilobytes of gzip."""
     return _over_grpc("elements", target, ends_s, compressed=True)
 
 
-def _over_http(body: bytes, headers: Mapping[str, str], target: Target, ends_s: float) -> int:
+def _over_http(model: str, body: bytes, headers: Mapping[str, str], target: Target, ends_s: float) -> int:
     host, port = target.http.rsplit(":", 1)
     pace = Pace(target)
     while not pace.sent_bytes or time.monotonic() < ends_s:
         connection = http.client.HTTPConnection(host, int(port), timeout=60.0)
         try:
-            connection.request("POST", PATH, body, dict(headers))
-            assert connection.getresponse().status in {400, 413, 503}
+            connection.request("POST", f"/v2/models/{model}/infer", body, dict(headers))
+            assert connection.getresponse().status in {200, 400, 413, 503}
         except (OSError, http.client.HTTPException):
             pass  # refused while the body was on its way
         finally:
@@ -106,24 +126,43 @@ def _binary() -> tuple[bytes, Mapping[str, str]]:
 
 def rest_elements(target: Target, ends_s: float) -> int:
     """Binary BYTES of empty elements over REST."""
-    return _over_http(*_binary(), target, ends_s)
+    return _over_http("small", *_binary(), target, ends_s)
 
 
 def rest_compressed(target: Target, ends_s: float) -> int:
     """Binary BYTES of empty elements over REST, compressed."""
     body, headers = _binary()
-    return _over_http(gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}, target, ends_s)
+    return _over_http("small", gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}, target, ends_s)
 
 
 def rest_numbers(target: Target, ends_s: float) -> int:
     """Numbers of a digit each as JSON."""
+    return _over_http(*_numbers("small", "FP32"), target, ends_s)
+
+
+def _numbers(model: str, datatype: str) -> tuple[str, bytes, Mapping[str, str]]:
     count = JSON_SIZE // 2
-    described = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%d],"data":[%s]}]}'
-    return _over_http(described % (count, b",".join([b"1"] * count)), {}, target, ends_s)
+    described = b'{"inputs":[{"name":"x","datatype":"%s","shape":[%d],"data":[%s]}]}'
+    return model, described % (datatype.encode(), count, b",".join([b"1"] * count)), {}
 
 
-KINDS = (elements, integers, texts, inputs, compressed, rest_elements, rest_compressed, rest_numbers)
-ATTACKS = {f"large message: {kind.__name__}": Attack(f"{__name__}:{kind.__name__}", seconds=8.0) for kind in KINDS}
+def rest_accepted(target: Target, ends_s: float) -> int:
+    """Seven million numbers as JSON that the model takes."""
+    return _over_http(*_numbers("numbers", "INT64"), target, ends_s)
+
+
+KINDS = (
+    *(elements, integers, texts, inputs, compressed, accepted_elements, accepted_integers),
+    *(rest_elements, rest_compressed, rest_numbers, rest_accepted),
+)
+GRAPHS = {
+    "texts": "(string[n] x) => (int64[k] y) { y = Shape(x) }",
+    "numbers": "(int64[n] x) => (int64[k] y) { y = Shape(x) }",
+}
+ATTACKS = {
+    f"large message: {kind.__name__}": Attack(f"{__name__}:{kind.__name__}", seconds=8.0, graphs=GRAPHS)
+    for kind in KINDS
+}
 
 
 @pytest.mark.parametrize("name", ATTACKS)

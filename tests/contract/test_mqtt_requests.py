@@ -85,6 +85,17 @@ async def test_a_refusal_goes_to_the_asker_and_to_the_error_topic(
     assert complaint["topic"] == topic
 
 
+async def test_a_payload_larger_than_its_model_takes_is_not_read(broker: Mosquitto, asker: Peer) -> None:
+    """The input has 4 elements in all, as JSON 256 bytes."""
+    x, y = (TensorSpec(name, Datatype.FP32, (1, 4)) for name in "xy")
+    inference = SimulatedInference([ModelManifest("small", "1", (x,), (y,), (VARIANT,))])
+    async with frontend(inference, broker.url):
+        await asker.publish("edge/gw/infer/small", " " * 65_793, ResponseTopic=REPLY)
+        refusal = await asker.next_json(REPLY)
+    assert refusal["fault"] == "TOO_LARGE"
+    assert "the shapes and rows of model 'small' take at most 65792" in refusal["message"]
+
+
 @pytest.mark.parametrize(
     ("response_topic", "fault"),
     [
