@@ -12,7 +12,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.tensor import Datatype
 from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 from tests.simulators.mqtt_peer import Peer, peer
 
