@@ -73,6 +73,25 @@ def requests() -> list[bytes]:
     return [b"".join(len(raw).to_bytes(2) + raw for raw in made), len(made[0]).to_bytes(2) + made[0]]
 
 
+def large() -> list[bytes]:
+    """ModelInferRequests whose contents protobuf's parser does not see."""
+    kind = message("inference.ModelInferRequest")
+    made = []
+    for datatype, field, values in (
+        ("INT64", "int64_contents", [1, -1, 2**40] * 700),
+        ("UINT8", "uint_contents", [0, 255, 7] * 1500),
+        ("FP32", "fp32_contents", [1.5] * 2000),
+        ("BYTES", "bytes_contents", [b"", b"abc"] * 900),
+    ):
+        request = kind(model_name="m", id="1")
+        request.inputs.add(name="x", datatype=datatype, shape=[len(values)])
+        getattr(request.inputs[0].contents, field).extend(values)
+        made.append(request.SerializeToString())
+    request = kind(model_name="m", raw_input_contents=[bytes(6000)])
+    request.inputs.add(name="x", datatype="BOOL", shape=[2, 3000])
+    return [*made, request.SerializeToString()]
+
+
 def bodies() -> list[bytes]:
     """Inference requests in JSON: numbers, text and what looks like a number in text."""
     texts = (
@@ -107,6 +126,7 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "huffman_code": lambda: [b"www.example.com", bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff"), b""],
     "infer_codec": requests,
     "json_body": bodies,
+    "large_message": large,
     "onnx_facts": models,
 }
 

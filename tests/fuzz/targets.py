@@ -5,6 +5,7 @@
 `hpack_blocks` blocks are read as the hpack package reads them; what it refuses is refused.
 `huffman_code` likewise, and what is decoded is encoded to the same bytes.
 `infer_codec`  a codec that remembers what it met decodes like one that meets everything for the first time.
+`large_message` a message read without protobuf's parser means what the parser says, or is refused.
 `json_body`    a JSON request is refused, or its tensors are those that Python's parser reads.
 `onnx_facts`  names in an ONNX file are those that the onnx package's parser finds, or the file is refused.
 """
@@ -28,9 +29,12 @@ from hpack.huffman_table import decode_huffman
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest
 from gateway.domain.onnx_file import read_onnx
-from gateway.domain.tensor import Datatype
-from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.domain.tensor import Datatype, finish
+from gateway.frontends.grpc_v2 import reading
+from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.codec import LAYOUTS_LIMIT, PATTERNS_LIMIT, InferCodec
+from gateway.frontends.grpc_v2.decode import decode_request as grpc_request
+from gateway.frontends.grpc_v2.decode import request_steps
 from gateway.frontends.grpc_v2.http2 import frames, huffman
 from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
 from gateway.frontends.grpc_v2.http2.connection import KEPT_GIVEN_UP, Connection
@@ -40,6 +44,7 @@ from gateway.frontends.grpc_v2.http2.hpack import TABLE_BYTES, Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
+from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.oip_json import decode_request
 from tests.simulators.http2_peer import HEAD, TRAILERS, WELCOME, parsed
 
@@ -206,9 +211,23 @@ def infer_codec(words: bytes) -> None:
 
 def _decoded(codec: InferCodec, raw: bytes, call: CallInfo, lent: bool) -> tuple[Any, ...]:
     try:
-        return _facts(codec.decode(memoryview(bytearray(raw)) if lent else raw, call, NOW_NS, lent=lent))
+        request = codec.decode(memoryview(bytearray(raw)) if lent else raw, call, NOW_NS, lent=lent)
     except RequestError as error:
         return error.fault, error.message
+    return ("for the reader of large messages",) if request is None else _facts(request)
+
+
+def large_message(words: bytes) -> None:
+    """A message as large ones are read: what is accepted is what protobuf's parser says."""
+    try:
+        opened = finish(reading._opening(memoryview(words)))
+        found = finish(request_steps(opened.sent, opened.parts, CallInfo(), NOW_NS, None))
+    except RequestError as error:
+        if error.fault not in {Fault.INVALID, Fault.TOO_LARGE}:
+            raise
+        return
+    sent = parse_message(message("inference.ModelInferRequest"), words)
+    assert _facts(found) == _facts(grpc_request(sent, CallInfo(), NOW_NS))
 
 
 def _facts(request: InferRequest) -> tuple[Any, ...]:
@@ -286,5 +305,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "huffman_code": huffman_code,
     "infer_codec": infer_codec,
     "json_body": json_body,
+    "large_message": large_message,
     "onnx_facts": onnx_facts,
 }

@@ -15,6 +15,7 @@ ROUNDS = {
     "huffman_code": 4000,
     "infer_codec": 1000,
     "json_body": 4000,
+    "large_message": 2000,
     "onnx_facts": 4000,
 }
 
