@@ -68,7 +68,7 @@ class Decoding(Protocol):
 
     async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
         """Run `steps` to their end and return their value: the first step here (`apart`: none), later ones perhaps on
-        one of a bounded number of threads that take callers in turn. A step takes less than 1 ms. Raises what they
+        one of a bounded number of threads that take callers in turn. A step takes about 1 ms at most. Raises what they
         raise; OVERLOADED where no thread can begin."""
 
 

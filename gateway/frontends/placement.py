@@ -9,7 +9,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.infer import Parameter
 from gateway.frontends.segment import Segment, invalid
 
-PARAMETERS = _REGION, BYTE_SIZE, _OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+PARAMETERS = _REGION, _SIZE, _OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 """The parameters of an input or requested output that place it."""
 
 
@@ -39,29 +39,29 @@ class OutputPlace:
                 f"bytes) should be at least {len(raw)} bytes to hold the results"
             )
         self.segment.write(place.offset, raw)
-        said: dict[str, Parameter] = {_REGION: place.region, BYTE_SIZE: len(raw)}
+        said: dict[str, Parameter] = {_REGION: place.region, _SIZE: len(raw)}
         return {**said, _OFFSET: place.offset} if place.offset else said
 
 
 def read_place(parameters: Mapping[str, Parameter], tensor: str) -> Place | None:
     """Where the parameters of an input or output say it is; None: in the message. RequestError INVALID, in Triton's
     words, where they contradict themselves."""
-    region, byte_size, offset = (parameters.get(key) for key in (_REGION, BYTE_SIZE, _OFFSET))
+    region, byte_size, offset = (parameters.get(key) for key in (_REGION, _SIZE, _OFFSET))
     if region is None:
-        for key, value in ((BYTE_SIZE, byte_size), (_OFFSET, offset)):
+        for key, value in ((_SIZE, byte_size), (_OFFSET, offset)):
             if value is not None:
                 raise invalid(f"'{key}' can not be specified without '{_REGION}' parameter for tensor '{tensor:.200}'")
         return None
     if not isinstance(region, str):
         raise _wrong_type(_REGION, tensor, "string_param")
     if byte_size is None:
-        raise invalid(f"'{BYTE_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor:.200}'")
+        raise invalid(f"'{_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor:.200}'")
     if type(byte_size) is not int:
-        raise _wrong_type(BYTE_SIZE, tensor, "int64_param")
+        raise _wrong_type(_SIZE, tensor, "int64_param")
     if type(offset) not in {int, type(None)}:
         raise _wrong_type(_OFFSET, tensor, "int64_param")
     if byte_size <= 0:
-        raise invalid(f"'{BYTE_SIZE}' of tensor '{tensor:.200}' must be more than 0, not {byte_size}")
+        raise invalid(f"'{_SIZE}' of tensor '{tensor:.200}' must be more than 0, not {byte_size}")
     return Place(region, byte_size, int(offset or 0))
 
 

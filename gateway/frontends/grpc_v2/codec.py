@@ -16,7 +16,7 @@ from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
-from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES, Pattern, Raw, largely_placed, pattern_of
+from gateway.frontends.grpc_v2.patterns import COPIED_BYTES, WHOLE_BYTES, Pattern, Raw, largely_converted, pattern_of
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.templates import Template, prefixed, shape_of, template_of
 from gateway.frontends.grpc_v2.wire import Layout, layout_of
@@ -71,20 +71,23 @@ class InferCodec:
 
     def learn(self, raw: Raw, sent: Any, request: InferRequest) -> None:
         """Remember what `raw`, parsed as `sent`, meant."""
-        layout = layout_of(raw)
-        if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
-            self._remember(layout, layout.key(raw), pattern)
+        self._keep(raw, layout_of(raw), sent, request)
 
     def _learn(self, raw: Raw, call: CallInfo, now_ns: int) -> InferRequest | None:
-        if len(raw) > WHOLE_BYTES:
+        layout = layout_of(raw)
+        if len(raw) > (WHOLE_BYTES if layout is None else COPIED_BYTES):
             return None
         content = bytes(raw)
         sent = parse_message(message("inference.ModelInferRequest"), content)
-        if self._regions is not None and any(largely_placed(each) for each in sent.inputs[:TENSORS_LIMIT]):
+        if any(largely_converted(each) for each in sent.inputs[:TENSORS_LIMIT]):
             return None
         request = decode_request(sent, call, now_ns, self._regions)
-        self.learn(content, sent, request)
+        self._keep(content, layout, sent, request)
         return request
+
+    def _keep(self, raw: Raw, layout: Layout | None, sent: Any, request: InferRequest) -> None:
+        if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
+            self._remember(layout, layout.key(raw), pattern)
 
     def _remember(self, layout: Layout, key: bytes, pattern: Pattern) -> None:
         self._known += 1

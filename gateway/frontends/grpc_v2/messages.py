@@ -18,6 +18,8 @@ MESSAGE_BYTES = 1024
 """What a message takes beside its content, counted high. One of no bytes at all is five bytes of a peer's window."""
 BEGINNING_BYTES = 512
 """Beginning of a message that names its model."""
+LARGE_BYTES = 1024 * 1024
+"""Messages beyond this size are held against their model by their beginning, others once they are complete."""
 STEP_BYTES = 256 * 1024
 """Decompressed in one step: 0.5 ms."""
 ALIGNED_BYTES = 64
@@ -91,6 +93,7 @@ class Incoming:
     """One stream's messages. `missing` bytes of the one that has begun are still to come (0: none has)."""
 
     __slots__ = (
+        "_asks",
         "_body",
         "_compressed",
         "_filled",
@@ -113,12 +116,13 @@ class Incoming:
         most_bytes: Callable[[Raw], int] | None = None,
     ) -> None:
         """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned;
-        `most_bytes` how large a message may be that begins with the BEGINNING_BYTES that it is given."""
+        `most_bytes` how large a message may be that begins with the BEGINNING_BYTES given to it. Large ones are asked
+        about."""
         self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
         self._prefix = b""
         self._body, self._share = memoryview(b""), Share(room)
         self._filled = self.missing = 0
-        self._compressed = self._over = False
+        self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
         """Since when part of a message is here; None where none is."""
 
@@ -138,9 +142,9 @@ class Incoming:
             part = payload[: self.missing]
             self._count(len(part))
             self._body[self._filled : self._filled + len(part)] = part
-            known, self._filled = self._filled >= BEGINNING_BYTES, self._filled + len(part)
+            self._filled += len(part)
             self.missing -= len(part)
-            if self.missing and self._filled >= BEGINNING_BYTES and not known:
+            if self._asks and self._filled >= BEGINNING_BYTES:
                 self._check_beginning()
             payload = payload[len(part) :]
             if not self.missing:
@@ -159,6 +163,7 @@ class Incoming:
             self.close()  # what follows is not to be told apart from the refused message's content
             raise
         self._compressed, self._filled, self.missing = bool(flag), 0, size
+        self._asks = size > LARGE_BYTES
 
     def _count(self, size: int) -> None:
         try:
@@ -170,6 +175,7 @@ class Incoming:
     def _check_beginning(self) -> None:
         """Refuse a message that is on its way and larger than its model takes. RequestError TOO_LARGE, and as the
         model's are."""
+        self._asks = False
         if self._most_bytes is None or self._compressed:
             return
         try:

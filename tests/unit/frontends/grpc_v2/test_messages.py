@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
+from gateway.frontends.grpc_v2 import messages
 from gateway.frontends.grpc_v2.messages import (
     ALIGNED_BYTES,
     BEGINNING_BYTES,
@@ -188,7 +189,10 @@ def test_closing_ends_it() -> None:
 
 # ---- what a message's model takes ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("step", [1, 100, 512, 600])
-def test_a_message_larger_than_its_model_takes_is_refused_with_its_beginning(step: int) -> None:
+def test_a_message_larger_than_its_model_takes_is_refused_with_its_beginning(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "LARGE_BYTES", 99_999)
     asked: list[bytes] = []
     room = Room(10 * LIMIT_BYTES)
     to = Incoming(LIMIT_BYTES, room, lambda _: 0, lambda beginning: asked.append(bytes(beginning)) or 50_000)
@@ -204,13 +208,14 @@ def test_a_message_larger_than_its_model_takes_is_refused_with_its_beginning(ste
     assert (room.used_bytes, to.missing) == (0, 0)
 
 
-def test_a_message_that_its_model_takes_is_asked_about_once() -> None:
+def test_a_large_message_that_its_model_takes_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "LARGE_BYTES", 39_999)
     asked: list[int] = []
     to = Incoming(LIMIT_BYTES, Room(10**6), lambda _: 0, lambda beginning: asked.append(len(beginning)) or 50_000)
     content = bytes(40_000)
     body = framed(content) + framed(b"small") + framed(content)
-    messages = [each for start in range(0, len(body), 700) for each in fed(to, body[start : start + 700])]
-    assert [len(each.content) for each in messages] == [40_000, 5, 40_000]
+    whole = [each for start in range(0, len(body), 700) for each in fed(to, body[start : start + 700])]
+    assert [len(each.content) for each in whole] == [40_000, 5, 40_000]
     assert asked == [BEGINNING_BYTES] * 2
 
 
