@@ -37,9 +37,10 @@ from gateway.frontends.grpc_v2.decode import decode_request as grpc_request
 from gateway.frontends.grpc_v2.decode import request_steps
 from gateway.frontends.grpc_v2.http2 import frames, huffman
 from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
-from gateway.frontends.grpc_v2.http2.connection import KEPT_GIVEN_UP, Connection
+from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened
+from gateway.frontends.grpc_v2.http2.given_up import KEPT
 from gateway.frontends.grpc_v2.http2.hpack import TABLE_BYTES, Decoder, Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.http2.requests import read_request
@@ -117,7 +118,7 @@ class Owner:
         assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
         assert len(connection._blocks._heads) <= KNOWN_HEADS
         assert connection._blocks._decoder._used_bytes <= TABLE_BYTES
-        assert len(connection._given_up) <= KEPT_GIVEN_UP
+        assert len(connection._given_up) <= KEPT
 
 
 def connection(words: bytes) -> None:
