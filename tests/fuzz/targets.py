@@ -37,7 +37,7 @@ from gateway.frontends.grpc_v2.decode import decode_request as grpc_request
 from gateway.frontends.grpc_v2.decode import request_steps
 from gateway.frontends.grpc_v2.http2 import frames, huffman
 from gateway.frontends.grpc_v2.http2.blocks import KNOWN_HEADS
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Event, Opened
 from gateway.frontends.grpc_v2.http2.given_up import KEPT
@@ -76,6 +76,9 @@ class Owner:
         assert not (failed and events)
         for event in events:
             self._note(event)
+        while connection.behind:
+            for event in connection.receive(NOTHING, NOW_NS):
+                self._note(event)
         pieces = b"".join(connection.take())
         assert not (failed and pieces)
         parsed(pieces)

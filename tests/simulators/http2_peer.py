@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import Connection
+from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.events import Event, Opened
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
@@ -71,7 +71,10 @@ def welcomed(limits: Limits | None = None, settings: dict[int, int] | None = Non
 
 def tell(connection: Connection, words: bytes, now_ns: int = SECOND_NS) -> list[Event]:
     """What the connection makes of these bytes."""
-    return list(connection.receive(memoryview(words), now_ns))
+    events = list(connection.receive(memoryview(words), now_ns))
+    while connection.behind:
+        events += connection.receive(NOTHING, now_ns)
+    return events
 
 
 def opened(connection: Connection, number: int = 1, flags: int = 0, block: bytes = REQUEST) -> Stream:
