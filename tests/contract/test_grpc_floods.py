@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,11 +18,13 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from gateway.domain.access import Security
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.hpack import Decoder
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from tests.simulators import grpc_gateway
+from tests.simulators.authority import Authority
 from tests.simulators.grpc_gateway import Gateway, serving
 from tests.simulators.http2_floods import FLOODS, LARGE_ENTRY
 from tests.simulators.http2_peer import REQUEST, WELCOME, Said, asked, data, goaway, headers, parsed, reset_code
@@ -162,6 +165,26 @@ async def test_answers_that_are_asked_for_and_not_read() -> None:
     async with serving_others(IMPATIENT) as (gateway, _):
         unknown = (asked(number, b"\1nonsense") for number in range(1, 2**31, 2))
         await attacked(gateway.target, itertools.chain([WELCOME], unknown), reads=False)
+
+
+# ---- much work at once ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+async def test_words_that_take_many_slices_are_read_to_their_end(secure: bool) -> None:
+    """Nothing more comes on the socket that could remind us of them."""
+    authority = Authority()
+    costly = b"".join(headers(number, END, REQUEST + b"\x90" * 240) for number in range(1, 101, 2))
+    security = Security(*authority.issue("localhost")) if secure else Security()
+    async with serving(security=security) as gateway:
+        peer = Peer(gateway.target)
+        if secure:
+            context = ssl.create_default_context(cadata=authority.pem.decode())
+            context.set_alpn_protocols(["h2"])
+            peer.socket = await asyncio.to_thread(context.wrap_socket, peer.socket, server_hostname="localhost")
+        words = WELCOME + costly + frames.frame(frames.PING, 0, 0, bytes(8))
+        with peer.socket:
+            await asyncio.to_thread(_say_and_read_until, peer, words, frames.PING)
+        answered = {frame.stream for frame in peer.said if frame.kind == frames.HEADERS}
+        assert answered == set(range(1, 101, 2))
 
 
 # ---- slowly ----------------------------------------------------------------------------------------------------------
