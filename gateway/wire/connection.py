@@ -21,7 +21,9 @@ from gateway.wire.turns import Caller
 READ_BYTES = 16 * 1024
 """What one read takes at most: the loop reads all sockets that are ready, one after the other."""
 LARGE_READ_BYTES = 256 * 1024
-"""What the next read takes where the last one was a piece of a large body: asyncio's own bound."""
+"""What the next read takes where the last one was mostly one piece of a body: asyncio's own bound."""
+LARGE_PIECE_BYTES = 2048
+"""Smallest of such pieces."""
 REQUEST_NS = 1_000_000
 """What a request costs the application, about: a small inference takes so long."""
 
@@ -83,7 +85,7 @@ class BoundedConnection(H11Protocol):
             if not self.conn.behind and self._reading.has_time():
                 self.conn.begin_slice()
             super().data_received(data)
-            large = len(data) >= READ_BYTES and self.conn.piece_bytes >= READ_BYTES // 2
+            large = self.conn.piece_bytes >= max(LARGE_PIECE_BYTES, len(data) // 2)
             self._bound_reads(LARGE_READ_BYTES if large else READ_BYTES)
             self._watch()
 

@@ -21,7 +21,7 @@ Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 class Parser(h11.Connection):
     """The server's side of a connection. `max_header_bytes` bounds the request line and the fields together, and what
     frames a body beyond the body's own size: chunk sizes, chunk extensions, trailers. `piece_bytes` is
-    the size of the last piece of a body."""
+    the size of the last piece of a body that the last bytes brought."""
 
     def __init__(self, max_header_bytes: int) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=max_header_bytes)
@@ -41,7 +41,7 @@ class Parser(h11.Connection):
     def receive_data(self, data: bytes) -> None:
         """Take what the peer sent."""
         self._received += len(data)
-        self._first = True
+        self._first, self.piece_bytes = True, 0
         super().receive_data(data)
 
     def begin_slice(self) -> None:
