@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.open_files import allow_open_files
 from fleet.simulation.actor import Actor
 from fleet.simulation.belief import Belief
 from fleet.simulation.casting import Character, cast
@@ -21,6 +20,7 @@ from fleet.simulation.stage import Stage
 from fleet.simulation.tally import Tally, summary
 from fleet.simulation.wire import device_context, find_door
 from gateway.domain.errors import ConfigurationError
+from gateway.terminal.open_files import allow_open_files
 
 FILES_BESIDE = 64
 """Open beside the connections."""

@@ -25,7 +25,7 @@ from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.mqtt.settings import MqttSettings
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings
+from gateway.frontends.settings import SERVER_NAME, SharedMemorySettings, ShareSettings
 from gateway.hardware.settings import HardwareSettings
 from gateway.observe.settings import LogSettings
 from gateway.runtimes.settings import TrialSettings
@@ -137,6 +137,7 @@ class Config:
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     http: RestSettings = field(default_factory=RestSettings)
     shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
+    shares: ShareSettings = field(default_factory=ShareSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -163,12 +164,29 @@ def load_config(path: Path | None) -> Config:
 def parse_config(text: str, file: str) -> Config:
     """Build a Config from TOML text. Raises ConfigurationError naming file, table, key and line."""
     tables = read_tables(text, file, SECTIONS)
-    return Config(
+    config = Config(
         file=file,
         grpc_listen=_listen(tables["grpc"], DEFAULT_GRPC),
         http_listen=_listen(tables["http"], DEFAULT_HTTP),
         **{name: read_settings(SECTIONS[name], table) for name, table in tables.items()},
     )
+    _check_shares(config, tables["shares"])
+    return config
+
+
+def _check_shares(config: Config, table: Table) -> None:
+    """Refuse a share of bytes into which the largest request does not fit."""
+    percent = config.shares.caller_bytes_percent
+    for name, largest, total in (
+        ("[grpc] max_receiving_bytes", config.grpc.max_message_bytes, config.grpc.max_receiving_bytes),
+        ("[http] max_buffered_bytes", config.http.max_body_bytes, config.http.max_buffered_bytes),
+    ):
+        if total * percent // 100 < largest:
+            table.refuse(
+                "caller_bytes_percent",
+                f"{percent} % of {name} = {total} are fewer bytes than the largest request, {largest}; raise one of "
+                "the two, or lower max_message_bytes or max_body_bytes",
+            )
 
 
 def read_addresses(texts: typing.Iterable[str], table: str, key: str = "listen") -> tuple[Address, ...]:

@@ -20,6 +20,7 @@ from gateway.config import Config, gateway_id, load_config, models_folder
 from gateway.credentials import Credentials
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Event, ServableChanged
+from gateway.frontends.pools import Pools
 from gateway.observe.logs import configure_logging, get_logger, log_event
 from gateway.observe.notify import Notifier, watchdog_period_s
 from gateway.serving import Fleet, Listed, control_frontend
@@ -64,6 +65,7 @@ class Daemon:
         self._giving_back: asyncio.TimerHandle | None = None
         self._mqtt: MqttFrontend | None = None
         self._regions: Regions | None = None
+        self._pools = Pools(config.shares)
         self._readiness_changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
@@ -116,8 +118,7 @@ class Daemon:
         self._begin_refining()
 
     async def _build(self, state: State) -> None:
-        config = self._config
-        store = Store(config.fleet, config.library)
+        config, store = self._config, Store(self._config.fleet, self._config.library)
         self._surveyed = surveyed = await assembly.survey(config, store=store)
         where = assembly.site(config, surveyed, "" if state.problem else str(self._state_folder / "compiled"))
         self._log.info("device surveyed", profile=surveyed.profile_sentence, threads=where.threads)
@@ -162,7 +163,8 @@ class Daemon:
         from gateway.frontends.grpc_v2.service import InferenceService
 
         engine, name, guards = self._engine, self._config.gateway.server_name, self._credentials
-        service = InferenceService(engine, self._listed, engine, self._config.grpc, self._regions, server_name=name)
+        ports = (engine, self._listed, engine, self._config.grpc, self._regions)
+        service = InferenceService(*ports, server_name=name, pools=self._pools)
         listener = _grpc_listener(self._config.grpc.server)
         frontend = guards.guard(listener(service, self._config.grpc, guards.security))
         bound = await frontend.start(self._config.grpc_listen)
@@ -176,12 +178,12 @@ class Daemon:
         from gateway.frontends.rest_v2.server import RestFrontend
         from gateway.observe.metrics import Metrics
 
-        sources = [self._mqtt_samples, self._state.samples, self._region_samples, self._credentials.samples]
+        refused = (self._credentials.samples, self._pools.refusals.samples)
+        sources = (self._mqtt_samples, self._state.samples, self._region_samples, *refused)
         metrics = Metrics(self._engine, self._engine, vitals=self._vitals, sources=sources)
         engine, name, security = self._engine, self._config.gateway.server_name, self._credentials.security
-        frontend = RestFrontend(
-            engine, self._listed, engine, self._config.http, security, metrics.render, self._regions, server_name=name
-        )
+        ports = (engine, self._listed, engine, self._config.http, security, metrics.render, self._regions)
+        frontend = RestFrontend(*ports, server_name=name, pools=self._pools)
         bound = await self._credentials.guard(frontend).start(self._config.http_listen)
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("http", bound)
@@ -200,10 +202,8 @@ class Daemon:
         settings = self._config.control
         if settings.address is None:
             return
-        frontend = control_frontend(
-            self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem, settings
-        )
-        bound = await frontend.start([settings.address])
+        ports = (self._fleet, self._repository, self._engine, self._surveyed, self._vitals, self._problem)
+        bound = await (frontend := control_frontend(*ports, settings, self._pools)).start([settings.address])
         stack.push_async_callback(frontend.stop, self._config.limits.drain_s)
         self._announce("control", bound)
         self._begin_answering(stack, frontend.serve(), "control")
@@ -239,7 +239,7 @@ class Daemon:
             return
         from gateway.frontends.regions import Regions
 
-        self._regions = regions = Regions(self._config.shared_memory)
+        self._regions = regions = Regions(self._config.shared_memory, refusals=self._pools.refusals)
         task = asyncio.create_task(self._sweep(regions), name="sweep")
         stack.callback(task.cancel)
 

@@ -35,6 +35,7 @@ from gateway.store.errors import StoreError
 
 if TYPE_CHECKING:
     from gateway.frontends.control.server import ControlFrontend
+    from gateway.frontends.pools import Pools
 
 UNSIGNED = "unsigned: it lies in the model directory, and nobody signed it"
 
@@ -201,6 +202,7 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     vitals: Callable[[], Vitals],
     problem: Callable[[], str],
     settings: ControlSettings,
+    pools: Pools,
 ) -> ControlFrontend:
     """Wire the control API; `problem` as in `About`."""
     from gateway.frontends.control.about import About
@@ -210,7 +212,7 @@ def control_frontend(  # noqa: PLR0917  the daemon wires ports, device and setti
     name = surveyed.profile_name
     inventory = inventory_json(surveyed.inventory, name)
     about = About(name or "", inventory, vitals, fleet.waits_for_restart, problem)
-    return ControlFrontend(fleet, repository, engine, about, settings)
+    return ControlFrontend(fleet, repository, engine, about, settings, pools)
 
 
 async def releases_here(config: Config, model: str = "") -> tuple[Release, ...]:

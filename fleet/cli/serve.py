@@ -17,9 +17,9 @@ from fleet.app import Controller, Origin
 from fleet.cli.common import asker
 from fleet.config import load_config
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
-from fleet.open_files import allow_open_files
 from fleet.serving.settings import ServingSettings
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.terminal.open_files import allow_open_files
 
 FILES_BESIDE = 256
 """Open beside connections and the files that are sent."""

@@ -6,6 +6,14 @@ import argparse
 import asyncio
 import gc
 import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+FILES_BESIDE = 512
+"""Descriptors of everything but connections: models, libraries, state, connections that linger."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -17,6 +25,7 @@ def command(arguments: argparse.Namespace) -> int:
     from gateway.daemon import Daemon
 
     config = configured(arguments)
+    _allow_files(config)
 
     async def serve() -> None:
         daemon = Daemon(config, state_folder(arguments.state), overrides(arguments))
@@ -26,3 +35,19 @@ def command(arguments: argparse.Namespace) -> int:
 
     asyncio.run(serve())
     return 0
+
+
+def _allow_files(config: Config) -> None:
+    """Allow as many open files as connections are promised: one that cannot be accepted for want of a descriptor keeps
+    callers out whose share is not used up. Handshakes of HTTP are counted apart from its connections."""
+    from gateway.terminal.open_files import allow_open_files
+
+    connections = config.grpc.max_connections + 2 * config.http.max_connections + config.control.max_connections
+    wanted = connections + FILES_BESIDE
+    allowed = allow_open_files(wanted)
+    if allowed < wanted:
+        print(
+            f"the connections that [grpc], [http] and [control] allow take {wanted} open files, this process may have "
+            f"{allowed}; raise LimitNOFILE or `ulimit -Hn`, or lower max_connections",
+            file=sys.stderr,
+        )

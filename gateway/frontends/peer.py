@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import struct
 from dataclasses import dataclass
 from typing import Any, cast
 
 from gateway.domain.access import Address
+from gateway.domain.rights import Caller
+from gateway.domain.shares import caller_key
 
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred of SO_PEERCRED: pid, uid, gid (unix(7))."""
@@ -51,11 +52,12 @@ class Peer:
 
     @property
     def share_key(self) -> str:
-        """The caller in whose share its connection counts: certificate, else uid, else address (IPv6 by /64: a host
-        chooses the lower half freely, RFC 4291, section 2.5.4)."""
-        if self.certificate:
-            return f"certificate:{self.certificate}"
-        return f"address:{_network(self.address)}" if self.uid is None else f"uid:{self.uid}"
+        """The caller in whose share its connection counts."""
+        return caller_key(certificate=self.certificate, uid=self.uid, address=self.address)
+
+    def share_of(self, caller: Caller) -> str:
+        """In whose share a call counts that `caller` makes on its connection: a token comes before all else."""
+        return caller_key(token=caller.name) if caller.by_token else self.share_key
 
     @property
     def local(self) -> bool:
@@ -66,9 +68,12 @@ class Peer:
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
     """The peer of a connection that was just made."""
     certificate = _subject(transport.get_extra_info("peercert") or {})
-    connected = transport.get_extra_info("socket")
+    return peer_behind(transport.get_extra_info("socket"), transport.get_extra_info("peername"), certificate)
+
+
+def peer_behind(connected: Any, name: Any, certificate: str = "") -> Peer:
+    """The peer of a connected socket, of which accept(2) told `name`."""
     if connected is None or connected.family != socket.AF_UNIX:
-        name = transport.get_extra_info("peername")
         return Peer(certificate, address=str(name[0]) if name else "")
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(credentials)
@@ -82,18 +87,6 @@ def _groups(connected: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f"{len(groups) // 4}I", groups)
-
-
-def _network(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return address
-    if parsed.ipv4_mapped:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def _subject(certificate: dict[str, Any]) -> str:

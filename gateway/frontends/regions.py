@@ -10,7 +10,7 @@ import os
 import select
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from typing import Any
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import Parameter, RequestedOutput
 from gateway.domain.parameters import OutputParameters, read_output_parameters
+from gateway.domain.shares import ANONYMOUS, Refusal, ShareBounds
 from gateway.domain.statistics import Sample
 from gateway.domain.tensor import Datatype
 from gateway.frontends.not_offered import refuse_shared_memory
 from gateway.frontends.placement import PARAMETERS, OutputPlace, Place, read_place
+from gateway.frontends.pools import Pools, Refusals
 from gateway.frontends.segment import SHARED_MEMORY, Segment, invalid
 from gateway.frontends.settings import KEY_LIMIT_BYTES, SharedMemorySettings
 
@@ -40,12 +42,14 @@ _IN_PLACE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Who registers a region. `local`: on this device; `uid`, `pid`: as a UNIX socket tells, None where it does not."""
+    """Who registers a region. `local`: on this device; `uid`, `pid`: as a UNIX socket tells, None where it does not.
+    `share_key`: as refusals are counted."""
 
     caller: str
     local: bool = True
     uid: int | None = None
     pid: int | None = None
+    share_key: str = ANONYMOUS
 
 
 @dataclass(slots=True)
@@ -63,6 +67,10 @@ class _Region:
         return "ended" if self.process is not None and _ended(self.process) else ""
 
 
+_Known = tuple[str, str]
+"""A region by its caller and its name."""
+
+
 class Regions:
     """All registered regions. Callers are named as in `InferRequest.caller`."""
 
@@ -71,9 +79,11 @@ class Regions:
         settings: SharedMemorySettings,
         folder: Path = SHARED_MEMORY,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        refusals: Refusals | None = None,
     ) -> None:
+        self._refusals = refusals or Pools().refusals
         self._settings, self._folder, self._clock_ns = settings, folder, clock_ns
-        self._regions: dict[tuple[str, str], _Region] = {}
+        self._regions: dict[_Known, _Region] = {}
         self._dropped = {"unlinked": 0, "ended": 0, "idle": 0}
 
     def register(self, who: Registrant, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -87,7 +97,7 @@ class Regions:
         file = self._file(name, key)
         self._check_size(name, offset, byte_size)
         segment = Segment(name, self._folder / file, offset, byte_size, who.uid)
-        self._make_room(byte_size)
+        self._make_room(who, byte_size)
         process = _watched(segment, who.pid)
         self._regions[who.caller, name] = _Region(name, key, segment, self._clock_ns(), process)
 
@@ -148,7 +158,7 @@ class Regions:
         """What there is, and what was dropped, as metrics (METRICS.md)."""
         name = "edge_gateway_shared_memory"
         yield Sample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
-        yield Sample(f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(), counter=False)
+        yield Sample(f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(self._regions), counter=False)
         for reason, count in self._dropped.items():
             yield Sample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
 
@@ -189,37 +199,55 @@ class Regions:
         return file
 
     def _check_size(self, name: str, offset: int, byte_size: int) -> None:
-        limit = min(self._settings.max_region_bytes, self._settings.max_bytes)
+        limit = min(self._settings.max_region_bytes, self._share(self._settings.max_bytes))
         if offset < 0 or not 0 < byte_size <= limit:
             raise _no_registration(name, f"offset {offset} must not be negative, byte_size {byte_size} be 1 to {limit}")
 
-    def _make_room(self, byte_size: int) -> None:
-        """Within the bounds, idle regions give way, the longest unused first; none does where that is not enough."""
-        idle_before_ns = self._clock_ns() - int(self._settings.idle_s * 1e9)
-        count, used_bytes = len(self._regions), self._used_bytes() + byte_size
-        leaving = []
-        for known, region in sorted(self._regions.items(), key=lambda item: item[1].used_ns):
-            if count < self._settings.max_regions and used_bytes <= self._settings.max_bytes:
-                break
-            if region.used_ns > idle_before_ns:
-                raise self._no_room()
-            leaving.append(known)
-            count, used_bytes = count - 1, used_bytes - region.segment.byte_size
-        for known in leaving:
+    def _make_room(self, who: Registrant, byte_size: int) -> None:
+        """Within the bounds of this caller, then of all, idle regions give way, the longest unused first; none does
+        where that is not enough."""
+        settings = self._settings
+        own = [known for known in self._regions if known[0] == who.caller]
+        leaving = self._idle(own, byte_size, self._share(settings.max_regions), self._share(settings.max_bytes))
+        if leaving is None:
+            raise self._no_room(who, own, Refusal.CALLER, "caller_percent of max_regions and max_bytes")
+        staying = [known for known in self._regions if known not in leaving]
+        more = self._idle(staying, byte_size, settings.max_regions, settings.max_bytes)
+        if more is None:
+            raise self._no_room(who, [*self._regions], Refusal.TOTAL, "max_regions and max_bytes")
+        for known in (*leaving, *more):
             self._drop(known, "idle")
 
-    def _no_room(self) -> RequestError:
+    def _idle(self, among: Collection[_Known], byte_size: int, most: int, most_bytes: int) -> list[_Known] | None:
+        """Regions to drop so that one more fits the bounds; None where too many of them are in use."""
+        idle_before_ns = self._clock_ns() - int(self._settings.idle_s * 1e9)
+        count, used_bytes = len(among), self._used_bytes(among) + byte_size
+        leaving: list[_Known] = []
+        for known in sorted(among, key=lambda each: self._regions[each].used_ns):
+            if count < most and used_bytes <= most_bytes:
+                break
+            if self._regions[known].used_ns > idle_before_ns:
+                return None
+            leaving.append(known)
+            count, used_bytes = count - 1, used_bytes - self._regions[known].segment.byte_size
+        return leaving
+
+    def _share(self, total: int) -> int:
+        return ShareBounds.of(total, caller_percent=self._settings.caller_percent, local_percent=0).share
+
+    def _no_room(self, who: Registrant, among: Collection[_Known], reason: Refusal, settings: str) -> RequestError:
+        self._refusals.count("shared memory regions", who.share_key, reason)
         return RequestError(
             Fault.OVERLOADED,
-            f"{len(self._regions)} shared memory regions of {self._used_bytes()} bytes are registered, too many of "
-            "them in use to make room within [shared_memory] max_regions and max_bytes; unregister what is not needed",
+            f"{len(among)} shared memory regions of {self._used_bytes(among)} bytes are registered, too many of "
+            f"them in use to make room within [shared_memory] {settings}; unregister what is not needed",
             retry_after_s=self._settings.idle_s,
         )
 
-    def _used_bytes(self) -> int:
-        return sum(region.segment.byte_size for region in self._regions.values())
+    def _used_bytes(self, among: Iterable[_Known]) -> int:
+        return sum(self._regions[known].segment.byte_size for known in among)
 
-    def _drop(self, known: tuple[str, str], reason: str) -> None:
+    def _drop(self, known: _Known, reason: str) -> None:
         del self._regions[known]
         self._dropped[reason] += 1
 

@@ -26,6 +26,7 @@ class SharedMemorySettings:
     max_regions: int = 64  # regions registered at once, of all callers; one more needs an idle one to give way
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together
+    caller_percent: int = 50  # % of both that one caller may have, which is often the user of all cameras' programs
     idle_s: float = 60.0  # a region unused for this long gives way where a bound is reached
     sweep_s: float = 30.0  # how often regions are dropped whose segment or whose process is gone
 
@@ -34,11 +35,38 @@ class SharedMemorySettings:
         for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) in {int, float}):
             if getattr(self, key) <= 0:
                 raise _refused(key, "must be more than 0")
+        if self.caller_percent > 100:
+            raise _refused("caller_percent", f"must be between 1 and 100, not {self.caller_percent}")
         if "/" in self.key_prefix or len(self.key_prefix.encode()) > KEY_LIMIT_BYTES:
             raise _refused(
                 "key_prefix", f"must be the beginning of a file's name, without '/', not {self.key_prefix!r:.80}"
             )
 
 
-def _refused(key: str, problem: str) -> ConfigurationError:
-    return ConfigurationError(problem, table="shared_memory", key=key)
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """`[shares]`: how gRPC and HTTP divide each of their totals (connections, handshakes, calls, streams, bytes).
+
+    A caller is a token, a certificate, a user behind a UNIX socket, or an address (IPv6: its /64). A quarter of 1,024
+    connections lets 256 cameras through one NAT gateway or recorder; four such callers are needed to use a total up,
+    and a tenth is left for programs on this device.
+    """
+
+    caller_percent: int = 25  # % of each total that one caller may have
+    caller_bytes_percent: int = 33  # % of each total of bytes that one caller may have; the largest message must fit
+    local_percent: int = 10  # % of each total that only callers by UNIX socket and loopback may have
+    log_period_s: float = 60.0  # a refused caller is logged once in this time, then how many more refusals there were
+    log_callers: int = 32  # callers logged in that time; the others are logged together
+
+    def __post_init__(self) -> None:
+        """Refuse shares that nothing passes. Raises ConfigurationError (table shares)."""
+        for key, low, high in (("caller_percent", 1, 100), ("caller_bytes_percent", 1, 100), ("local_percent", 0, 99)):
+            if not low <= getattr(self, key) <= high:
+                raise _refused(key, f"must be between {low} and {high}, not {getattr(self, key)}", "shares")
+        for key in ("log_period_s", "log_callers"):
+            if getattr(self, key) <= 0:
+                raise _refused(key, "must be more than 0", "shares")
+
+
+def _refused(key: str, problem: str, table: str = "shared_memory") -> ConfigurationError:
+    return ConfigurationError(problem, table=table, key=key)

@@ -33,6 +33,10 @@ class Terms:
     group: Callable[[str], str] = str
     counts: Counter[str] = field(default_factory=Counter)
     begins: Callable[[str], bool] = lambda _group: True
+    most_of: Callable[[str], int] | None = None
+    """So many at one time where one more is of this group, if fewer than `most`."""
+    refused: Callable[[str, str], None] = lambda _group, _why: None
+    """Told of each that is turned away: the group, and "caller" or "reserve"."""
 
 
 class Handshakes:
@@ -89,8 +93,9 @@ class Handshakes:
 
     def _admit(self, peer: socket, address: tuple[str, int]) -> None:
         group = self._terms.group(address[0])
-        if group and not self._welcome(group):
+        if group and (why := self._refusal(group)):
             self._terms.counts["handshakes_turned_away"] += 1
+            self._terms.refused(group, why)
             peer.close()
             return
         self._addresses[group] += 1
@@ -99,8 +104,11 @@ class Handshakes:
         self._under_way.add(task)
         task.add_done_callback(lambda done: self._ended(done, group))
 
-    def _welcome(self, group: str) -> bool:
-        return self._addresses[group] < self._terms.most_of_group and self._terms.begins(group)
+    def _refusal(self, group: str) -> str:
+        terms = self._terms
+        if self._addresses[group] >= terms.most_of_group or not terms.begins(group):
+            return "caller"
+        return "reserve" if terms.most_of is not None and len(self._under_way) >= terms.most_of(group) else ""
 
     async def _shaken(self, peer: socket) -> None:
         """Who does not come through, is over, or says what is no TLS is closed, and no finding."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 import numpy as np
@@ -43,8 +44,8 @@ def fresh(address: str) -> Callable[[], str]:
     return call
 
 
-def rest(address: str) -> Callable[[], str]:
-    """HTTP calls over one connection, made again where it ended."""
+def rest(address: str, *, keeps: bool = True) -> Callable[[], str]:
+    """HTTP calls over one connection, made again where it ended; or with a connection each."""
     host, port = address.rsplit(":", 1)
     connection = http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
 
@@ -56,6 +57,8 @@ def rest(address: str) -> Callable[[], str]:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             return repr(error)
+        if not keeps:
+            connection.close()
         right = response.status == 200 and json.loads(content)["outputs"][0]["data"] == (-X).tolist()
         return "" if right else f"HTTP {response.status} {content[:200]!r}"
 
@@ -83,6 +86,7 @@ def main() -> None:
     """Call until standard input ends."""
     target = json.loads(sys.argv[1])
     makers = {"grpc": (kept, "grpc"), "grpc-fresh": (fresh, "grpc"), "unix": (kept, "unix"), "http": (rest, "http")}
+    makers["http-fresh"] = (partial(rest, keeps=False), "http")
     over, printing = threading.Event(), threading.Lock()
     threads = []
     for client in sys.argv[2:]:

@@ -149,9 +149,12 @@ async def test_too_many_connections_and_too_many_requests():
             await asyncio.sleep(0)
         refused = await gateway.client.get("/v1/status")
         assert (refused.status_code, problem(refused)["fault"]) == (503, "OVERLOADED")
+        _, half = await gateway.connect()  # takes the place of the one that is kept alive
+        half.write(b"GET ")
         reader, writer = await gateway.connect()
         assert (await reader.readuntil(b"\r\n")).split()[1] == b"503"
-        await hangs_up(writer)
+        for each in (writer, half):
+            await hangs_up(each)
         gateway.engine.gate.set()
         assert (await first).status_code == 200
 

@@ -213,7 +213,7 @@ async def test_calls_beyond_the_bound_are_unavailable_at_once():
         await inference.until(lambda: len(inference.requests) == 2)
         error = await refused(stub(channel).ModelInfer(request()))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert "2 calls are in progress" in error.details()
+        assert "[grpc] max_concurrent_calls" in error.details()
         assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "100"
         gateway.inference.gate.set()
         assert len(await asyncio.gather(*held)) == 2
@@ -231,7 +231,8 @@ async def test_calls_whose_messages_come_late_pass_no_bound():
 
         calls = [channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(late()) for _ in range(9)]
         codes = [asyncio.ensure_future(call.code()) for call in calls]
-        await stub(channel).ServerLive(service_pb2.ServerLiveRequest())  # a call that came after them was answered
+        if gateway.server == "grpcio":  # our own counts calls from their headers on
+            await stub(channel).ServerLive(service_pb2.ServerLiveRequest())  # a call that came after them was answered
         admitted.set()
         for refused_call in asyncio.as_completed(codes):
             assert await refused_call is grpc.StatusCode.UNAVAILABLE

@@ -129,6 +129,7 @@ async def serving_others(settings: GrpcSettings | None = None) -> AsyncIterator[
             assert (reply.id, reply.raw_output_contents[0]) == (str(number), bytes([number % 256]) * 4)
             answers += 1
 
+    settings = settings or GrpcSettings(max_concurrent_calls=4096)  # streams of one connection do not take them all
     async with serving(settings=settings) as gateway, grpc.aio.insecure_channel(gateway.target) as channel:
         gateway.inference.requests = deque(maxlen=1)  # requests that are kept keep their memory
         asking = asyncio.create_task(ask())
@@ -285,9 +286,7 @@ async def test_connections_that_are_held_open_give_way_the_oldest_first() -> Non
 async def test_connections_that_do_something_give_way_to_none() -> None:
     async with serving(settings=GrpcSettings(max_connections=3)) as gateway:
         busy = [await asyncio.to_thread(_opened, gateway.target, headers(1)) for _ in range(3)]
-        last = goaway(await attacked(gateway.target, iter([WELCOME])))
-        assert last is not None
-        assert last[1] is Code.ENHANCE_YOUR_CALM
+        assert await attacked(gateway.target, iter([WELCOME])) == []  # closed before SETTINGS: gRPC's clients back off
         assert all(goaway(peer.said) is None for peer in busy)
         for peer in busy:
             peer.socket.close()

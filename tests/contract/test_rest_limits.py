@@ -112,7 +112,7 @@ async def test_what_decoding_allocates_is_counted():
         path = "/v2/models/identity_bytes/infer"
         refused = await gateway.client.post(path, content=head + bytes(size), headers=headers)
         assert (refused.status_code, gateway.inference.requests) == (413, [])
-        assert "56000000 bytes of memory" in refused.json()["error"]
+        assert "56000000 http request bytes" in refused.json()["error"]
 
 
 async def test_large_json_asks_for_binary_data():
@@ -273,7 +273,7 @@ async def test_too_many_requests_are_503_at_once_but_health_answers():
         await waiting(inference, 1)
         refused = await gateway.client.post(INFER, json=infer_body(1))
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert "1 requests are in progress" in refused.json()["error"]
+        assert "[http] max_requests" in refused.json()["error"]
         assert (await gateway.client.get("/v2/health/ready")).status_code == 200
         inference.gate.set()
         assert (await first).status_code == 200
@@ -294,11 +294,25 @@ async def test_too_many_bytes_at_once_are_503():
 
 
 async def test_too_many_connections_are_turned_away():
-    async with serving(settings=RestSettings(max_connections=1)) as gateway:
-        assert (await gateway.client.get("/v2")).status_code == 200
+    inference = SimulatedInference()
+    inference.gate.clear()
+    async with serving(inference=inference, settings=RestSettings(max_connections=1)) as gateway:
+        first = asyncio.create_task(gateway.client.post(INFER, json=infer_body(1)))
+        await waiting(inference, 1)
         reader, writer = await gateway.connect()
         status, body = await answer(reader)
         assert (status, body) == (503, {"error": "too many connections; try again later"})
+        await hangs_up(writer)
+        inference.gate.set()
+        assert (await first).status_code == 200
+
+
+async def test_a_connection_that_is_kept_alive_gives_way():
+    async with serving(settings=RestSettings(max_connections=1)) as gateway:
+        assert (await gateway.client.get("/v2")).status_code == 200
+        reader, writer = await gateway.connect()
+        writer.write(request())
+        assert (await answer(reader))[0] == 200
         await hangs_up(writer)
         assert (await gateway.client.get("/v2")).status_code == 200
 

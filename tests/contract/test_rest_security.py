@@ -13,6 +13,7 @@ import pytest
 from gateway.domain.access import Address, Security, read_tokens
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.settings import ShareSettings
 from tests.simulators.authority import Authority
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
@@ -171,7 +172,9 @@ async def test_a_silent_tls_peer_is_given_up():
 
 async def test_silent_tls_peers_of_one_address_keep_no_others_out():
     """Each would keep a place, and the buffers of TLS, until its time is over."""
-    async with serving(security=TLS, settings=RestSettings(max_connections=8, header_timeout_s=3600)) as gateway:
+    async with serving(
+        security=TLS, settings=RestSettings(max_connections=8, header_timeout_s=3600), shares=ShareSettings()
+    ) as gateway:
         silent = [await gateway.connect() for _ in range(3)]
         assert await silent[2][0].read() == b""
         port = gateway.addresses[0].port

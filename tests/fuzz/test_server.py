@@ -103,4 +103,4 @@ async def test_spoilt_conversations(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         assert len(gateway.inference.requests) > ROUNDS // 20
         while gateway.frontend._links:
             await asyncio.sleep(0)
-        assert gateway.frontend.calls == 0
+        assert gateway.frontend.load.busy == 0

@@ -10,10 +10,14 @@ from typing import Any, ClassVar
 from gateway.domain.access import Address, Security
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
+from gateway.frontends.settings import ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
+UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
+"""One caller may have each total."""
 
 
 SERVERS = {"own": ("server", "GrpcServer"), "grpcio": ("grpcio_server", "GrpcFrontend")}
@@ -31,9 +35,10 @@ class Gateway:
         settings: GrpcSettings,
         security: Security,
         regions: Regions | None = None,
+        shares: ShareSettings = UNDIVIDED,
     ) -> None:
-        self.inference = inference
-        self.service = InferenceService(inference, inference, inference, settings, regions)
+        self.inference, self.pools = inference, Pools(shares)
+        self.service = InferenceService(inference, inference, inference, settings, regions, pools=self.pools)
         self.frontend = _listener(self.server)(self.service, settings, security)
         self.addresses: list[Address] = []
 
@@ -50,8 +55,14 @@ async def serving(
     addresses: Sequence[Address] = (LOOPBACK,),
     inference: SimulatedInference | None = None,
     regions: Regions | None = None,
+    shares: ShareSettings = UNDIVIDED,
 ) -> AsyncIterator[Gateway]:
-    gateway = Gateway(inference or SimulatedInference(), settings or GrpcSettings(), security or Security(), regions)
+    inference, settings, security = (
+        inference or SimulatedInference(),
+        settings or GrpcSettings(),
+        security or Security(),
+    )
+    gateway = Gateway(inference, settings, security, regions, shares)
     gateway.addresses = await gateway.frontend.start(addresses)
     try:
         yield gateway

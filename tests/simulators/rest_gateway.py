@@ -11,13 +11,16 @@ from dataclasses import replace
 import httpx
 
 from gateway.domain.access import Address, Security
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.server import RestFrontend
 from gateway.frontends.rest_v2.settings import RestSettings
-from gateway.frontends.settings import SERVER_NAME
+from gateway.frontends.settings import SERVER_NAME, ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 LOOPBACK = Address("127.0.0.1", 0)
+UNDIVIDED = ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0)
+"""One caller may have each total."""
 METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -35,11 +38,21 @@ class Gateway:
         settings: RestSettings,
         security: Security,
         regions: Regions | None,
+        *,
         server_name: str,
+        shares: ShareSettings,
     ) -> None:
-        self.inference = inference
+        self.inference, self.pools = inference, Pools(shares)
         self.frontend = RestFrontend(
-            inference, inference, inference, settings, security, metrics, regions, server_name=server_name
+            inference,
+            inference,
+            inference,
+            settings,
+            security,
+            metrics,
+            regions,
+            server_name=server_name,
+            pools=self.pools,
         )
         self.addresses: tuple[Address, ...] = ()
         self.client = httpx.AsyncClient()
@@ -63,13 +76,14 @@ async def serving(
     regions: Regions | None = None,
     server_name: str = SERVER_NAME,
     hosts: tuple[str, ...] = ("*",),
+    shares: ShareSettings = UNDIVIDED,
 ) -> AsyncIterator[Gateway]:
     inference, settings, security = (
         inference or SimulatedInference(),
         replace(settings or RestSettings(), hosts=hosts),
         security or Security(),
     )
-    gateway = Gateway(inference, settings, security, regions, server_name)
+    gateway = Gateway(inference, settings, security, regions, server_name=server_name, shares=shares)
     gateway.addresses = await gateway.frontend.start(addresses)
     await gateway.frontend.answer()
     gateway.client = httpx.AsyncClient(base_url=f"http://{gateway.target}", timeout=30, trust_env=False)

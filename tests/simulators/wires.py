@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.frontends.grpc_v2.sockets import SocketProtocol, Sockets, Wire
+from gateway.frontends.grpc_v2.accepting import SocketProtocol
+from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 
 BIG = random.Random(5).randbytes(800_000)
 
@@ -21,6 +22,7 @@ class Kept(SocketProtocol):
         self.buffer = memoryview(bytearray(65_536))
         self.got, self.told = bytearray(), list[str]()
         self.lost: list[Exception | None] = []
+        self.closed = 0
         self.moved = asyncio.Event()
         self.on: dict[str, Callable[[], Any]] = {}
 
@@ -45,6 +47,9 @@ class Kept(SocketProtocol):
         self.lost.append(error)
         self._tell("lost")
 
+    def socket_closed(self) -> None:
+        self.closed += 1
+
     def _tell(self, what: str) -> None:
         self.told.append(what)
         self.moved.set()
@@ -68,8 +73,8 @@ class Served:
         self.listener.setblocking(False)
         self.listener.listen()
         self.before, self.after = list[int](), list[int]()
-        self.sockets = Sockets(self._link, lambda: self.before.append(1), lambda: self.after.append(1), most=50)
-        self.sockets.listen(self.listener, wire)
+        self.sockets = Sockets(lambda: self.before.append(1), lambda: self.after.append(1))
+        self.sockets.listen(self.listener, wire, lambda *_: self._link())
         self.clients: list[socket.socket] = []
 
     async def connect(self, *, small: bool = False) -> tuple[Kept, socket.socket]:
@@ -104,6 +109,8 @@ async def listening(family: int = socket.AF_INET, wire: Callable[..., Wire] = Wi
         made = [link for link in served.links if "made" in link.told]
         assert all(link.told.count("lost") == 1 for link in made)
         assert all(link.wire._socket.fileno() == -1 for link in made)
+        assert all(link.closed == 1 for link in served.links)
+        assert served.sockets.lingering == 0
         assert len(served.before) == len(served.after)
 
 

@@ -12,21 +12,29 @@ from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
 from gateway.frontends.http.door import Door
+from gateway.frontends.pools import Pools
 from gateway.wire.asgi import Application
 
 
-def create_app(
-    serving: Serving, standings: Standings, statistics: Statistics, about: About, settings: ControlSettings
+def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
+    serving: Serving,
+    standings: Standings,
+    statistics: Statistics,
+    about: About,
+    settings: ControlSettings,
+    pools: Pools,
 ) -> Application:
     """The whole control API as one ASGI application."""
     refuse = Problems(settings.retry_after_s)
+    requests = pools.make("control requests", "[control] max_requests", settings.max_requests)
+    held = pools.make_bytes("control request bytes", "[control] max_buffered_bytes", settings.max_buffered_bytes)
     app = application(
         HANDLERS,
-        Ports(serving, standings, statistics, about, settings, BodyReader(settings)),
+        Ports(serving, standings, statistics, about, settings, BodyReader(settings, held)),
         refuse,
         title="edge-inference-gateway: control",
         description="What serves, by which shares, and commands of the update agent, on a UNIX socket.",
         more={VariantError: refuse.release},
     )
-    door = Door(app, lambda scope: caller_of(scope, settings.users), refuse, max_requests=settings.max_requests)
+    door = Door(app, lambda scope: caller_of(scope, settings.users), refuse, requests=requests)
     return Audit(door)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.frontends.http.door import Admitted
 from gateway.frontends.peer import Peer
 from gateway.wire.asgi import Application, Message, Receive, Scope, Send
 
@@ -18,11 +19,11 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = logging.getLogger(__name__)
 
 
-def caller_of(scope: Scope, users: Sequence[str]) -> str:
+def caller_of(scope: Scope, users: Sequence[str]) -> Admitted:
     """The peer's name, `uid:1000`. RequestError DENIED for a user that may not command."""
     uid = _peer(scope).uid
     if may_command(_peer(scope), users):
-        return f"uid:{uid}"
+        return Admitted.of(_peer(scope))
     who = "a peer that is no local process" if uid is None else f"user {_name(uid)}"
     raise RequestError(Fault.DENIED, f"{who} may not command this gateway; add it to [control] users")
 

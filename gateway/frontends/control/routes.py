@@ -152,7 +152,7 @@ def ports_of(request: Call) -> Ports:
 async def body_of(request: Call, kind: type[T]) -> T:
     """The JSON body. Raises as `BodyReader.read` does, and INVALID for other JSON."""
     reader = ports_of(request).bodies
-    with reader.lease() as lease:
+    with reader.lease(request.scope["state"]["admitted"]) as lease:
         content = await reader.read(request.receive, dict(request.headers), lease)
         return bodies.decoded(bytes(content), kind)
 

@@ -10,24 +10,35 @@ from gateway.frontends.control.problems import Problems
 from gateway.frontends.control.settings import ControlSettings
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.peer import Peer
+from gateway.frontends.pools import Pools
 from gateway.wire.asgi import Application
 
 
 class ControlFrontend(HttpServer):
     """An HttpServer that builds the control API when it is first asked."""
 
-    def __init__(
-        self, serving: Serving, standings: Standings, statistics: Statistics, about: About, settings: ControlSettings
+    def __init__(  # noqa: PLR0917  as `serving.control_frontend`, which calls it
+        self,
+        serving: Serving,
+        standings: Standings,
+        statistics: Statistics,
+        about: About,
+        settings: ControlSettings,
+        pools: Pools | None = None,
     ) -> None:
+        """`pools` makes what callers use. Those that may command are trusted: none has a share of its own."""
+
         def build() -> Application:
             from gateway.frontends.control.app import create_app
 
-            return create_app(serving, standings, statistics, about, settings)
+            return create_app(serving, standings, statistics, about, settings, self.pools)
 
         def welcome(peer: Peer) -> bool:
             return may_command(peer, settings.users)
 
-        super().__init__(settings, Security(), "control", Problems(settings.retry_after_s), build, welcome=welcome)
+        refuse = Problems(settings.retry_after_s)
+        undivided = (pools or Pools()).undivided()
+        super().__init__(settings, Security(), "control", refuse, build, welcome=welcome, pools=undivided)
 
     async def serve(self) -> None:
         """Wait for the first peer, then answer it and whoever comes after it. Cancel it before the stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import select
@@ -19,6 +20,25 @@ FULL_WAIT_S = 1.0
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = logging.getLogger(__name__)
+
+Admit = Callable[[socket.socket, Any], "SocketProtocol | None"]
+"""Makes the protocol of a connection that accept(2) gave, with its peer's name; None: close it unheard."""
+
+
+class SocketProtocol(asyncio.BufferedProtocol):
+    """A connection's protocol. `behind` counts the bytes that it was given and has not read yet."""
+
+    behind = 0
+
+    def go_on(self) -> None:
+        """Go on with what is behind."""
+
+    def spent(self) -> int:
+        """Return the work of the last `buffer_updated` or `go_on`, in nanoseconds (http2/work.py)."""
+        return 0
+
+    def socket_closed(self) -> None:
+        """The descriptor is free again; told also where no connection was made."""
 
 
 class Listener:

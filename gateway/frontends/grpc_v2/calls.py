@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights
+from gateway.domain.shares import ANONYMOUS
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """The path of the method that the hot path serves."""
@@ -25,6 +26,7 @@ class CallInfo:
     """One call as the transport sees it. `deadline_ns` is on the monotonic clock, None where the caller set none.
 
     `local`: it came from this device; `uid`, `pid`: of the process behind a UNIX socket, where the transport tells.
+    `share_key`: the caller in whose share it counts (`domain.shares.caller_key`).
     """
 
     caller: str = ""
@@ -33,6 +35,7 @@ class CallInfo:
     uid: int | None = None
     pid: int | None = None
     rights: Rights = NOTHING
+    share_key: str = ANONYMOUS
 
 
 class Kind(enum.Enum):

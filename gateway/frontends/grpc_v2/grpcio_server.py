@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from gateway.domain.access import Address, AuthenticationError, Security
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.domain.parameters import deadline_ns
 from gateway.domain.rights import Caller
+from gateway.domain.shares import ANONYMOUS, Refusal
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.grpc_v2.calls import CallInfo, Kind, Rpc, certificate_name, is_local, peer_address, unexpected
 from gateway.frontends.grpc_v2.heads import rights_changed
@@ -114,11 +115,11 @@ class _Calls:
 
         self._authentication, self._rpcs = authentication, service.rpcs()
         self._certificates = authentication.security.client_ca is not None
-        self._limit, self._retry_after_s = settings.max_concurrent_calls, settings.retry_after_s
-        self._in_progress = self._arrived = 0
+        self._load, self._retry_after_s = service.load, settings.retry_after_s
+        self._arrived = 0
         self._closing = False
         self._idle = asyncio.Event()
-        self._idle.set()
+        self._load.on_end = self._look_idle
         self._codes = {fault: getattr(grpc.StatusCode, status.grpc) for fault, status in STATUS.items()}
         self._transport_error = grpc.aio.BaseError
         self._refusing = grpc.stream_stream_rpc_method_handler
@@ -159,10 +160,11 @@ class _Calls:
 
     async def ended(self, limit_s: float) -> None:
         """Wait until no call is in progress; one that withstands its cancellation longer than `limit_s` is logged."""
+        self._look_idle()
         try:
             await asyncio.wait_for(self._idle.wait(), limit_s)
         except TimeoutError:
-            log.warning("%d gRPC calls did not end within %s s of being cancelled", self._in_progress, limit_s)
+            log.warning("%d gRPC calls did not end within %s s of being cancelled", self._load.busy, limit_s)
 
     def _may_enter(self, rpc: Rpc, metadata: Any) -> bool:
         """Return False where the token alone tells, before the message is read, that the call will be refused."""
@@ -185,13 +187,13 @@ class _Calls:
     def _admit(self) -> None:
         if self._closing:
             raise RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
-        self._check_load()
+        calls = self._load.calls
+        if calls.used >= calls.bounds.total:  # its caller is not known yet
+            raise calls.refuse(ANONYMOUS, Refusal.TOTAL)
 
-    def _check_load(self) -> None:
-        if self._in_progress >= self._limit:
-            raise RequestError(
-                Fault.OVERLOADED, f"{self._limit} calls are in progress, the most this gateway takes; try again later"
-            )
+    def _look_idle(self) -> None:
+        if not self._load.busy:
+            self._idle.set()
 
     def _refusal(self, error: RequestError) -> Any:
         # A streaming handler is entered without waiting for the request message, whatever the client's method is.
@@ -216,8 +218,8 @@ class _Calls:
 
     async def _unary(self, rpc: Rpc, raw: bytes, context: Any) -> Any:
         try:
-            with self._counted():
-                info = self._info(rpc, context)
+            info = self._info(rpc, context)
+            with self._load.counted(self._load.calls, info):
                 return await rpc.answer(rpc.parse(raw), info)
         except RequestError as error:
             refusal = _bare(error)
@@ -242,8 +244,8 @@ class _Calls:
     async def _pump(self, rpc: Rpc, context: Any, answer: Callable[[CallInfo], Any]) -> None:
         # Written by hand rather than as an async generator: grpcio leaves those unclosed when a call is cancelled.
         try:
-            with self._counted():
-                info = self._info(rpc, context)
+            info = self._info(rpc, context)
+            with self._load.counted(self._load.streams, info):
                 async with aclosing(answer(info)) as replies:
                     async for reply in replies:
                         self._check_again(rpc, context, info)
@@ -265,23 +267,12 @@ class _Calls:
         await context.abort(self._codes[error.fault], error_text(error.message), metadata)
         raise AssertionError("grpcio's abort raises")
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._check_load()  # again: many may have been admitted while their messages were on the way
-        self._in_progress += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._in_progress -= 1
-            if not self._in_progress:
-                self._idle.set()
-
     def _info(self, rpc: Rpc, context: Any) -> CallInfo:
         now_ns = time.monotonic_ns()
         ends_ns = deadline_ns(now_ns, remaining_s=context.time_remaining())
         caller = self._identify(rpc, context)
-        return CallInfo(caller.name, ends_ns, is_local(context.peer()), rights=caller.rights)
+        share_key = self._peer(context).share_of(caller)
+        return CallInfo(caller.name, ends_ns, is_local(context.peer()), rights=caller.rights, share_key=share_key)
 
     def _check_again(self, rpc: Rpc, context: Any, info: CallInfo) -> None:
         """Refuse to go on where a reload has revoked the caller's token or changed its rights."""
@@ -290,9 +281,11 @@ class _Calls:
             raise rights_changed()
 
     def _identify(self, rpc: Rpc, context: Any) -> Caller:
+        return self._authentication.admit(self._peer(context), _authorization(context.invocation_metadata()), rpc.needs)
+
+    def _peer(self, context: Any) -> Peer:
         certificate = certificate_name(context.auth_context()) if self._certificates else ""
-        peer = Peer(certificate, address=peer_address(context.peer()))
-        return self._authentication.admit(peer, _authorization(context.invocation_metadata()), rpc.needs)
+        return Peer(certificate, address=peer_address(context.peer()))
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
@@ -343,6 +336,7 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", settings.http2.max_header_bytes),
         ("grpc.absolute_max_metadata_size", settings.http2.max_header_bytes),
         ("grpc.max_concurrent_streams", settings.http2.max_streams),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
         ("grpc.keepalive_time_ms", settings.keepalive_ms),
         ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),

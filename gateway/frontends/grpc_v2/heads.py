@@ -56,7 +56,9 @@ class Head:
         if self.timeout_ns is None:
             return self.info
         info = self.info
-        return CallInfo(info.caller, now_ns + self.timeout_ns, info.local, info.uid, info.pid, info.rights)
+        return CallInfo(
+            info.caller, now_ns + self.timeout_ns, info.local, info.uid, info.pid, info.rights, info.share_key
+        )
 
 
 class HeadReader:
@@ -86,7 +88,7 @@ class HeadReader:
             raise RequestError(Fault.UNSUPPORTED, f"unknown method '{_text(fields[b':path']):.200}'")
         authorization = fields.get(b"authorization")
         caller, peer = self._caller(rpc, authorization), self._peer
-        info = CallInfo(caller.name, None, peer.local, peer.uid, peer.pid, caller.rights)
+        info = CallInfo(caller.name, None, peer.local, peer.uid, peer.pid, caller.rights, peer.share_of(caller))
         window_bits = _window_bits(fields.get(b"grpc-encoding", b"identity"))
         timeout_ns = read_timeout(fields.get(b"grpc-timeout"))
         return Head(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is Kind.UNARY)

@@ -10,6 +10,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import Inference
 from gateway.domain.rights import READ, check_model, check_scope
 from gateway.frontends.grpc_v2.calls import CallInfo
+from gateway.frontends.grpc_v2.load import Load
 from gateway.frontends.grpc_v2.protocol import message
 
 SERVER_NAMES = ("", "inference.GRPCInferenceService")
@@ -18,10 +19,8 @@ SERVER_NAMES = ("", "inference.GRPCInferenceService")
 class HealthService:
     """Check and Watch. Nothing polls: whoever sees readiness change calls `changed`, on the event loop."""
 
-    def __init__(self, inference: Inference, max_watches: int, retry_after_s: float) -> None:
-        self._inference = inference
-        self._max_watches = max_watches
-        self._retry_after_s = retry_after_s
+    def __init__(self, inference: Inference, load: Load) -> None:
+        self._inference, self._load = inference, load
         self._watches: set[asyncio.Event] = set()
         self._stopping = False
 
@@ -44,21 +43,16 @@ class HealthService:
         return _response(status)
 
     async def watch(self, request: Any, call: CallInfo) -> AsyncGenerator[Any, None]:
-        """The status now and at every change. OVERLOADED where too many watch already; DENIED as for `check`."""
+        """The status now and at every change. OVERLOADED where callers watch too much; DENIED as for `check`."""
         _check(request.service, call)
-        if len(self._watches) >= self._max_watches:
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"{self._max_watches} health watches are open already; use Check, or raise max_health_watches",
-                retry_after_s=self._retry_after_s,
-            )
-        wake = asyncio.Event()
-        self._watches.add(wake)
-        try:
-            async for status in self._changes(request.service, wake):
-                yield _response(status)
-        finally:
-            self._watches.discard(wake)
+        with self._load.counted(self._load.watches, call):
+            wake = asyncio.Event()
+            self._watches.add(wake)
+            try:
+                async for status in self._changes(request.service, wake):
+                    yield _response(status)
+            finally:
+                self._watches.discard(wake)
 
     async def _changes(self, service: str, wake: asyncio.Event) -> AsyncGenerator[str, None]:
         said = ""

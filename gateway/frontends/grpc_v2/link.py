@@ -14,6 +14,7 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.domain.rights import check_model
 from gateway.frontends.grpc_v2 import replies
+from gateway.frontends.grpc_v2.accepting import SocketProtocol
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
@@ -22,11 +23,11 @@ from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened
 from gateway.frontends.grpc_v2.http2.frames import STOPPING
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
-from gateway.frontends.grpc_v2.messages import Incoming, Message
+from gateway.frontends.grpc_v2.load import ConnectionLoad
+from gateway.frontends.grpc_v2.messages import Message
 from gateway.frontends.grpc_v2.patience import Patience
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.settings import GrpcSettings
-from gateway.frontends.grpc_v2.sockets import SocketProtocol
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
@@ -35,10 +36,10 @@ from gateway.frontends.peer import peer_of
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.server import GrpcServer
 
-OWN = (Unary, Answering, Streaming)
-"""What a stream's call may be beside a submitted request."""
+OWN = (Unary, Answering, Streaming)  # what a stream's call may be, if it is no submitted request
 WRITE_AHEAD_BYTES = 64 * 1024
 """What a streaming method may have written that its caller has not taken; then it waits."""
+MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"
 """The PING whose answer says that the peer has read our GOAWAY (RFC 9113, section 6.8)."""
 
@@ -52,24 +53,27 @@ class Link(SocketProtocol):
         self._server = server
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
+        self.incoming = server.incoming
         self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
-        self._now_ns = self.heard_ns = 0
+        self._now_ns = self.heard_ns = self._made_ns = 0
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer, or turn it away."""
-        self._transport = cast("asyncio.Transport", transport)
-        server, settings = self._server, self.settings
-        self._reader = HeadReader(server.rpcs, peer_of(transport), server.authentication, settings.retry_after_s)
+        self._transport, self._made_ns = cast("asyncio.Transport", transport), time.monotonic_ns()
+        server, settings, peer = self._server, self.settings, peer_of(transport)
+        self.load = ConnectionLoad(server.load, settings, peer)
+        self._reader = HeadReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
         self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None and tls.selected_alpn_protocol() != "h2":
+        if not server.enter(self, peer):
+            self._h2.take()  # not even SETTINGS is said, so that gRPC's clients back off
+            self._transport.close()
+        elif tls is not None and tls.selected_alpn_protocol() != "h2":
             self._h2.fail(ProtocolError(Code.INADEQUATE_SECURITY, "gRPC over TLS needs ALPN to agree on h2"))
-        elif not server.enter(self):
-            self._h2.fail(ProtocolError(Code.ENHANCE_YOUR_CALM, "too many connections; try again later"))
         self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -80,6 +84,11 @@ class Link(SocketProtocol):
         for stream in self.streams():
             self._h2.reset(stream, Code.CANCEL)
             self._give_up(stream)
+        self.load.count_waiting(0)
+
+    def socket_closed(self) -> None:
+        """SocketProtocol: another connection may have the place."""
+        self._server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """One buffer serves all connections: what is read is dealt with before the next read."""
@@ -148,17 +157,16 @@ class Link(SocketProtocol):
             self._begin(stream, Streaming(self, stream, ended=event.ended))
         elif event.ended:
             self.turn_down(stream, one_request("none came"))
+        else:
+            try:
+                stream.call = Unary(self, stream)
+            except RequestError as error:
+                self.turn_down(stream, error)
 
     def _received(self, event: Received) -> None:
-        stream, payload = event.stream, event.payload
-        call = stream.call
-        if stream.state == CLOSED:  # ended by us since, in this very read
-            return
-        if call is None:
-            if not stream.head.unary:  # its method has ended, and its answers wait to be taken
-                return
-            call = stream.call = Unary(self, stream)
-        call.received(payload, event.ended, self._now_ns)
+        call = event.stream.call
+        if call is not None and event.stream.state != CLOSED:  # else it was turned down, or its answers are not taken
+            call.received(event.payload, event.ended, self._now_ns)
 
     def start(self, stream: Stream, message: Message) -> None:
         """A unary call's request is complete."""
@@ -175,34 +183,38 @@ class Link(SocketProtocol):
             return
         info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
         try:
-            server.check_load(self._h2.waiting_bytes)
+            self.load.begin_call(info)
+        except RequestError as error:
+            self.turn_down(stream, error)
+            return
+        try:
             request = server.codec.decode(content, info, self._now_ns, lent=lent)
             if request is None:
+                self.load.end_call(info)  # its task counts again
                 content = bytes(content) if lent else content
                 self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
                 return
             if info.rights.models:
                 check_model(info.caller, info.rights, request.model)
             stream.call = server.submit(request, self, stream)
-            server.calls += 1
             if request.outputs:
                 self._asked[stream] = request.outputs
         except RequestError as error:
-            self.turn_down(stream, error)
+            self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
-            self.turn_down(stream, unexpected(error, head.rpc.path))
+            self.refuse(stream, unexpected(error, head.rpc.path))
 
     def _begin(self, stream: Stream, call: Answering | Streaming) -> None:
         """Run a call's method in a task of its own."""
+        load, info, streaming = self.load, stream.head.info, type(call) is Streaming
         try:
-            self._server.check_load(self._h2.waiting_bytes)
+            load.begin_stream(info) if streaming else load.begin_call(info)
         except RequestError as error:
             self.turn_down(stream, error)
             return
         stream.call = call
         task = asyncio.get_running_loop().create_task(self._guarded(stream, call), name=stream.head.rpc.path)
-        self._server.calls += 1
-        task.add_done_callback(self._server.finished)
+        task.add_done_callback(lambda _: load.end_stream(info) if streaming else load.end_call(info))
         call.task = task
 
     async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
@@ -224,18 +236,17 @@ class Link(SocketProtocol):
         """Nobody waits for the answer any more."""
         call, stream.call = stream.call, None
         self._asked.pop(stream, None)
-        if call is None:
-            return
-        call.cancel()
-        if not isinstance(call, OWN):
-            self._server.finished()
+        if call is not None:
+            call.cancel()
+            if not isinstance(call, OWN):
+                self.load.end_call(stream.head.info)
 
     # ---- answers: Sink ---------------------------------------------------------------------------------------------
     def answer(self, token: Stream, response: InferResponse) -> None:
         """Sink.answer."""
         token.call = None
         asked = self._asked.pop(token, ()) if self._asked else ()
-        self._server.finished()
+        self.load.end_call(token.head.info)
         try:
             pieces, size = self._server.codec.encode(response, asked)
         except RequestError as error:
@@ -247,7 +258,7 @@ class Link(SocketProtocol):
 
     def refuse(self, token: Stream, error: RequestError) -> None:
         """Sink.refuse."""
-        self._server.finished()
+        self.load.end_call(token.head.info)
         self._asked.pop(token, None)
         self.turn_down(token, error)
 
@@ -257,20 +268,14 @@ class Link(SocketProtocol):
         pieces = h2.take()
         if pieces:
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
-        if self._writers:
-            self._wake_writers()
+        if h2.waiting_bytes != self.load.waiting_bytes:
+            self.load.count_waiting(h2.waiting_bytes)
+        for writer in self._writers:
+            writer.set()
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
 
-    def _wake_writers(self) -> None:
-        for writer in self._writers:
-            writer.set()
-
     # ---- what calls ask --------------------------------------------------------------------------------------------
-    def incoming(self, stream: Stream) -> Incoming:
-        """What puts a stream's messages together."""
-        return self._server.incoming(stream.head.rpc)
-
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""
         self._h2.grant(stream, size - stream.receive_window)
@@ -323,7 +328,14 @@ class Link(SocketProtocol):
     @property
     def idle(self) -> bool:
         """Whether it could be closed without loss, and was not told to."""
-        return not (self.busy or self._h2.draining or self._h2.failed)
+        if not self._made_ns:  # TLS hands are not shaken: that has its own bounds
+            return False
+        mute = not self._h2.settled and time.monotonic_ns() - self._made_ns > MUTE_NS
+        return mute or not (self.busy or self._h2.draining or self._h2.failed)
+
+    def give_way(self) -> None:
+        """Connections.give_way: another connection takes the place of this one."""
+        self.drain("idle for longest; connect again when needed") if self._h2.settled else self.abort()
 
     @property
     def busy(self) -> bool:

@@ -11,8 +11,10 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Steps
+from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
+from gateway.frontends.pools import Pool
 
 MESSAGE_BYTES = 1024
 """What a message takes beside its content, counted high. One of no bytes at all is five bytes of a peer's window."""
@@ -38,54 +40,42 @@ class Room:
     """Memory of messages over all connections, counted as it fills and until nobody holds it: on its way, in a queue,
     in a run. What is only announced costs its sender nothing, and takes nothing from others."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.used_bytes = 0
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
 
-    def take(self, size: int, lead: int, filled: int = 0) -> tuple[memoryview, Share]:
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of messages that are here."""
+        return self.pool.used
+
+    def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, Share]:
         """Memory of `size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES, and what counts how much of
         it is filled: `filled` bytes for a beginning. Not zeroed: that would cost a pass. RequestError OVERLOADED where
         there is no room."""
-        share = Share(self)
+        share = Share(self.pool, info)
         share.grow(MESSAGE_BYTES + filled)
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
         weakref.finalize(memory, share.free).atexit = False
         start = -(memory.ctypes.data + lead) % ALIGNED_BYTES
         return memory.data[start : start + size], share
 
-    def check(self, size: int) -> None:
-        """RequestError OVERLOADED where `size` bytes more are too many, TOO_LARGE where they always will be."""
-        if size > self._limit_bytes:
-            raise RequestError(
-                Fault.TOO_LARGE,
-                f"the request takes {size} bytes of memory; all requests together have {self._limit_bytes} "
-                "([grpc] max_receiving_bytes)",
-            )
-        if self.used_bytes + size > self._limit_bytes:
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"messages of {self.used_bytes} bytes are in this gateway, and {size} more would be over its "
-                f"{self._limit_bytes} ([grpc] max_receiving_bytes); try again later",
-            )
-
 
 class Share:
-    """What one message has of a room."""
+    """What one message has of a room, in the share of its caller."""
 
-    __slots__ = ("_bytes", "_room")
+    __slots__ = ("_bytes", "_info", "_pool")
 
-    def __init__(self, room: Room) -> None:
-        self._room, self._bytes = room, 0
+    def __init__(self, pool: Pool, info: CallInfo) -> None:
+        self._pool, self._info, self._bytes = pool, info, 0
 
     def grow(self, size: int) -> None:
-        """Count `size` bytes more. Raises as `Room.check` does."""
-        self._room.check(size)
-        self._room.used_bytes += size
+        """Count `size` bytes more. RequestError OVERLOADED where its caller, or all callers, have too many."""
+        self._pool.require(self._info.share_key, local=self._info.local, amount=size)
         self._bytes += size
 
     def free(self) -> None:
         """Nobody holds the memory any more."""
-        self._room.used_bytes -= self._bytes
+        self._pool.give(self._info.share_key, local=self._info.local, amount=self._bytes)
         self._bytes = 0
 
 
@@ -97,6 +87,7 @@ class Incoming:
         "_body",
         "_compressed",
         "_filled",
+        "_info",
         "_lead",
         "_limit_bytes",
         "_most_bytes",
@@ -113,14 +104,16 @@ class Incoming:
         limit_bytes: int,
         room: Room,
         lead: Callable[[int], int],
+        info: CallInfo,
         most_bytes: Callable[[Raw], int] | None = None,
     ) -> None:
         """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned;
         `most_bytes` how large a message may be that begins with the BEGINNING_BYTES given to it. Large ones are asked
-        about."""
+        about. Messages count in the share of `info`'s caller."""
         self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
+        self._info = info
         self._prefix = b""
-        self._body, self._share = memoryview(b""), Share(room)
+        self._body, self._share = memoryview(b""), Share(room.pool, info)
         self._filled = self.missing = 0
         self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
@@ -191,7 +184,7 @@ class Incoming:
             raise RequestError(Fault.INTERNAL, f"a message begins with the unknown flag {flag}")
         if size > self._limit_bytes:
             raise too_large(size, self._limit_bytes)
-        return self._room.take(size, self._lead(size))
+        return self._room.take(size, self._lead(size), self._info)
 
     def _complete(self) -> Message:
         message = Message(self._body, self._compressed)

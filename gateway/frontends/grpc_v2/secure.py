@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
-from gateway.frontends.grpc_v2.sockets import SocketProtocol, Sockets, Wire
+from gateway.frontends.grpc_v2.accepting import SocketProtocol
+from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 
 JOINED_BYTES = 16 * 1024
 """Pieces up to this size together become one TLS record, the largest there is (RFC 8446, section 5.1)."""

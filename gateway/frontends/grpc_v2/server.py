@@ -15,7 +15,9 @@ from typing import Any, cast
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.grpc_v2.calls import INFER, Rpc
+from gateway.frontends.connections import Connections
+from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc
+from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.messages import Incoming
 from gateway.frontends.grpc_v2.patterns import Raw
@@ -23,6 +25,7 @@ from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.sockets import Sockets, Wire
+from gateway.frontends.peer import Peer, peer_behind
 from gateway.frontends.tls import server_context
 from gateway.wire.listening import bound_address, listening
 
@@ -31,14 +34,11 @@ BACKLOG = 256
 BUFFER_BYTES = 256 * 1024
 """What one read takes at most."""
 
-SPARE_FACTOR = 2
-"""Sockets that may be open for each connection of `max_connections`: some shake hands yet, some are told why not."""
-
 log = logging.getLogger(__name__)
 
 
 class GrpcServer:
-    """`start` once, `stop` once. `calls` are in progress over all connections."""
+    """`start` once, `stop` once. `load` counts what is in progress over all connections."""
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
@@ -47,8 +47,13 @@ class GrpcServer:
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self.load = load = service.load
         self.room, self.decoding = service.room, service.decoding
-        self.calls = 0
+        self._handshakes = load.pools.make("grpc handshakes", "[grpc] max_handshakes", settings.max_handshakes)
+        self._shaking: dict[Link, Peer] = {}
+        self._connections: Connections[Link] = Connections(
+            load.pools.make("grpc connections", "[grpc] max_connections", settings.max_connections)
+        )
         self._service, self._security = service, security
         self._context: SSLContext | None = None
         self._links: dict[Link, None] = {}
@@ -64,9 +69,7 @@ class GrpcServer:
         self._context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
             bound = [bound_address(each) for each in sockets]
-            self._sockets = Sockets(
-                self._link, self._service.hold, self._service.release, most=SPARE_FACTOR * self.settings.max_connections
-            )
+            self._sockets = Sockets(self._service.hold, self._service.release)
             for each in sockets:
                 self._serve(each)
         self._paths = [Path(address.path) for address in bound if address.path]
@@ -90,7 +93,7 @@ class GrpcServer:
         """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
         if self._stopping:
             return
-        self._stopping = True
+        self._stopping, self.load.on_end = True, self._tell_idle
         self._service.drain()
         self._sockets.stop_listening()
         for path in self._paths:
@@ -108,10 +111,9 @@ class GrpcServer:
         error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
         for link in list(self._links):
             link.cut_off(error)
-        if not await self._emptied(self.settings.cancel_limit_s) and self.calls:
-            log.warning(
-                "%d gRPC calls did not end within %s s of being cancelled", self.calls, self.settings.cancel_limit_s
-            )
+        limit_s = self.settings.cancel_limit_s
+        if not await self._emptied(limit_s) and self.load.busy:
+            log.warning("%d gRPC calls did not end within %s s of being cancelled", self.load.busy, limit_s)
         for link in list(self._links):
             link.abort()
         self._sockets.close()
@@ -127,14 +129,11 @@ class GrpcServer:
         return True
 
     # ---- what connections ask --------------------------------------------------------------------------------------
-    def enter(self, link: Link) -> bool:
-        """A connection was made; False where there are too many. The oldest that does nothing gives way to it: else a
-        few hundred sockets that are merely held open would shut everybody out."""
-        if len(self._links) >= self.settings.max_connections:
-            idle = next((each for each in self._links if each.idle), None)
-            if idle is None:
-                return False
-            idle.drain("idle for longest while too many connect; connect again when needed")
+    def enter(self, link: Link, peer: Peer) -> bool:
+        """Keep a connection that was made; False where its caller, as a certificate names it, has too many."""
+        self._shaken(link)
+        if not self._connections.identify(link, peer):
+            return False
         self._links[link] = None
         if self._stopping:  # its hands were shaken too late
             link.drain()
@@ -145,10 +144,15 @@ class GrpcServer:
         self._links.pop(link, None)
         self._tell_idle()
 
-    def incoming(self, rpc: Rpc) -> Incoming:
-        """What puts messages of a method together."""
-        limit_bytes, most_bytes = self.bounds(rpc)
-        return Incoming(limit_bytes, self.room, self.codec.lead, most_bytes)
+    def closed(self, link: Link) -> None:
+        """A connection's socket is closed: its place is free."""
+        self._shaken(link)
+        self._connections.leave(link)
+
+    def incoming(self, stream: Stream) -> Incoming:
+        """What puts messages of a stream together, in the share of its caller."""
+        limit_bytes, most_bytes = self.bounds(stream.head.rpc)
+        return Incoming(limit_bytes, self.room, self.codec.lead, stream.head.info, most_bytes)
 
     def bounds(self, rpc: Rpc) -> tuple[int, Callable[[Raw], int] | None]:
         """Largest message of a method, and what says more once a message has begun."""
@@ -156,40 +160,45 @@ class GrpcServer:
             return self.settings.max_message_bytes, self._service.reader.most_bytes
         return min(self.settings.max_other_bytes, self.settings.max_message_bytes), None
 
-    def memory(self, size: int) -> memoryview:
+    def memory(self, size: int, info: CallInfo) -> memoryview:
         """Memory for a message, counted. Raises as `Room.take` does."""
-        return self.room.take(size, self.codec.lead(size), filled=size)[0]
-
-    def check_load(self, waiting_bytes: int) -> None:
-        """Whether one more call is taken of a connection that has `waiting_bytes` of answers to take. OVERLOADED."""
-        if self.calls >= self.settings.max_concurrent_calls:
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"{self.calls} calls are in progress, the most this gateway takes; try again later",
-            )
-        if waiting_bytes > self.settings.max_waiting_bytes:
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"{waiting_bytes} bytes of answers wait to be read on this connection; read them first",
-            )
-
-    def finished(self, _: object = None) -> None:
-        """A call in progress has ended."""
-        self.calls -= 1
-        if self._stopping:
-            self._tell_idle()
+        return self.room.take(size, self.codec.lead(size), info, filled=size)[0]
 
     def _tell_idle(self) -> None:
-        if not (self.calls or self._links):
+        if not (self.load.busy or self._links):
             self._idle.set()
 
+    # ---- who may connect -------------------------------------------------------------------------------------------
     def _serve(self, listener: socket) -> None:
-        guarded = self._context is not None and listener.family != AF_UNIX
-        self._sockets.listen(listener, self._secure_wire if guarded else Wire)
+        if self._context is None or listener.family == AF_UNIX:
+            self._sockets.listen(listener, Wire, self._admit)
+        else:
+            self._sockets.listen(listener, self._secure_wire, self._admit_handshake)
+
+    def _admit(self, connected: socket, name: Any) -> Link | None:
+        """A connection's protocol; None where its caller or this server has too many. Closed before SETTINGS, it is an
+        attempt that failed to gRPC's clients, and they back off."""
+        link = Link(self)
+        return link if self._connections.enter(link, peer_behind(connected, name)) else None
+
+    def _admit_handshake(self, connected: socket, name: Any) -> Link | None:
+        """As `_admit`; a peer that has not shaken hands holds a place among the handshakes as well."""
+        peer = peer_behind(connected, name)
+        if refusal := self._handshakes.take(peer.share_key, local=peer.local):
+            self._handshakes.count(peer.share_key, refusal)
+            return None
+        link = self._admit(connected, name)
+        if link is None:
+            self._handshakes.give(peer.share_key, local=peer.local)
+        else:
+            self._shaking[link] = peer
+        return link
+
+    def _shaken(self, link: Link) -> None:
+        peer = self._shaking.pop(link, None)
+        if peer is not None:
+            self._handshakes.give(peer.share_key, local=peer.local)
 
     def _secure_wire(self, *connection: Any) -> SecureWire:
         context = cast("SSLContext", self._context)  # TLS stays on
         return SecureWire(context, self.settings.handshake_timeout_s, *connection)
-
-    def _link(self) -> Link:
-        return Link(self)

@@ -21,6 +21,7 @@ from gateway.frontends.grpc_v2.codec import InferCodec
 from gateway.frontends.grpc_v2.decode import wants_final_response
 from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
 from gateway.frontends.grpc_v2.health import HealthService
+from gateway.frontends.grpc_v2.load import Load
 from gateway.frontends.grpc_v2.messages import Room, Share
 from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, pool, services
 from gateway.frontends.grpc_v2.reading import Opened, Reader
@@ -36,6 +37,7 @@ from gateway.frontends.not_offered import (
     no_trace_settings,
     refuse_load_parameters,
 )
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import EXTENSION, Regions, Registrant, unknown_region
 from gateway.frontends.settings import SERVER_NAME
 
@@ -59,20 +61,25 @@ class InferenceService:
         regions: Regions | None = None,
         *,
         server_name: str = SERVER_NAME,
+        pools: Pools | None = None,
     ) -> None:
-        """`regions`: None where shared memory is not allowed."""
+        """`regions`: None where shared memory is not allowed; `pools` makes what callers have shares of."""
         self._server_name = server_name
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
         self.codec = InferCodec(regions)
         self.reader = Reader(inference, regions, settings.max_message_bytes)
-        self.decoding, self.room = inference.decoding, Room(settings.max_receiving_bytes)
+        self.decoding = inference.decoding
         self.submit, self.hold, self.release = inference.submit, inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
         self._draining = False
-        self.health = HealthService(inference, settings.max_health_watches, settings.retry_after_s)
+        self.load = load = Load(settings, pools or Pools())
+        self.room = Room(
+            load.pools.make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", settings.max_receiving_bytes)
+        )
+        self.health = HealthService(inference, load)
 
     def rpcs(self) -> Mapping[str, Rpc]:
         """Every method by its path, "/package.Service/Method"."""
@@ -130,7 +137,7 @@ class InferenceService:
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
         """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
-        now_ns, share = time.monotonic_ns(), Share(self.room)
+        now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
         try:
             asked = self.codec.decode(raw, call, now_ns, lent=False)
             if asked is None:
@@ -146,7 +153,7 @@ class InferenceService:
 
     async def _answer_opened(self, opened: Opened, call: CallInfo) -> Any:
         check_model(call.caller, call.rights, opened.sent.model_name)
-        share = Share(self.room)
+        share = Share(self.room.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
             return encode_response(await self._inference.infer(asked), asked.outputs)
@@ -156,7 +163,7 @@ class InferenceService:
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[bytes, None]:
         """Answer requests as they complete; an error of one is in-band and the stream goes on."""
         opened = self._opened(requests, call.caller)
-        return self._stream(opened, partial(self._stream_answer, call=call), self._settings.stream_in_flight)
+        return self._stream(opened, partial(self._counted_answer, call=call), self._settings.stream_in_flight)
 
     def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer questions about the services, one after the other. TOO_LARGE beyond the settings' bounds."""
@@ -193,7 +200,7 @@ class InferenceService:
 
     async def system_shared_memory_register(self, request: Any, call: CallInfo) -> Any:
         """Map a segment of the caller's. UNSUPPORTED, DENIED, OVERLOADED, INVALID."""
-        who = Registrant(call.caller, call.local, call.uid, call.pid)
+        who = Registrant(call.caller, call.local, call.uid, call.pid, call.share_key)
         self._allowed_regions().register(who, request.name, request.key, request.offset, request.byte_size)
         return message("inference.SystemSharedMemoryRegisterResponse")()
 
@@ -265,7 +272,7 @@ class InferenceService:
     ) -> AsyncGenerator[Any, None]:
         if self._draining:
             raise stopping()
-        stream = InferStream(requests, answer, in_flight)
+        stream = InferStream(requests, answer, in_flight, self._settings.stream_idle_s)
         self._streams.add(stream)
         try:
             async with aclosing(stream.replies()) as replies:
@@ -280,6 +287,15 @@ class InferenceService:
             del raw  # its memory is counted until nothing holds it
             yield opened
             del opened
+
+    async def _counted_answer(self, opened: Opened, call: CallInfo) -> bytes:
+        """Answer one request of a stream, which is a call while it is in flight."""
+        try:
+            with self.load.counted(self.load.calls, call):
+                return await self._stream_answer(opened, call)
+        except RequestError as error:
+            refusal = encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
+            return bytes(refusal.SerializeToString())
 
     async def _stream_answer(self, opened: Opened, call: CallInfo) -> bytes:
         sent, final = opened.sent, wants_final_response(opened.sent)

@@ -25,13 +25,20 @@ class GrpcSettings:
         256 * 1024 * 1024
     )  # requests on their way or being answered, all together; then UNAVAILABLE
     max_waiting_bytes: int = 64 * 1024 * 1024  # answers that one connection does not take; then UNAVAILABLE (own)
-    max_connections: int = 1024  # open at once; for one more an idle one is closed, else it is told to be calm (own)
-    max_concurrent_calls: int = 1024  # calls in progress over all connections; the next is UNAVAILABLE at once
-    max_health_watches: int = 64  # Health.Watch streams open at once; they count among the calls
+    max_all_waiting_bytes: int = (
+        256 * 1024 * 1024
+    )  # answers that all connections do not take; then UNAVAILABLE for who has its share (own)
+    max_connections: int = 1024  # open at once; for one more an idle one is closed, else it is closed unheard (own)
+    max_handshakes: int = 256  # TLS handshakes under way at once; one more is closed unheard (own)
+    max_concurrent_calls: int = 1024  # calls in progress over all connections, from their headers on; then UNAVAILABLE
+    max_open_streams: int = 1024  # streaming calls open at once; of them only requests in flight are calls
+    max_connection_streams: int = 128  # ... of one connection (own)
+    max_health_watches: int = 256  # Health.Watch streams open at once; they count among the streaming calls
     reflection: bool = True  # whether tools such as grpcurl may ask for the services and messages offered here
     reflection_requests: int = 1000  # questions of one reflection stream; then RESOURCE_EXHAUSTED
     reflection_request_bytes: int = 4096  # ... and the longest of them, which its answer repeats
     stream_in_flight: int = 16  # requests of one ModelStreamInfer stream answered at the same time
+    stream_idle_s: float = 3600.0  # a stream that brings no request for this long ends DEADLINE_EXCEEDED
     retry_after_s: float = 0.1  # hint with UNAVAILABLE where the engine gives none
     cancel_limit_s: float = 2.0  # how long a stop waits for calls to notice that they were cancelled
     last_calls_s: float = 0.25  # how long a stop lets in calls that were on their way, and then refuses as long

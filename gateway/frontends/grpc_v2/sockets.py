@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
-from gateway.frontends.grpc_v2.accepting import Listener
+from gateway.frontends.grpc_v2.accepting import Admit, Listener, SocketProtocol
 from gateway.frontends.grpc_v2.outbox import Outbox
 from gateway.frontends.peer import peer_of
 from gateway.wire.turns import Turns
@@ -39,6 +39,8 @@ REST_TURNS = 3
 loop, and so do timers and answers that threads have ready."""
 HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
 """Bytes that wait for the peer when it is told to be slow, and when it is told that it has caught up: asyncio's own."""
+LINGERING_LIMIT = 256
+"""Connections that linger at one time; further ones end at once."""
 LINGER_S = 1.0
 """How long a connection that we closed is read and not looked at: what came unread would make the kernel reset it, and
 the peer might never see why it was closed (RFC 9112, section 9.6)."""
@@ -55,33 +57,14 @@ class _Watched(Protocol):
     def abort(self) -> None: ...
 
 
-class SocketProtocol(asyncio.BufferedProtocol):
-    """A connection's protocol. `behind` counts the bytes that it was given and has not read yet."""
-
-    behind = 0
-
-    def go_on(self) -> None:
-        """Go on with what is behind."""
-
-    def spent(self) -> int:
-        """Return the work of the last `buffer_updated` or `go_on`, in nanoseconds (http2/work.py)."""
-        return 0
-
-
 class Sockets:
-    """`link` makes the protocol of a new connection; `before` and `after` are called around the reading of all that are
-    ready. At most `most` connections are open, in whatever state; one more is closed unheard."""
+    """`before` and `after` are called around the reading of all that are ready."""
 
-    def __init__(
-        self,
-        link: Callable[[], SocketProtocol],
-        before: Callable[[], None],
-        after: Callable[[], None],
-        *,
-        most: int,
-    ) -> None:
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
-        self._link, self._before, self._after, self._most = link, before, after, most
+        self.lingering = 0
+        """Connections that we closed and whose peer may finish its sentence."""
+        self._before, self._after = before, after
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
         self._listeners: list[Listener] = []
@@ -92,14 +75,19 @@ class Sockets:
         self._left_ns = self._until_ns = 0
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
-    def listen(self, listener: socket.socket, wire: Callable[..., Wire]) -> None:
-        """Accept what comes there; `wire` makes a connection of the arguments that Wire takes."""
+    def listen(self, listener: socket.socket, wire: Callable[..., Wire], admit: Admit) -> None:
+        """Accept what comes there and `admit` lets in; `wire` makes a connection of the arguments that Wire takes."""
 
         def connect(connected: socket.socket, name: Any) -> None:
-            if len(self._watched) - len(self._listeners) < self._most:
-                wire(self, connected, name, self._link())
-            else:
+            link = admit(connected, name)
+            if link is None:
                 connected.close()
+                return
+            try:
+                wire(self, connected, name, link)
+            except BaseException:
+                link.socket_closed()
+                raise
 
         self._listeners.append(Listener(self, listener, connect))
 
@@ -365,6 +353,10 @@ class Wire(asyncio.Transport):
         except OSError as error:
             self._end(error)
             return
+        if self._sockets.lingering >= LINGERING_LIMIT:
+            self._end(None)
+            return
+        self._sockets.lingering += 1
         self._lingering = True
         self._watch()
         self._sockets.loop.call_later(LINGER_S, self._end, None)
@@ -379,6 +371,8 @@ class Wire(asyncio.Transport):
         self.caller.connections -= 1
         self._sockets.kept_bytes -= self._kept_bytes
         self._kept_bytes = 0
+        self._sockets.lingering -= self._lingering
+        self._link.socket_closed()
         self._lost(error)
 
     # ---- what TLS does otherwise -----------------------------------------------------------------------------------

@@ -13,10 +13,15 @@ class InferStream:
     """Answers come in order of completion and carry their request's id, as Triton's do.
 
     A request takes one of `in_flight` slots until its answer was taken: a peer that does not read is not read from.
+    Without a request in flight for `idle_s` the stream ends EXPIRED.
     """
 
-    def __init__(self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int) -> None:
-        self._requests, self._answer = requests, answer
+    def __init__(
+        self, requests: AsyncIterator[Any], answer: Callable[[Any], Awaitable[Any]], in_flight: int, idle_s: float
+    ) -> None:
+        self._requests, self._answer, self._idle_s = requests, answer, idle_s
+        self._idle: asyncio.TimerHandle | None = None
+        self._active_s = 0.0
         self._slots = asyncio.Semaphore(in_flight)
         self._finished: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -30,6 +35,7 @@ class InferStream:
 
     async def replies(self) -> AsyncGenerator[Any, None]:
         """Every answer. Closing the generator cancels what is in flight. Raises what reading the requests raised."""
+        self._rest(self._idle_s)
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(self._reader_ended)
         try:
@@ -43,6 +49,8 @@ class InferStream:
     def _end(self) -> None:
         """Cancel what is in flight, and forget what failed: its traceback leads back here, and holds the last message
         until a search for garbage finds both."""
+        if self._idle is not None:
+            self._idle.cancel()
         for task in (self._reader, *self._tasks):
             if task is not None:
                 task.cancel()
@@ -61,6 +69,7 @@ class InferStream:
                 continue
             self._tasks.discard(task)
             yield task.result()
+            self._active_s = asyncio.get_running_loop().time()
             self._slots.release()
 
     async def _read(self) -> None:
@@ -73,8 +82,27 @@ class InferStream:
             await self._slots.acquire()
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        self._failure = stopping() if reader.cancelled() else reader.exception()
+        if self._failure is None:
+            self._failure = stopping() if reader.cancelled() else reader.exception()
         self._finished.put_nowait(None)
+
+    def _rest(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._active_s = loop.time() + wait_s - self._idle_s
+        self._idle = loop.call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        """End the stream where it brought nothing for too long; nothing ticks while it is busy but this."""
+        busy = bool(self._tasks)
+        left_s = self._idle_s if busy else self._active_s + self._idle_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            self._rest(left_s)
+        elif self._reader is not None:
+            self._failure = RequestError(
+                Fault.EXPIRED,
+                f"no request came on this stream for {self._idle_s:g} s ([grpc] stream_idle_s); open another one",
+            )
+            self._reader.cancel()
 
 
 def stopping() -> RequestError:

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 
 class Unary:
-    """A call whose request is on its way."""
+    """A call whose request is on its way. It counts as a call in progress; RequestError OVERLOADED where it cannot."""
 
-    __slots__ = ("_incoming", "_link", "_message", "_stream")
+    __slots__ = ("_counted", "_incoming", "_link", "_message", "_stream")
 
     def __init__(self, link: Link, stream: Stream) -> None:
         self._link, self._stream = link, stream
         self._incoming = link.incoming(stream)
         self._message: Message | None = None
+        link.load.begin_call(stream.head.info)
+        self._counted = True
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
         """Part of the request's body; starts the call where it was the last."""
@@ -38,23 +40,26 @@ class Unary:
             else:
                 self._link.grant(self._stream, self._incoming.missing)
         except RequestError as error:
-            self._incoming.close()
+            self.cancel()
             self._link.turn_down(self._stream, error)
 
     def late(self, since_ns: int) -> bool:
         """Whether the request should be complete by now, where `since_ns` is the oldest that may not be."""
         late = self._stream.opened_ns <= since_ns
         if late:
-            self._incoming.close()
+            self.cancel()
         return late
 
     def cancel(self) -> None:
-        """The call was given up."""
+        """Hold nothing more: the call was given up, or its request is complete."""
         self._incoming.close()
+        if self._counted:
+            self._counted = False
+            self._link.load.end_call(self._stream.head.info)
 
     def _start(self) -> None:
         message, begun = self._message, self._incoming.begun_ns is not None
-        self._incoming.close()
+        self.cancel()
         if message is None or begun:
             raise one_request("it ended too soon" if begun else "none came")
         self._link.start(self._stream, message)
@@ -99,7 +104,7 @@ async def unfolded(message: Message, head: Head, link: Link) -> Raw:
     limit_bytes, most_bytes = link.bounds(head.rpc)
     steps = inflate_steps(message.content, head.window_bits, limit_bytes, most_bytes)
     content = await link.decoding.run(head.info.caller, steps)
-    memory = link.memory(len(content))
+    memory = link.memory(len(content), head.info)
     memory[:] = content
     return memory
 

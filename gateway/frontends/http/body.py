@@ -11,6 +11,8 @@ from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.http.bounds import Bounds, SlowBody
+from gateway.frontends.http.door import Admitted
+from gateway.frontends.pools import Pool
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -43,20 +45,19 @@ class Most:
 
 
 class BodyReader:
-    """Reads bodies of one server. `buffered_bytes` counts what all requests in progress hold."""
+    """Reads bodies of one server. `pool` counts the bytes that all requests in progress hold, by caller."""
 
-    def __init__(self, settings: Bounds) -> None:
-        self._settings = settings
-        self.buffered_bytes = 0
+    def __init__(self, settings: Bounds, pool: Pool) -> None:
+        self._settings, self.pool = settings, pool
 
     @contextmanager
-    def lease(self) -> Iterator[Lease]:
+    def lease(self, admitted: Admitted) -> Iterator[Lease]:
         """Memory of one request: what is taken is given back at the end."""
-        lease = Lease(self)
+        lease = Lease(self.pool, admitted, self._settings.retry_after_s)
         try:
             yield lease
         finally:
-            self.buffered_bytes -= lease.taken_bytes
+            lease.free()
 
     async def read(
         self, receive: Receive, headers: Mapping[str, str], lease: Lease, most: Most | None = None
@@ -95,36 +96,24 @@ class BodyReader:
             lease.take(max(0, len(plain) - len(chunk)))
             body += plain
 
-    def take(self, size: int) -> None:
-        """Count `size` more bytes. RequestError OVERLOADED where the requests in progress hold too much already,
-        TOO_LARGE where there is never room for so much."""
-        if size > self._settings.max_buffered_bytes:
-            raise RequestError(
-                Fault.TOO_LARGE,
-                f"the request takes {size} bytes of memory; all requests together have "
-                f"{self._settings.max_buffered_bytes}",
-            )
-        if self.buffered_bytes + size > self._settings.max_buffered_bytes:
-            raise RequestError(
-                Fault.OVERLOADED,
-                f"requests in progress hold {self.buffered_bytes} bytes of at most "
-                f"{self._settings.max_buffered_bytes}; try again later",
-                retry_after_s=self._settings.retry_after_s,
-            )
-        self.buffered_bytes += size
-
 
 class Lease:
     """What one request holds of a reader's memory."""
 
-    def __init__(self, reader: BodyReader) -> None:
-        self._reader = reader
+    def __init__(self, pool: Pool, admitted: Admitted, retry_after_s: float) -> None:
+        self._pool, self._key, self._local = pool, admitted.share_key, admitted.local
+        self._retry_after_s = retry_after_s
         self.taken_bytes = 0
 
     def take(self, size: int) -> None:
-        """Hold `size` more bytes. Raises as `BodyReader.take` does."""
-        self._reader.take(size)
+        """Hold `size` more bytes. RequestError OVERLOADED where the caller, or all callers, hold too many already."""
+        self._pool.require(self._key, local=self._local, amount=size, retry_after_s=self._retry_after_s)
         self.taken_bytes += size
+
+    def free(self) -> None:
+        """Give all of it back."""
+        self._pool.give(self._key, local=self._local, amount=self.taken_bytes)
+        self.taken_bytes = 0
 
 
 class Inflation:

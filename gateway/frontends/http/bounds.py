@@ -10,7 +10,7 @@ from gateway.wire.bounds import PortBounds
 
 STRANGERS_PART = 4
 """Peers that will be refused anyway get a quarter of the connections, beside those of the others: enough to be told so,
-and not enough to keep the others out. Of one address so many may shake hands at one time."""
+and not enough to keep the others out."""
 
 
 class Bounds(PortBounds, Protocol):

@@ -1,4 +1,4 @@
-"""Who may connect: peers that will be refused anyway do not keep the others out."""
+"""Who may connect: a caller's share of the connections, and few of them for peers that will be refused anyway."""
 
 from __future__ import annotations
 
@@ -6,32 +6,64 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import h11
 from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway.frontends.connections import Connections
 from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
 from gateway.frontends.peer import Peer, peer_of
 from gateway.wire.connection import BoundedConnection
+
+MUTE_S = 1.0
+"""A peer that has asked for nothing yet for this long may be closed where its caller has too many connections."""
 
 
 class Connection(BoundedConnection):
     """Beyond what is bounded on every port: how many there may be, and the peer in the scope's state."""
 
-    def __init__(
-        self, config: Config, state: ServerState, settings: Bounds, refuse: Refuse, welcome: Callable[[Peer], bool]
+    def __init__(  # noqa: PLR0917  as HttpServer, which makes it
+        self,
+        config: Config,
+        state: ServerState,
+        settings: Bounds,
+        refuse: Refuse,
+        welcome: Callable[[Peer], bool],
+        places: Connections[Connection],
     ) -> None:
         super().__init__(config, state, settings, refuse.plain)
-        self._most, self._welcome = settings.max_connections, welcome
+        self._most, self._welcome, self._places = settings.max_connections, welcome, places
+        self._made_s = self.loop.time()
         self.stranger = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or tell it that there are too many."""
         peer = peer_of(transport)
-        self.stranger = not self._welcome(peer)
-        alike = sum(cast("Connection", other).stranger == self.stranger for other in self.connections)
-        if alike >= (max(1, self._most // STRANGERS_PART) if self.stranger else self._most):
-            self.transport = transport
+        self.transport, self.stranger = transport, not self._welcome(peer)
+        if not (self._admitted() and self._places.enter(self, peer)):
             self.turn_away(503, "too many connections; try again later", (("retry-after", "1"),))
             return
         super().connection_made(transport)
         self.app_state = {"peer": peer}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        super().connection_lost(exc)
+        self._places.leave(self)
+
+    @property
+    def idle(self) -> bool:
+        """Connections: whether no request is under way, and the peer had time to begin one."""
+        if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
+            return False
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return self.loop.time() - self._made_s > MUTE_S if cycle is None else cycle.response_complete
+
+    def give_way(self) -> None:
+        """Connections: close for another connection's sake."""
+        self.transport.close()
+
+    def _admitted(self) -> bool:
+        strangers = sum(cast("Connection", other).stranger for other in self.connections)
+        return not self.stranger or strangers < max(1, self._most // STRANGERS_PART)

@@ -5,32 +5,50 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.shares import caller_key
 from gateway.frontends.http.bounds import Refuse
+from gateway.frontends.peer import Peer
+from gateway.frontends.pools import Pool
 from gateway.wire.asgi import Application, Message, Receive, Scope, Send, respond
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who makes a request; `local`: on this device, `share_key`: in whose share it counts."""
+
+    caller: str
+    share_key: str
+    local: bool
+
+    @classmethod
+    def of(cls, peer: Peer, *, caller: str = "", token: str = "") -> Admitted:
+        """A caller behind a connection, by its token where one is asked for."""
+        return cls(token or caller or peer.name, caller_key(token=token) if token else peer.share_key, peer.local)
+
+
 class Door:
     """ASGI application in front of `app`: names the caller in `scope["state"]["caller"]`.
 
-    `admit` gives the caller's name or raises RequestError; `open_paths` are answered to anybody at any load.
+    `admit` gives the caller's name, and in whose share it counts, or raises RequestError; `open_paths` are answered to
+    anybody at any load.
     """
 
     def __init__(
         self,
         app: Application,
-        admit: Callable[[Scope], str],
+        admit: Callable[[Scope], Admitted],
         refuse: Refuse,
         *,
-        max_requests: int,
+        requests: Pool,
         open_paths: frozenset[str] = frozenset(),
     ) -> None:
         self._app, self._admit, self._refuse = app, admit, refuse
-        self._max_requests, self._open_paths = max_requests, open_paths
-        self._inside = 0
+        self._requests, self._open_paths = requests, open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -40,12 +58,16 @@ class Door:
             await self._app(scope, receive, send)
             return
         try:
-            scope.setdefault("state", {})["caller"] = self._admit(scope)
-            self._check_load()
+            admitted = self._admit(scope)
+            self._requests.require(admitted.share_key, local=admitted.local)
         except RequestError as error:
             await respond(self._refuse.error(error), send)
             return
-        await self._serve(scope, receive, send)
+        scope.setdefault("state", {}).update(caller=admitted.caller, admitted=admitted)
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._requests.give(admitted.share_key, local=admitted.local)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -55,7 +77,6 @@ class Door:
             started = True
             await send(message)
 
-        self._inside += 1
         try:
             await self._app(scope, receive, watched)
         except asyncio.CancelledError:
@@ -64,11 +85,3 @@ class Door:
             if not started:
                 error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
                 await respond(self._refuse.error(error), send)
-        finally:
-            self._inside -= 1
-
-    def _check_load(self) -> None:
-        if self._inside >= self._max_requests:
-            raise RequestError(
-                Fault.OVERLOADED, f"{self._inside} requests are in progress, as many as are allowed; try again later"
-            )

@@ -8,9 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.access import Address, Security
+from gateway.domain.shares import Refusal, caller_key, is_loopback
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.http.bounds import STRANGERS_PART, Bounds, Refuse
+from gateway.frontends.connections import Connections
+from gateway.frontends.http.bounds import Bounds, Refuse
 from gateway.frontends.peer import Peer
+from gateway.frontends.pools import Pools
 from gateway.frontends.tls import server_context
 from gateway.wire.asgi import Application
 from gateway.wire.handshakes import Terms
@@ -36,14 +39,21 @@ class HttpServer:
         build: Callable[[], Application],
         *,
         welcome: Callable[[Peer], bool] = lambda _: True,
+        pools: Pools | None = None,
     ) -> None:
-        """Whoever is not `welcome`, and will be refused, has few connections of its own.
+        """Whoever is not `welcome`, and will be refused, has few connections of its own; the others have shares of
+        `pools`.
 
         `table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
         self._settings, self._table = settings, table
         self.authentication = Authentication(table, security)
         self._security = security
         self._refuse, self._application, self._welcome = refuse, build, welcome
+        self.pools, setting = pools or Pools(), f"[{table}] max_connections"
+        self._handshakes = self.pools.make(f"{table} handshakes", setting, settings.max_connections)
+        self._connections: Connections[Connection] = Connections(
+            self.pools.make(f"{table} connections", setting, settings.max_connections)
+        )
         self._context: ssl.SSLContext | None = None
         self._listeners = Listeners(settings)
 
@@ -81,19 +91,23 @@ class HttpServer:
         await self._listeners.stop(grace_s)
 
     def _terms(self) -> Terms:
-        """Bound handshakes; a peer counts as a stranger until its handshake has ended."""
-        most = self._settings.max_connections
+        """Bound handshakes: a caller's share of them, and a reserve for callers on this device."""
+        pool = self._handshakes
+        bounds = pool.bounds
         return Terms(
             lambda: cast("ssl.SSLContext", self._context),  # TLS stays on
             self._settings.header_timeout_s,
-            most,
-            max(1, most // STRANGERS_PART),
+            bounds.total,
+            bounds.share,
+            group=lambda address: caller_key(address=address),
+            most_of=lambda key: bounds.total - (0 if is_loopback(key) else bounds.reserve),
+            refused=lambda key, why: pool.count(key, Refusal(why)),
         )
 
     def _build(self) -> tuple[Application, Connect]:
         from gateway.frontends.http.connection import Connection
 
         def connect(config: Config, state: ServerState) -> Connection:
-            return Connection(config, state, self._settings, self._refuse, self._welcome)
+            return Connection(config, state, self._settings, self._refuse, self._welcome, self._connections)
 
         return self._application(), connect

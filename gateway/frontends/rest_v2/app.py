@@ -10,6 +10,7 @@ from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
 from gateway.frontends.http.browsers import BrowserGuard, own_names
 from gateway.frontends.http.door import Door
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.door import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.errors import Refusals
@@ -29,9 +30,12 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     metrics_text: Callable[[], Awaitable[tuple[bytes, str]]],
     regions: Regions | None,
     server_name: str,
+    pools: Pools,
 ) -> Application:
     """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
     refuse = Refusals(settings.retry_after_s)
+    held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
+    bodies = BodyReader(settings, held)
     app = application(
         (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
         Ports(
@@ -40,7 +44,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
             statistics,
             settings,
             metrics_text,
-            BodyReader(settings),
+            bodies,
             regions,
             server_name,
             authentication,
@@ -55,7 +59,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
         app,
         lambda scope: admit(scope, authentication, names),
         refuse,
-        max_requests=settings.max_requests,
+        requests=pools.make("http requests", "[http] max_requests", settings.max_requests),
         open_paths=OPEN_PATHS,
     )
     return BrowserGuard(door, settings.cors_origins, refuse, authentication.count)

@@ -8,6 +8,7 @@ from gateway.domain.errors import RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights, check_model
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.browsers import check_host, header
+from gateway.frontends.http.door import Admitted
 from gateway.frontends.peer import Peer
 from gateway.wire.asgi import Scope
 
@@ -19,8 +20,8 @@ OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 """Asked by supervisors that hold no token; never refused for load, or a busy device would look dead."""
 
 
-def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) -> str:
-    """Return the caller's name and keep its rights in the scope's state: by token, client certificate, uid or address.
+def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) -> Admitted:
+    """Return the caller and keep its rights in the scope's state: by token, client certificate, uid or address.
 
     RequestError UNAUTHENTICATED or THROTTLED; DENIED where a caller that brings no token asks for another host than
     `names`, in the clear over TCP.
@@ -35,7 +36,7 @@ def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) 
             authentication.count("host")
             raise
     state["rights"] = caller.rights
-    return caller.name
+    return Admitted(caller.name, peer.share_of(caller), peer.local)
 
 
 def peer_of_scope(scope: Scope) -> Peer:

@@ -105,4 +105,5 @@ def _caller(request: Call) -> str:
 
 def _registrant(request: Call) -> Registrant:
     peer: Peer = request.scope["state"].get("peer", Peer())
-    return Registrant(_caller(request), peer.local, peer.uid, peer.pid)
+    share_key = request.scope["state"]["admitted"].share_key
+    return Registrant(_caller(request), peer.local, peer.uid, peer.pid, share_key)

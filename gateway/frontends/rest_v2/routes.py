@@ -157,7 +157,7 @@ async def infer(request: Call) -> Response[bytes]:
     ports = ports_of(request)
     ports.inference.describe(*_names(request))  # an unknown model is refused before its body is read
     headers = dict(request.headers)
-    with ports.bodies.lease() as lease:
+    with ports.bodies.lease(request.scope["state"]["admitted"]) as lease:
         length = headers.get(HEADER_LENGTH)
         body = await ports.bodies.read(request.receive, headers, lease, _most(request, length))
         asked = await _decode(request, memoryview(body).toreadonly(), length, lease)
@@ -206,7 +206,7 @@ def _names(request: Call) -> tuple[str, str]:
 async def optional_body(request: Call, kind: type[T]) -> T:
     """The JSON body as `kind`; an empty one is `{}`. Raises as `BodyReader.read` does, INVALID for other JSON."""
     ports = ports_of(request)
-    with ports.bodies.lease() as lease:
+    with ports.bodies.lease(request.scope["state"]["admitted"]) as lease:
         body = await ports.bodies.read(request.receive, dict(request.headers), lease)
         try:
             return msgspec.json.decode(body.strip() or b"{}", type=kind)

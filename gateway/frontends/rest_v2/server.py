@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from gateway.domain.access import Security
 from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.frontends.http.server import HttpServer
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.settings import RestSettings
@@ -28,13 +29,14 @@ class RestFrontend(HttpServer):
         regions: Regions | None = None,
         *,
         server_name: str = SERVER_NAME,
+        pools: Pools | None = None,
     ) -> None:
-        """`regions`: None where shared memory is not allowed."""
+        """`regions`: None where shared memory is not allowed; `pools` makes what callers have shares of."""
 
         def build() -> Application:
             from gateway.frontends.rest_v2.app import create_app
 
             ports = (inference, repository, statistics)
-            return create_app(*ports, settings, self.authentication, metrics_text, regions, server_name)
+            return create_app(*ports, settings, self.authentication, metrics_text, regions, server_name, self.pools)
 
-        super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build)
+        super().__init__(settings, security, "http", Refusals(settings.retry_after_s), build, pools=pools)

@@ -23,7 +23,7 @@ from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.segments import descriptors, folder, mappings
 
 ANN, BOB = Registrant("ann"), Registrant("bob")
-ALLOWED = SharedMemorySettings(allowed=True, over_tcp=True, copy_inputs=False)
+ALLOWED = SharedMemorySettings(allowed=True, over_tcp=True, copy_inputs=False, caller_percent=100)
 
 
 class Clock:

@@ -33,7 +33,7 @@ class Callers(RuleBasedStateMachine):
         self.now_ns = 0
         self.folder = Path(tempfile.mkdtemp(prefix="edge-gateway-test-", dir=SHARED_MEMORY))
         bounds = SharedMemorySettings(
-            allowed=True, over_tcp=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, idle_s=10.0
+            allowed=True, over_tcp=True, max_regions=MAX_REGIONS, max_bytes=MAX_BYTES, caller_percent=100, idle_s=10.0
         )
         self.regions = Regions(bounds, self.folder, lambda: self.now_ns)
         self.held: list[Any] = []

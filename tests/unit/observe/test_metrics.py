@@ -13,10 +13,14 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import gateway.observe.metrics as observed
+from gateway.domain.access import Security
+from gateway.domain.shares import Refusal
 from gateway.domain.statistics import LATENCY_BOUNDS_NS, Sample, ServableStatistics
 from gateway.domain.tensor import Datatype
 from gateway.domain.vitals import Vitals
+from gateway.frontends.authentication import Authentication
 from gateway.frontends.mqtt.samples import samples
+from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.settings import SharedMemorySettings
 from gateway.observe.metrics import Metrics
@@ -140,6 +144,10 @@ def test_frontends_add_samples() -> None:
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
     mqtt = samples({"connected": 1, "published": 2, "dropped_undecodable": 3})
+    pools = Pools()
+    pools.make("grpc calls", "[grpc] max_concurrent_calls", 1).refuse("user:1", Refusal.CALLER)
+    callers = Authentication("http", Security())
+    callers.count("scope")
     shared = Regions(SharedMemorySettings(allowed=True)).samples()
     with closing(State.open(tmp_path)) as opened:
         state = list(opened.samples())
@@ -149,7 +157,9 @@ def test_every_metric_is_documented(tmp_path: Path) -> None:
     }
     shown = {
         name: (family.type, {label for sample in family.samples for label in sample.labels} - {"le"})
-        for name, family in families(metrics_of(Counted(), *mqtt, *shared, *state)).items()
+        for name, family in families(
+            metrics_of(Counted(), *mqtt, *shared, *state, *pools.refusals.samples(), *callers.samples())
+        ).items()
     }
     assert shown == documented
 

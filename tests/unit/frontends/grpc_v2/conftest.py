@@ -38,7 +38,9 @@ def served(monkeypatch: pytest.MonkeyPatch, no_search: None) -> Serve:
 
     @asynccontextmanager
     async def serve(**given: Any) -> AsyncIterator[grpc_gateway.Gateway]:
-        own = {key: given.pop(key) for key in ("inference", "security", "addresses", "regions") if key in given}
+        own = {
+            key: given.pop(key) for key in ("inference", "security", "addresses", "regions", "shares") if key in given
+        }
         given.setdefault("http2", PATIENT)
         before = asyncio.all_tasks()
         async with grpc_gateway.serving(settings=GrpcSettings(**given), **own) as gateway:
@@ -53,7 +55,7 @@ async def nothing_left(gateway: grpc_gateway.Gateway) -> None:
     """Wait until every call that was given up is forgotten."""
     server = gateway.frontend
     gateway.inference.requests.clear()
-    await until(lambda: server.calls == 0)
+    await until(lambda: server.load.busy == 0)
     await until(lambda: not any(link._asked for link in server._links))
     await until(lambda: server.room.used_bytes == 0)
 

@@ -82,7 +82,9 @@ def head(**changed: Any) -> Head:
 )
 def test_timeouts(value: str, nanoseconds: int) -> None:
     assert read_timeout(value.encode()) == nanoseconds
-    assert head(grpc_timeout=value).info_at(5) == CallInfo("192.0.2.7", 5 + nanoseconds, local=False, rights=STRANGER)
+    assert head(grpc_timeout=value).info_at(5) == CallInfo(
+        "192.0.2.7", 5 + nanoseconds, local=False, rights=STRANGER, share_key="address:192.0.2.7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,9 +155,12 @@ def test_kinds() -> None:
 
 # ---- callers ---------------------------------------------------------------------------------------------------------
 def test_callers_without_tokens() -> None:
-    assert head().info == CallInfo("192.0.2.7", None, local=False, rights=STRANGER)
-    assert head(peer=Peer(uid=1000, pid=5)).info == CallInfo("uid:1000", None, True, 1000, 5, EVERYTHING)
-    assert head(peer=Peer("camera", address="::1")).info == CallInfo("camera", None, local=True, rights=EVERYTHING)
+    stranger = CallInfo("192.0.2.7", None, local=False, rights=STRANGER, share_key="address:192.0.2.7")
+    assert head().info == stranger
+    user = CallInfo("uid:1000", None, True, 1000, 5, EVERYTHING, "user:1000")
+    assert head(peer=Peer(uid=1000, pid=5)).info == user
+    camera = CallInfo("camera", rights=EVERYTHING, share_key="certificate:camera")
+    assert head(peer=Peer("camera", address="::1")).info == camera
     assert head(authorization="Bearer nonsense").info.caller == "192.0.2.7"
 
 

@@ -9,7 +9,11 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import EVERYTHING
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.health import HealthService
+from gateway.frontends.grpc_v2.load import Load
 from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.pools import Pools
+from gateway.frontends.settings import ShareSettings
 from tests.simulators.inference import SimulatedInference
 
 pytestmark = pytest.mark.asyncio
@@ -25,7 +29,8 @@ def inference():
 
 @pytest.fixture
 def health(inference):
-    return HealthService(inference, 2, 0.1)
+    settings = GrpcSettings(max_health_watches=4)
+    return HealthService(inference, Load(settings, Pools(ShareSettings(caller_percent=50))))
 
 
 def asked(service=""):
@@ -85,7 +90,7 @@ async def test_watches_are_bounded_and_give_their_place_back(health):
     first, second = (health.watch(asked(), CALL) for _ in range(2))
     await anext(first)
     await anext(second)
-    with pytest.raises(RequestError, match="2 health watches are open") as caught:
+    with pytest.raises(RequestError, match="share of one caller is 2 of 4") as caught:
         await anext(health.watch(asked(), CALL))
     assert caught.value.fault is Fault.OVERLOADED
     await first.aclose()

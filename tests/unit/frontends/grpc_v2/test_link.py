@@ -157,14 +157,15 @@ async def test_compressed_requests(served: Serve, size: int) -> None:
 
 
 async def test_a_thousand_streams_of_one_connection(served: Serve) -> None:
-    async with served(), served() as gateway, connected(gateway.addresses[0]) as client:
+    limits = replace(PATIENT, max_streams=1000)
+    async with served(), served(http2=limits) as gateway, connected(gateway.addresses[0]) as client:
         gateway.inference.gate.clear()
         numbers = []
         for number in range(1000):
             numbers.append(client.ask(INFER, infer_request(id=str(number))))
             await client.flush()
         await gateway.inference.until(lambda: len(gateway.inference.requests) == 1000)
-        assert gateway.frontend.calls == 1000
+        assert gateway.frontend.load.calls.used == 1000
         gateway.inference.gate.set()
         replies = await client.over(*numbers)
         assert [infer_reply(bytes(reply.body)).id for reply in replies] == [str(number) for number in range(1000)]
@@ -316,8 +317,10 @@ async def test_more_calls_than_there_may_be(served: Serve) -> None:
         gateway.inference.gate.clear()
         running = [client.ask(INFER, infer_request()), client.ask(STREAM, infer_request(), end=False)]
         await client.settled()
-        for path, body in ((INFER, infer_request()), (LIVE, framed(b"")), (STREAM, b"")):
-            refused(await client.call(path, body), "UNAVAILABLE", "2 calls are in progress")
+        for path, body in ((INFER, infer_request()), (LIVE, framed(b""))):
+            refused(await client.call(path, body), "UNAVAILABLE", "[grpc] max_concurrent_calls")
+        beyond = await client.call(STREAM, infer_request())  # a stream is open whatever calls there are
+        assert (beyond.status, b"[grpc] max_concurrent_calls" in beyond.body) == (0, True)
         gateway.inference.gate.set()
         client.send(running[1], b"", end=True)
         assert all(reply.status == 0 for reply in await client.over(*running))

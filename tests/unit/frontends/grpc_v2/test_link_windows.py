@@ -64,7 +64,7 @@ async def test_answers_that_are_not_taken_are_bounded(served: Serve) -> None:
         await _send_all(client, stuck, infer_request(300_000))
         await client.until(lambda: len(client.replies[stuck].body) == 65_535)
         for path in (INFER, STREAM, LIVE):
-            refused(await client.call(path, infer_request()), "UNAVAILABLE", "bytes of answers wait to be read")
+            refused(await client.call(path, infer_request()), "UNAVAILABLE", "waiting bytes")
 
 
 async def _send_all(client: Client, number: int, body: bytes) -> None:

@@ -23,7 +23,9 @@ from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.reading import Reader
 from gateway.frontends.grpc_v2.typed import FIELDS, NUMBERS, typed_steps
 from gateway.frontends.grpc_v2.wire import field_head, varint
+from gateway.frontends.pools import Pools
 from tests.fuzz.mutation import spoil
+from tests.simulators.grpc_gateway import UNDIVIDED
 from tests.simulators.infer_messages import CALL, NOW_NS, Facts, expected, requests, told
 from tests.simulators.inference import VARIANT, SimulatedInference
 
@@ -50,9 +52,13 @@ def one_input(datatype: str, count: int, **fields: Any) -> Any:
     return sent
 
 
+def room_of(size: int) -> Room:
+    return Room(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+
+
 async def read(raw: bytes, inference: SimulatedInference, room: Room | None = None) -> Any:
-    reader, room = Reader(inference, None, 64 * MIB), room or Room(64 * MIB)
-    share = Share(room)
+    reader, room = Reader(inference, None, 64 * MIB), room or room_of(64 * MIB)
+    share = Share(room.pool, CALL)
     try:
         return await reader.read(await reader.open(raw, "ann"), CALL, NOW_NS, share)
     finally:
@@ -209,11 +215,11 @@ async def test_what_decoding_allocates_is_counted_first(monkeypatch: pytest.Monk
     sent = one_input("BYTES", 1_000_000)
     sent.model_name = "open"
     sent.raw_input_contents.append(bytes(4_000_000))
-    raw, room = sent.SerializeToString(), Room(64 * MIB)
-    with pytest.raises(RequestError, match="takes 56000000 bytes of memory") as caught:
-        await read(raw, small(), Room(50_000_000))
+    raw, room = sent.SerializeToString(), room_of(64 * MIB)
+    with pytest.raises(RequestError, match="needs 56000000 grpc request bytes") as caught:
+        await read(raw, small(), room_of(50_000_000))
     assert caught.value.fault is Fault.TOO_LARGE
-    room.used_bytes = 20_000_000
+    room.pool.add("user:1", local=True, amount=20_000_000)
     with pytest.raises(RequestError) as caught:
         await read(raw, small(), room)
     assert (caught.value.fault, room.used_bytes) == (Fault.OVERLOADED, 20_000_000)

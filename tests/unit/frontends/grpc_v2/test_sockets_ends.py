@@ -187,20 +187,6 @@ async def test_one_connection_closes_another_in_the_same_turn() -> None:
         assert sorted([len(first.lost), len(second.lost)]) == [0, 1]
 
 
-async def test_more_connections_than_there_may_be() -> None:
-    async with listening() as served:
-        for _ in range(50):
-            await served.connect()
-        late = socket.create_connection(served.listener.getsockname())
-        served.clients.append(late)
-        late.setblocking(False)
-        assert await received(late, 1) == b""
-        assert len(served.links) == 50
-        served.clients[0].close()
-        await served.links[0].until(lambda: served.links[0].lost)
-        await served.connect()
-
-
 async def test_a_connection_that_cannot_be_watched_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -183,7 +183,7 @@ async def test_a_method_that_has_ended_is_over(served: Serve, broken: bool, capl
         client.takes = False
         number = client.ask(STREAM, infer_request(4), end=False)
         await client.until(lambda: len(client.replies[number].body) == WINDOW)
-        await until(lambda: gateway.frontend.calls == 0)
+        await until(lambda: gateway.frontend.load.busy == 0)
         client.send(number, infer_request(30_000)[:20_000])
         await client.settled()
         assert gateway.frontend.room.used_bytes == 0
@@ -203,7 +203,7 @@ async def test_a_stream_opened_and_left(served: Serve) -> None:
         async with connected(gateway.addresses[0]) as client:
             numbers = [client.ask(path, end=False) for path in (STREAM, WATCH) * 5]
             await client.settled()
-            assert gateway.frontend.calls == len(numbers)
+            assert gateway.frontend.load.busy == len(numbers)
         await nothing_left(gateway)
 
 

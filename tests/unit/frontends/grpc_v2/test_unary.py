@@ -18,21 +18,27 @@ from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.messages import MESSAGE_BYTES, Message, Room
 from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.unary import one_request, unfolded
+from gateway.frontends.pools import Pools
+from tests.simulators.grpc_gateway import UNDIVIDED
 
 pytestmark = pytest.mark.asyncio
 GZIP = 31
 LIMIT_BYTES = 4_000_000
 
 
+def room_of(size: int) -> Room:
+    return Room(Pools(UNDIVIDED).make_bytes("grpc request bytes", "[grpc] max_receiving_bytes", size))
+
+
 @dataclass
 class Owner:
     """As much of a link as is asked."""
 
-    room: Room = field(default_factory=lambda: Room(8_000_000))
+    room: Room = field(default_factory=lambda: room_of(8_000_000))
     decoding: DecodePool = field(default_factory=lambda: DecodePool(EngineSettings(decode_inline_us=0)))
 
-    def memory(self, size: int) -> memoryview:
-        return self.room.take(size, 0, filled=size)[0]
+    def memory(self, size: int, info: CallInfo) -> memoryview:
+        return self.room.take(size, 0, info, filled=size)[0]
 
     def bounds(self, _: object) -> tuple[int, Callable[[Raw], int]]:
         return LIMIT_BYTES, lambda beginning: 100_000 if beginning.startswith(b"small model") else LIMIT_BYTES
@@ -73,8 +79,8 @@ async def test_no_more_is_unfolded_than_the_model_takes() -> None:
 
 
 async def test_no_room_for_what_is_unfolded() -> None:
-    owner = Owner(Room(1_010_000))
-    kept = owner.memory(500_000)
+    owner = Owner(room_of(1_010_000))
+    kept = owner.memory(500_000, CallInfo())
     with pytest.raises(RequestError) as caught:
         await unfold(owner, gzip.compress(bytes(1_000_000)))
     assert caught.value.fault is Fault.OVERLOADED

@@ -24,9 +24,12 @@ from gateway.frontends.http.body import (
     compress,
 )
 from gateway.frontends.http.bounds import SlowBody
+from gateway.frontends.http.door import Admitted
+from gateway.frontends.pools import Pools
 from gateway.frontends.rest_v2.settings import RestSettings
 
 PACKED: Mapping[str, Callable[[bytes], bytes]] = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}
+ADMITTED = Admitted("ann", "token:ann", local=True)
 LIMIT = 1000
 
 
@@ -43,11 +46,15 @@ def receiving(parts: Sequence[bytes], *, ends: bool = True) -> Callable[[], Awai
     return receive
 
 
+def reader_of(settings: RestSettings) -> BodyReader:
+    return BodyReader(settings, Pools().make_bytes("http request bytes", "", settings.max_buffered_bytes))
+
+
 def read(parts: Sequence[bytes], headers: Mapping[str, str] | None = None, *, ends: bool = True) -> bytes:
-    reader = BodyReader(RestSettings(max_body_bytes=LIMIT))
-    with reader.lease() as lease:
+    reader = reader_of(RestSettings(max_body_bytes=LIMIT))
+    with reader.lease(ADMITTED) as lease:
         body = bytes(asyncio.run(reader.read(receiving(parts, ends=ends), headers or {}, lease)))
-    assert reader.buffered_bytes == 0
+    assert reader.pool.used == 0
     return body
 
 
@@ -90,8 +97,8 @@ def test_a_body_has_its_time() -> None:
         await asyncio.Event().wait()
         return {}
 
-    reader = BodyReader(RestSettings(body_timeout_s=0.01))
-    with reader.lease() as lease, pytest.raises(SlowBody):
+    reader = reader_of(RestSettings(body_timeout_s=0.01))
+    with reader.lease(ADMITTED) as lease, pytest.raises(SlowBody):
         asyncio.run(reader.read(never, {}, lease))
 
 

@@ -38,14 +38,14 @@ def caller_of(scope: dict[str, Any], tokens: Tokens | None) -> str:
     ],
 )
 def test_the_order_of_names(peer: Peer, caller: str) -> None:
-    assert caller_of(scope(peer), None) == caller
-    assert caller_of(scope(peer, (b"authorization", b"bearer secret")), TOKENS) == "ann"
+    assert caller_of(scope(peer), None).caller == caller
+    assert caller_of(scope(peer, (b"authorization", b"bearer secret")), TOKENS).caller == "ann"
     with pytest.raises(RequestError):
         caller_of(scope(peer), TOKENS)
 
 
 def test_no_address_is_no_crash() -> None:
-    assert caller_of({"type": "http", "client": None, "headers": []}, None) == ""
+    assert caller_of({"type": "http", "client": None, "headers": []}, None).caller == ""
 
 
 def test_tls_begins_at_1_2_and_asks_for_certificates_only_where_told() -> None:

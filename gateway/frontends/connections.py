@@ -1,0 +1,104 @@
+"""Open connections of one server, divided among callers: where there are too many, one that is idle gives way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from gateway.domain.shares import Refusal
+from gateway.frontends.peer import Peer
+from gateway.frontends.pools import Pool
+
+FRUITLESS_S = 0.01
+"""How long a caller without an idle connection is not searched for one again: a search looks at all of its connections,
+and a caller that is refused may connect thousands of times a second."""
+
+
+class Yielding(Protocol):
+    """A connection as far as its place is concerned."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could be closed without loss."""
+
+    def give_way(self) -> None:
+        """Close: another connection takes the place."""
+
+
+C = TypeVar("C", bound=Yielding)
+
+
+@dataclass(slots=True)
+class _Caller(Generic[C]):
+    """Connections of one caller, the oldest first; `fruitless_s`: when none of them was found to be idle."""
+
+    local: dict[C, bool] = field(default_factory=dict)
+    fruitless_s: float = -1.0
+
+
+class Connections(Generic[C]):
+    """Places of one server's connections. A place is held from `enter` to `leave`, or until it is given to another."""
+
+    def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool, self._clock = pool, clock
+        self._keys: dict[C, str] = {}
+        self._callers: dict[str, _Caller[C]] = {}
+
+    def __len__(self) -> int:
+        """Connections that have a place."""
+        return len(self._keys)
+
+    def enter(self, connection: C, peer: Peer) -> bool:
+        """Give a place to a new connection; False, counted, where its caller or this server has too many."""
+        key, local = peer.share_key, peer.local
+        refusal = self._pool.take(key, local=local)
+        if refusal is not None:
+            idle = self._idle(key, local, refusal)
+            if idle is None:
+                self._pool.count(key, refusal)
+                return False
+            self.leave(idle)
+            idle.give_way()
+            self._pool.add(key, local=local)
+        self._keys[connection] = key
+        self._callers.setdefault(key, _Caller()).local[connection] = local
+        return True
+
+    def identify(self, connection: C, peer: Peer) -> bool:
+        """Count a connection for what its handshake told of `peer`; False where that caller has too many."""
+        if self._keys.get(connection) == peer.share_key:
+            return True
+        self.leave(connection)
+        return self.enter(connection, peer)
+
+    def leave(self, connection: C) -> None:
+        """Return the place of a connection that has ended. Twice is harmless."""
+        key = self._keys.pop(connection, None)
+        if key is None:
+            return
+        caller = self._callers[key]
+        self._pool.give(key, local=caller.local.pop(connection))
+        if not caller.local:
+            del self._callers[key]
+
+    def _idle(self, key: str, local: bool, refusal: Refusal) -> C | None:
+        """The oldest idle connection of this caller, else, where its share is not used up, of the one with most. One of
+        a caller on this device is closed for another such caller only."""
+        found = self._oldest_idle(key, local)
+        if found is not None or refusal is Refusal.CALLER:
+            return found
+        others = [each for each, caller in self._callers.items() if local or not next(iter(caller.local.values()))]
+        largest = max(others, key=lambda each: len(self._callers[each].local), default="")
+        return self._oldest_idle(largest, local)
+
+    def _oldest_idle(self, key: str, local: bool) -> C | None:
+        caller, now_s = self._callers.get(key), self._clock()
+        if caller is None or now_s - caller.fruitless_s < FRUITLESS_S:
+            return None
+        for connection, is_local in caller.local.items():
+            if connection.idle and (local or not is_local):
+                return connection
+        caller.fruitless_s = now_s
+        return None

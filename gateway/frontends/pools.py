@@ -1,0 +1,124 @@
+"""Bounded resources of the frontends, divided among callers; what is refused is counted and logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.shares import Refusal, ShareBounds, Shares, caller_class
+from gateway.domain.statistics import Sample
+from gateway.frontends.settings import ShareSettings
+
+OTHERS = "other callers"
+"""The log's name for callers beyond `log_callers`."""
+_WHY = {
+    Refusal.CALLER: "the share of one caller is {share} of {total}",
+    Refusal.CONNECTION: "this connection has its share",
+    Refusal.RESERVE: "{total} are the total, {reserve} of them for callers on this device",
+    Refusal.TOTAL: "all {total} are in use",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Refusals:
+    """What was refused, by resource, class of caller and reason. The log names a caller once in a period."""
+
+    def __init__(self, settings: ShareSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._clock = settings, clock
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._more: dict[str, int] = {}
+        self._ends_s = clock()
+
+    def count(self, resource: str, key: str, reason: str) -> None:
+        """Count one refusal, and log it where the caller was not logged in this period."""
+        self._counts[resource, caller_class(key), reason] += 1
+        now_s = self._clock()
+        if now_s >= self._ends_s:
+            self._begin_period(now_s)
+        name = key if key in self._more or len(self._more) < self._settings.log_callers else OTHERS
+        if name in self._more:
+            self._more[name] += 1
+        else:
+            self._more[name] = 0
+            log.warning("caller refused: %s, resource %s, reason %s", name, resource, reason)
+
+    def samples(self) -> Iterator[Sample]:
+        """Counters for the metrics page (METRICS.md)."""
+        for (resource, caller, reason), count in sorted(self._counts.items()):
+            labels = {"resource": resource, "caller_class": caller, "reason": reason}
+            yield Sample("edge_gateway_refusals_total", "Refusals for the bounds of callers.", count, labels)
+
+    def _begin_period(self, now_s: float) -> None:
+        for name, more in self._more.items():
+            if more:
+                log.warning("caller refused: %s, %d more times in the last period", name, more)
+        self._more.clear()
+        self._ends_s = now_s + self._settings.log_period_s
+
+
+class Pool(Shares):
+    """Shares of one named resource, such as "grpc calls"; its refusals are counted."""
+
+    __slots__ = ("_refusals", "_setting", "resource")
+
+    def __init__(self, resource: str, setting: str, bounds: ShareBounds, refusals: Refusals) -> None:
+        """`setting` names the total for the messages of refusals, such as "[grpc] max_concurrent_calls"."""
+        super().__init__(bounds)
+        self.resource, self._setting, self._refusals = resource, setting, refusals
+
+    def count(self, key: str, reason: Refusal) -> None:
+        """Count a refusal that the caller is not told of."""
+        self._refusals.count(self.resource, key, reason)
+
+    def refuse(self, key: str, reason: Refusal, retry_after_s: float | None = None) -> RequestError:
+        """Count a refusal; returns what the caller is told, OVERLOADED."""
+        self.count(key, reason)
+        bounds = self.bounds
+        why = _WHY[reason].format(share=bounds.share, total=bounds.total, reserve=bounds.reserve)
+        return RequestError(
+            Fault.OVERLOADED,
+            f"too many {self.resource} by {key:.100}: {why} ({self._setting}, [shares]); try again later",
+            retry_after_s=retry_after_s,
+        )
+
+    def require(self, key: str, *, local: bool, amount: int = 1, retry_after_s: float | None = None) -> None:
+        """Take `amount` units. RequestError OVERLOADED where they are not given, TOO_LARGE where they never will be."""
+        if amount > self.bounds.share:
+            self.count(key, Refusal.CALLER)
+            raise RequestError(
+                Fault.TOO_LARGE,
+                f"the request needs {amount} {self.resource}; one caller may have {self.bounds.share} of "
+                f"{self.bounds.total} ({self._setting}, [shares])",
+            )
+        reason = self.take(key, local=local, amount=amount)
+        if reason is not None:
+            raise self.refuse(key, reason, retry_after_s)
+
+
+class Pools:
+    """Makes the pools of one process, all divided by the same settings, and keeps their refusals."""
+
+    def __init__(self, settings: ShareSettings | None = None, refusals: Refusals | None = None) -> None:
+        self._settings = settings or ShareSettings()
+        self.refusals = refusals or Refusals(self._settings)
+
+    def undivided(self) -> Pools:
+        """The same, but that one caller may have each total."""
+        return Pools(ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0), self.refusals)
+
+    def make(self, resource: str, setting: str, total: int) -> Pool:
+        """A pool of `total` units."""
+        return self._make(resource, setting, total, self._settings.caller_percent)
+
+    def make_bytes(self, resource: str, setting: str, total: int) -> Pool:
+        """A pool of `total` bytes."""
+        return self._make(resource, setting, total, self._settings.caller_bytes_percent)
+
+    def _make(self, resource: str, setting: str, total: int, caller_percent: int) -> Pool:
+        local_percent = self._settings.local_percent
+        bounds = ShareBounds.of(total, caller_percent=caller_percent, local_percent=local_percent)
+        return Pool(resource, setting, bounds, self.refusals)

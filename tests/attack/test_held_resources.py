@@ -1,0 +1,119 @@
+"""One address that holds what it can get, connections, handshakes, requests and streams: the others are served."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gateway.frontends.grpc_v2.http2.hpack import encode
+from tests.attack.rig import CLIENTS, WATCHDOG_GAP_S, Attack, Target, observe
+from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, headers
+
+ELSEWHERE = "127.0.0.66"
+"""The attacker's address; well-behaved clients call from 127.0.0.1."""
+STREAM = encode([(key, b"/inference.GRPCInferenceService/ModelStreamInfer" if key == b":path" else value)
+                 for key, value in ASKED])  # fmt: skip
+HALF_POST = b"POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+AT_ONCE = 32
+"""Connections opened between two pauses: more than the backlog holds would cost this attacker seconds."""
+PAUSE_S = 0.01
+"""Between two looks at connections that were closed."""
+
+
+def hold(address: str, count: int, words: bytes, ends_s: float) -> int:
+    """Hold `count` connections on which `words` were said; those that are closed are opened again. Return the bytes."""
+    sent, held = 0, dict[int, socket.socket]()
+    poll = select.poll()
+    while time.monotonic() < ends_s:
+        for number, _ in poll.poll(0):
+            if _closed(held[number]):
+                poll.unregister(number)
+                held.pop(number).close()
+        for _ in range(min(count - len(held), AT_ONCE)):
+            with suppress(OSError):
+                peer = _connected(address)
+                held[peer.fileno()] = peer
+                poll.register(peer, select.POLLIN)
+                sent += peer.send(words) if words else 0
+        time.sleep(PAUSE_S)
+    for peer in held.values():
+        peer.close()
+    return sent + 60 * count  # a handshake of TCP
+
+
+def _closed(peer: socket.socket) -> bool:
+    try:
+        return not peer.recv(1 << 16)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _connected(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    peer = socket.create_connection((host, int(port)), 5.0, source_address=(ELSEWHERE, 0))
+    peer.setblocking(False)
+    return peer
+
+
+def both(first: tuple[str, int, bytes], second: tuple[str, int, bytes], ends_s: float) -> int:
+    """Hold connections to gRPC and to HTTP."""
+    import threading
+
+    sent: list[int] = []
+    threads = [threading.Thread(target=lambda each=each: sent.append(hold(*each, ends_s))) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(sent)
+
+
+def idle_streams(target: Target, ends_s: float) -> int:
+    """1,024 ModelStreamInfer streams on one connection that bring nothing."""
+    return hold(target.grpc, 1, WELCOME + _all(headers(number, 0, STREAM) for number in range(1, 2048, 2)), ends_s)
+
+
+def half_open_requests(target: Target, ends_s: float) -> int:
+    """1,100 requests whose body never comes, one on each connection."""
+    words = WELCOME + headers(1, 0, REQUEST)
+    return both((target.grpc, 1100, words), (target.http, 1100, HALF_POST), ends_s)
+
+
+def mute_sockets(target: Target, ends_s: float) -> int:
+    """2,294 connections to each port that say nothing."""
+    return both((target.grpc, 2294, b""), (target.http, 2294, b""), ends_s)
+
+
+def kept_alive(target: Target, ends_s: float) -> int:
+    """520 connections that asked once and are kept."""
+    return both((target.grpc, 1100, WELCOME), (target.http, 520, GET), ends_s)
+
+
+def _all(words: Iterable[bytes]) -> bytes:
+    return b"".join(words)
+
+
+ATTACKS = {
+    "idle streams": Attack("tests.attack.test_held_resources:idle_streams"),
+    "half-open requests": Attack("tests.attack.test_held_resources:half_open_requests", seconds=10.0),
+    "mute sockets": Attack("tests.attack.test_held_resources:mute_sockets", seconds=10.0),
+    "connections kept alive": Attack(
+        "tests.attack.test_held_resources:kept_alive", seconds=10.0, clients=(*CLIENTS, "http-fresh")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
+    observed = observe(ATTACKS[name], tmp_path)
+    assert not observed.failures
+    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S

@@ -1,0 +1,118 @@
+"""Shares of a bounded resource: what no sequence of takes and returns may break."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from gateway.domain.shares import Refusal, ShareBounds, Shares, caller_class, caller_key
+
+BOUNDS = ShareBounds(total=20, reserve=5, share=8)
+CALLERS = {"user:1": True, "loopback:127.0.0.1": True, "address:192.0.2.1": False, "address:192.0.2.2": False}
+"""Whether each is on this device."""
+Taken = tuple[str, int]
+
+
+class AnySequence(RuleBasedStateMachine):
+    """Takes and returns in any order, against a list of what is held."""
+
+    takes = Bundle("takes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = Shares(BOUNDS)
+        self.taken: list[Taken] = []
+
+    @rule(target=takes, key=st.sampled_from(sorted(CALLERS)), amount=st.integers(1, 9))
+    def take(self, key: str, amount: int) -> object:
+        before, held = self.shares.used, self.shares.held(key)
+        refusal = self.shares.take(key, local=CALLERS[key], amount=amount)
+        if refusal is not None:
+            assert (self.shares.used, self.shares.held(key)) == (before, held)
+            self.must_be_refused(key, amount, refusal)
+            return multiple()
+        self.taken.append((key, amount))
+        return (key, amount)
+
+    def must_be_refused(self, key: str, amount: int, refusal: Refusal) -> None:
+        free = BOUNDS.total - sum(each for _, each in self.taken)
+        remote = sum(each for who, each in self.taken if not CALLERS[who])
+        why = {
+            Refusal.CALLER: sum(each for who, each in self.taken if who == key) + amount > BOUNDS.share,
+            Refusal.TOTAL: amount > free,
+            Refusal.RESERVE: not CALLERS[key] and remote + amount > BOUNDS.total - BOUNDS.reserve,
+        }
+        assert why[refusal]
+
+    @rule(taken=consumes(takes))
+    def give(self, taken: Taken) -> None:
+        key, amount = taken
+        self.taken.remove(taken)
+        self.shares.give(key, local=CALLERS[key], amount=amount)
+
+    @invariant()
+    def never_over_the_total_nor_the_reserve(self) -> None:
+        assert self.shares.used == sum(amount for _, amount in self.taken) <= BOUNDS.total
+        assert self.shares.remote <= BOUNDS.total - BOUNDS.reserve
+
+    @invariant()
+    def never_over_a_share_and_nothing_is_remembered_of_those_who_have_nothing(self) -> None:
+        for key in CALLERS:
+            assert self.shares.held(key) == sum(amount for who, amount in self.taken if who == key) <= BOUNDS.share
+        assert set(self.shares._by_caller) == {key for key, _ in self.taken}
+
+
+TestAnySequence = AnySequence.TestCase
+
+
+def test_the_reserve_is_left_to_callers_on_this_device() -> None:
+    shares = Shares(ShareBounds(total=4, reserve=1, share=3))
+    assert [shares.take("address:192.0.2.1", local=False) for _ in range(3)] == [None] * 3
+    assert shares.take("address:192.0.2.2", local=False) is Refusal.RESERVE
+    assert shares.take("user:1", local=True) is None
+    assert shares.take("user:1", local=True) is Refusal.TOTAL
+
+
+def test_a_caller_that_took_nothing_may_return_nothing() -> None:
+    shares = Shares(BOUNDS)
+    shares.give("user:1", local=True, amount=0)
+    assert (shares.used, shares.held("user:1")) == (0, 0)
+
+
+def test_what_is_in_use_already_is_counted_beyond_the_bounds() -> None:
+    shares = Shares(ShareBounds(total=4, reserve=1, share=3))
+    shares.add("address:192.0.2.1", local=False, amount=10)
+    assert shares.refusal("address:192.0.2.1", local=False) is Refusal.CALLER
+    shares.give("address:192.0.2.1", local=False, amount=10)
+    assert shares.refusal("address:192.0.2.1", local=False) is None
+
+
+@given(st.integers(1, 2**40), st.integers(1, 100), st.integers(0, 99))
+def test_a_division_leaves_something_to_everybody(total: int, caller_percent: int, local_percent: int) -> None:
+    bounds = ShareBounds.of(total, caller_percent=caller_percent, local_percent=local_percent)
+    assert 1 <= bounds.share <= bounds.total == total
+    assert 0 <= bounds.reserve < total
+
+
+@pytest.mark.parametrize(
+    ("identity", "key", "kind"),
+    [
+        ({"token": "north", "address": "192.0.2.1"}, "token:north", "token"),
+        ({"certificate": "gate", "address": "192.0.2.1"}, "certificate:gate", "certificate"),
+        ({"uid": 0}, "user:0", "user"),
+        ({"address": "127.0.0.2"}, "loopback:127.0.0.2", "loopback"),
+        ({"address": "::1"}, "loopback:::1", "loopback"),
+        ({"address": "::ffff:127.0.0.1"}, "loopback:127.0.0.1", "loopback"),
+        ({"address": "192.0.2.1"}, "address:192.0.2.1", "address"),
+        ({"address": "::ffff:192.0.2.1"}, "address:192.0.2.1", "address"),
+        ({"address": "2001:db8:0:1:2:3:4:5"}, "address:2001:db8:0:1::/64", "address"),
+        ({"address": "fe80::1%eth0"}, "address:fe80::/64", "address"),
+        ({"address": "no address"}, "address:no address", "address"),
+        ({}, "anonymous", "anonymous"),
+    ],
+)
+def test_the_strongest_identity_names_the_caller(identity: dict[str, object], key: str, kind: str) -> None:
+    assert caller_key(**identity) == key  # type: ignore[arg-type]
+    assert caller_class(key) == kind

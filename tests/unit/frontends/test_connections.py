@@ -1,0 +1,123 @@
+"""Places of connections: who gets one, and who gives way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.frontends.connections import FRUITLESS_S, Connections
+from gateway.frontends.peer import Peer
+from gateway.frontends.pools import Pools
+from gateway.frontends.settings import ShareSettings
+
+NORTH, SOUTH, EAST = (Peer(address=f"192.0.2.{number}") for number in (1, 2, 3))
+LOCAL = Peer(uid=1000)
+
+
+@dataclass(eq=False)
+class Held:
+    """A connection; `gone`: it gave way."""
+
+    idle: bool = True
+    gone: bool = False
+
+    def give_way(self) -> None:
+        self.gone = True
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 2 * FRUITLESS_S
+        return self.now_s
+
+
+def places(total: int = 10, caller_percent: int = 40, local_percent: int = 20) -> Connections[Held]:
+    pools = Pools(ShareSettings(caller_percent=caller_percent, local_percent=local_percent))
+    return Connections(pools.make("connections", "max_connections", total), Clock())
+
+
+def entered(connections: Connections[Held], peer: Peer, count: int, *, idle: bool = True) -> list[Held]:
+    held = [Held(idle) for _ in range(count)]
+    assert all(connections.enter(each, peer) for each in held)
+    return held
+
+
+def test_a_caller_has_its_share_and_its_oldest_idle_one_gives_way() -> None:
+    connections = places()
+    held = entered(connections, NORTH, 4)
+    held[0].idle = False
+    entered(connections, NORTH, 1)
+    assert [each.gone for each in held] == [False, True, False, False]
+    assert len(connections) == 4
+
+
+def test_a_caller_whose_connections_are_busy_gets_no_more_and_the_others_do() -> None:
+    connections = places()
+    entered(connections, NORTH, 4, idle=False)
+    assert not connections.enter(Held(), NORTH)
+    entered(connections, SOUTH, 1)
+
+
+def test_beyond_the_total_the_caller_with_most_gives_way() -> None:
+    connections = places()
+    most, fewer = entered(connections, NORTH, 4), entered(connections, SOUTH, 3)
+    entered(connections, EAST, 1, idle=False)
+    entered(connections, EAST, 1)  # more than is left to those on a network
+    assert [each.gone for each in most] == [True, False, False, False]
+    assert not any(each.gone for each in fewer)
+
+
+def test_one_on_this_device_never_gives_way_to_one_on_a_network() -> None:
+    connections = places(local_percent=0)
+    local = entered(connections, LOCAL, 4)
+    entered(connections, NORTH, 3, idle=False)
+    entered(connections, SOUTH, 3, idle=False)
+    assert not connections.enter(Held(), EAST)
+    assert not any(each.gone for each in local)
+
+
+def test_the_reserve_is_for_callers_on_this_device() -> None:
+    connections = places()
+    entered(connections, NORTH, 4, idle=False)
+    entered(connections, SOUTH, 4, idle=False)
+    assert not connections.enter(Held(), EAST)
+    entered(connections, LOCAL, 2, idle=False)
+
+
+def test_a_place_that_was_given_away_is_not_given_back() -> None:
+    connections = places(total=1, caller_percent=100, local_percent=0)
+    (first,) = entered(connections, NORTH, 1)
+    (second,) = entered(connections, NORTH, 1)
+    connections.leave(first)
+    assert len(connections) == 1
+    connections.leave(second)
+    connections.leave(second)
+    assert len(connections) == 0
+    entered(connections, SOUTH, 1)
+
+
+def test_a_certificate_moves_a_connection_to_its_own_share() -> None:
+    connections = places()
+    held = entered(connections, NORTH, 4, idle=False)
+    assert connections.identify(held[0], Peer("camera", address=NORTH.address))
+    entered(connections, NORTH, 1)
+
+
+def test_a_caller_without_an_idle_connection_is_not_searched_again_at_once() -> None:
+    class Counted(Held):
+        looked = 0
+
+        @property  # type: ignore[override]
+        def idle(self) -> bool:
+            Counted.looked += 1
+            return False
+
+        @idle.setter
+        def idle(self, _: bool) -> None: ...
+
+    pools = Pools(ShareSettings(caller_percent=100, local_percent=0))
+    connections: Connections[Held] = Connections(pools.make("connections", "max_connections", 1), lambda: 1.0)
+    assert connections.enter(Counted(), NORTH)
+    assert not any(connections.enter(Held(), NORTH) for _ in range(100))
+    assert Counted.looked == 1
