@@ -22,6 +22,7 @@ STATUSES: Mapping[Fault, int] = {
     Fault.DENIED: 403,
     Fault.NOT_FOUND: 404,
     Fault.TOO_LARGE: 413,
+    Fault.THROTTLED: 429,
     Fault.OVERLOADED: 503,
     Fault.EXPIRED: 504,
     Fault.UNAVAILABLE: 503,

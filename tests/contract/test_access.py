@@ -62,7 +62,15 @@ async def test_every_route_has_a_scope() -> None:
         frontend, inference = gateway.frontend, gateway.inference
         settings = frontend._settings
         guarded = create_app(
-            inference, inference, inference, settings, frontend.authentication, rest_gateway.metrics, None, "x"
+            inference,
+            inference,
+            inference,
+            settings,
+            frontend.authentication,
+            rest_gateway.metrics,
+            None,
+            "x",
+            frontend.pools,
         )
     app = guarded._app._app  # type: ignore[attr-defined]  # behind the guard of browsers, and the door
     handlers = {
@@ -150,7 +158,9 @@ async def asked_grpc(channel: grpc.aio.Channel, name: str, message: Any, headers
 @pytest.mark.usefixtures("grpc_server")
 async def test_scopes_over_grpc(holder: Scope) -> None:
     async with (
-        grpc_gateway.serving(security=GUARDED, regions=Regions(SharedMemorySettings(allowed=True))) as gateway,
+        grpc_gateway.serving(
+            security=GUARDED, regions=Regions(SharedMemorySettings(allowed=True, over_tcp=True))
+        ) as gateway,
         grpc.aio.insecure_channel(gateway.target) as channel,
     ):
         for ask, _, scopes in CALLS.values():
@@ -162,7 +172,7 @@ async def test_scopes_over_grpc(holder: Scope) -> None:
 
 @pytest.mark.parametrize("holder", [*Scope])
 async def test_scopes_over_rest(holder: Scope) -> None:
-    regions = Regions(SharedMemorySettings(allowed=True))
+    regions = Regions(SharedMemorySettings(allowed=True, over_tcp=True))
     async with rest_gateway.serving(security=GUARDED, regions=regions) as gateway:
         metrics: tuple[Any, tuple[str, str, Any], set[Scope]] = (None, ("GET", "/metrics", None), {Scope.METRICS})
         for _, (method, path, body), scopes in [*CALLS.values(), metrics]:

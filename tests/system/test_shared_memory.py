@@ -16,7 +16,14 @@ from tritonclient.utils import InferenceServerException, shared_memory
 from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, golden, running
 from tests.simulators.segments import SHARED_MEMORY, shared
 
-ALLOWED = "[shared_memory]\nallowed = true\nover_tcp = true\nmax_regions = 4\nidle_s = 0.2\nsweep_s = 0.1\n"
+ALLOWED = """[shared_memory]
+allowed = true
+over_tcp = true
+max_regions = 4
+caller_percent = 100
+idle_s = 0.2
+sweep_s = 0.1
+"""
 SWEPT_WITHIN_S = 10.0
 DYING = 12
 """Programs that are killed; each registers two regions, so that they would fill the bound six times."""

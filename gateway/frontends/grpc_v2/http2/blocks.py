@@ -71,10 +71,11 @@ class Blocks:
         if headers is None:
             return None
         self._meter.ns += CHECK_NS * len(headers)
-        head = self._read(headers), content_length(headers)
-        if not self._decoder.changed and len(block) <= KNOWN_BLOCK_BYTES:
-            _remember(self._heads, block, head)
-        return head
+        head = self._read(headers)
+        known = head, content_length(headers)
+        if not (self._decoder.changed or len(block) > KNOWN_BLOCK_BYTES or _refuses(head)):
+            _remember(self._heads, block, known)
+        return known
 
     def _read(self, headers: Headers) -> Any:
         """A head by the fields that it depends on: others may differ in every request, as a trace's number does."""
@@ -84,7 +85,8 @@ class Blocks:
             return known
         self._meter.ns += HEAD_NS
         head = self._read_head(headers)
-        if essence is not None and sum(len(name) + len(value) for name, value in essence) <= ESSENCE_BYTES:
+        known_bytes = 0 if essence is None else sum(len(name) + len(value) for name, value in essence)
+        if essence is not None and known_bytes <= ESSENCE_BYTES and not _refuses(head):
             _remember(self._essences, essence, head)
         return head
 
@@ -101,10 +103,12 @@ class Blocks:
         return headers
 
 
+def _refuses(head: object) -> bool:
+    """Return True for a refusal, which is not remembered: each one is decided and counted again."""
+    return isinstance(head, bytes)
+
+
 def _remember(known: dict[Any, Any], key: object, head: object) -> None:
-    """Keep a head, but no refusal (bytes): each of those is decided and counted again."""
-    if isinstance(head, bytes):
-        return
     if len(known) >= KNOWN_HEADS:
         known.clear()
     known[key] = head
