@@ -238,7 +238,7 @@ async def test_calls_whose_messages_come_late_pass_no_bound():
             assert await refused_call is grpc.StatusCode.UNAVAILABLE
             if sum(code.done() for code in codes) == 7:
                 break
-        assert len(gateway.inference.requests) == 2
+        await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
         gateway.inference.gate.set()
         assert [await code for code in codes].count(grpc.StatusCode.OK) == 2
 
