@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ class Entry:
         folder.mkdir(parents=True)
         for name, content in self.files.items():
             if isinstance(content, Path):
-                (folder / name).symlink_to(content)
+                shutil.copyfile(content, folder / name)
             else:
                 (folder / name).write_bytes(content)
         return folder / self.main_file
