@@ -235,7 +235,8 @@ async def test_calls_whose_messages_come_late_pass_no_bound():
             await stub(channel).ServerLive(service_pb2.ServerLiveRequest())  # a call that came after them was answered
         admitted.set()
         for refused_call in asyncio.as_completed(codes):
-            assert await refused_call is grpc.StatusCode.UNAVAILABLE
+            # INTERNAL was seen on a busy machine: grpcio may see the RST_STREAM behind the trailers first
+            assert await refused_call in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}
             if sum(code.done() for code in codes) == 7:
                 break
         await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
