@@ -40,6 +40,7 @@ from gateway.store.library import scan, scan_model
 from gateway.store.releases import changed_file
 from gateway.store.state import State
 
+MIB = 1024 * 1024
 DATA_SHARE = 0.75
 """Share of the device's memory that the gateway's data may take where the configuration does not say."""
 HERE = Path("/")
@@ -111,8 +112,8 @@ def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
 
 
 def loader(config: Config, where: Site, state: State, publish: Publish) -> Loader:
-    """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_bytes`)."""
-    _bound_data(config.gateway.memory_bytes or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
+    """Make a Loader over the real runtimes and trials; bound the memory of both (`[gateway] memory_mib`)."""
+    _bound_data(config.gateway.memory_mib * MIB or int(DATA_SHARE * (where.inventory.memory_bytes or 0)))
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
         verdict = await try_variant(manifest, variant, files, budget, config.trial)

@@ -43,6 +43,10 @@ SERVER_NAME_LIMIT_CHARS = 128
 MACHINE_ID = Path("/etc/machine-id")
 
 
+LEAST_MEMORY_MIB = 256
+"""Least `[gateway] memory_mib`: a start with the two shipped models takes 113 MiB (`make demo`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """`[gateway]`: who this device is."""
@@ -50,7 +54,7 @@ class GatewaySettings:
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
     server_name: str = SERVER_NAME  # names the server to callers, in the server metadata of gRPC and HTTP
-    memory_bytes: int = 0  # data that the process may allocate; 0: three quarters of the device's memory
+    memory_mib: int = 0  # MiB of data that the process may allocate; 0: three quarters of the device's memory
     profiles_dir: str = ""  # folder of device profiles of this site; "": /etc/edge-gateway/device_profiles if it exists
 
     def __post_init__(self) -> None:
@@ -64,6 +68,12 @@ class GatewaySettings:
                 f"must be 1 to {SERVER_NAME_LIMIT_CHARS} printable characters, not {self.server_name!r:.80}",
                 table="gateway",
                 key="server_name",
+            )
+        if 0 < self.memory_mib < LEAST_MEMORY_MIB:
+            raise ConfigurationError(
+                f"must be 0 or at least {LEAST_MEMORY_MIB}, not {self.memory_mib}: the gateway itself needs about 100",
+                table="gateway",
+                key="memory_mib",
             )
 
 

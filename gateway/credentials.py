@@ -15,8 +15,10 @@ from gateway.domain.statistics import Sample
 from gateway.frontends.authentication import Authentication
 from gateway.observe.logs import get_logger
 
-EXPIRY_PERIOD_S = 1.0
-"""Time between two looks at tokens that expire: a device's clock may jump, so no timer is set to the moment itself."""
+EXPIRY_PERIOD_S = 60.0
+"""Longest time between two checks of tokens that expire: the wall clock may be set while a timer waits."""
+LEAST_WAIT_S = 0.1
+"""Shortest time until such a check: a timer of the loop may be a little early by the wall clock."""
 
 
 class Guarded(Protocol):
@@ -93,8 +95,10 @@ class Credentials:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        if self.security.tokens is not None and self.security.tokens.expiring:
-            self._watch = asyncio.get_running_loop().call_later(EXPIRY_PERIOD_S, self._expire)
+        expires_s = self.security.tokens.next_expiry_s if self.security.tokens else None
+        if expires_s is not None:
+            wait_s = min(max(expires_s - time.time(), LEAST_WAIT_S), EXPIRY_PERIOD_S)
+            self._watch = asyncio.get_running_loop().call_later(wait_s, self._expire)
 
     def _expire(self) -> None:
         security = self.security.at(time.time())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.authority.certificate import DeviceCertificate
-from fleet.serving.proxies import address_group
+from gateway.domain.addresses import address_group
 from gateway.domain.errors import RequestError
 
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from gateway.domain.addresses import address_group, plain_address
 from gateway.domain.errors import ConfigurationError
 
 UNIX = "unix"
@@ -38,7 +39,7 @@ class Proxies:
         if not address:
             return self.unix
         try:
-            parsed = _plain(address)
+            parsed = plain_address(address)
         except ValueError:
             return False
         return any(parsed in network for network in self.networks)
@@ -87,29 +88,12 @@ def forwarded_address(values: Sequence[str], proxies: Proxies) -> str | None:
     last = None
     for hop in reversed(hops):
         try:
-            last = str(_plain(hop.strip("[]")))
+            last = str(plain_address(hop.strip("[]")))
         except ValueError:
             return last  # from here on it is what somebody wrote
         if not proxies.trusts(last):
             return last
     return last
-
-
-def address_group(address: str) -> str:
-    """By what requests of an address are counted: an IPv6 site has 2**64 addresses or more."""
-    try:
-        parsed = _plain(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
-
-
-def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Without a zone; an IPv4 address behind an IPv6 socket as what it is."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
 
 def _pem(value: str) -> bytes:

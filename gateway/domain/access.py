@@ -77,9 +77,10 @@ class Tokens:
         return Tokens({digest: token.at(now_s) for digest, token in self.by_digest.items()})
 
     @property
-    def expiring(self) -> bool:
-        """Whether a token that counts will expire."""
-        return any(token.expires_s is not None and not token.expired for token in self.by_digest.values())
+    def next_expiry_s(self) -> float | None:
+        """Return the POSIX time at which the next token expires, None where none will."""
+        valid = (token.expires_s for token in self.by_digest.values() if not token.expired)
+        return min((expires_s for expires_s in valid if expires_s is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

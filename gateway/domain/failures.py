@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 
 from gateway.domain.access import FailureBounds
+from gateway.domain.addresses import address_group
 
-SUBNET_BITS = 64
-"""Bits of an IPv6 address that a network gives; a host chooses the others freely (RFC 4291, section 2.5.4)."""
 SECOND_NS = 1_000_000_000
 
 
@@ -33,14 +31,3 @@ class Failures:
         while len(self._buckets) > bounds.addresses:
             self._buckets.popitem(last=False)
         return wait_s
-
-
-def address_group(text: str) -> str:
-    """Return an address as failures are counted by it: the /64 of an IPv6 address, any other text itself."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    return str(address.ipv4_mapped or ipaddress.ip_network((address, SUBNET_BITS), strict=False))

@@ -6,12 +6,11 @@ Decisions on values: no clock, no I/O. Every operation takes constant time.
 from __future__ import annotations
 
 import enum
-import ipaddress
 from dataclasses import dataclass
 
+from gateway.domain.addresses import address_group, plain_address
+
 PERCENT = 100
-SUBNET_BITS = 64
-"""IPv6 addresses of one caller: a host chooses the lower half of its address freely (RFC 4291, section 2.5.4)."""
 ANONYMOUS = "anonymous"
 """The key of a caller that nothing identifies."""
 
@@ -125,11 +124,7 @@ def _address_key(text: str) -> str:
     if text == "unix":  # a user that grpcio does not tell
         return "user:unknown"
     try:
-        address = ipaddress.ip_address(text.partition("%")[0])
+        address = plain_address(text)
     except ValueError:
         return f"address:{text}" if text else ANONYMOUS
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is None and not address.is_loopback:
-            return f"address:{ipaddress.ip_network((address, SUBNET_BITS), strict=False)}"
-        address = address.ipv4_mapped or address
-    return f"loopback:{address}" if address.is_loopback else f"address:{address}"
+    return f"loopback:{address}" if address.is_loopback else f"address:{address_group(text)}"

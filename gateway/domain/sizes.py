@@ -28,10 +28,13 @@ class RequestSizes:
 
 
 def request_sizes(manifest: ModelManifest, max_batch_rows: int, slack_bytes: int) -> RequestSizes:
-    """Return the sizes for at most `max_batch_rows` rows; `slack_bytes` are for names, parameters and the id."""
+    """Return the sizes for at most `max_batch_rows` rows; `slack_bytes` are for names, parameters and the id.
+
+    A bare model has no bound of rows: the author did not say what its first dimension counts (`engine.admission`).
+    """
     if any(spec.preprocess is not None for spec in manifest.inputs):
         return RequestSizes(None, None)
-    rows = max_batch_rows if manifest.batched else None
+    rows = max_batch_rows if manifest.batched and not manifest.inspected else None
     counts = [_elements(spec, rows) for spec in manifest.inputs]
     if any(count is None for count in counts):
         return RequestSizes(None, None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.engine.caller_turns import CallerTurns
 from gateway.engine.settings import EngineSettings
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class DecodePool:
         self._inline_ns, self._threads = settings.decode_inline_us * 1000, settings.decode_threads
         self._retry_after_s = settings.retry_after_s
         self._lock = threading.Lock()
-        self._waiting: dict[str, deque[_Job]] = {}
+        self._waiting: CallerTurns[_Job] = CallerTurns()
         self._begun = 0
 
     async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
@@ -80,7 +80,7 @@ class DecodePool:
                 except RuntimeError as error:
                     raise self._no_thread(error) from error
                 self._begun += 1
-            self._waiting.setdefault(job.caller, deque()).append(job)
+            self._waiting.add(job.caller, job)
 
     def _no_thread(self, error: RuntimeError) -> RequestError:
         words = f"no thread decodes this request now ({error}); try again later"
@@ -92,7 +92,7 @@ class DecodePool:
                 job.steps.close()
             elif not _advance(job):
                 with self._lock:
-                    self._waiting.setdefault(job.caller, deque()).appendleft(job)
+                    self._waiting.put_back(job.caller, job)
             del job  # it holds the message
 
     def _next(self) -> _Job | None:
@@ -101,12 +101,7 @@ class DecodePool:
             if not self._waiting:
                 self._begun -= 1
                 return None
-            caller = next(iter(self._waiting))
-            jobs = self._waiting.pop(caller)
-            job = jobs.popleft()
-            if jobs:
-                self._waiting[caller] = jobs  # behind the other callers
-            return job
+            return self._waiting.take()[1]
 
 
 def _advance(job: _Job) -> bool:
@@ -119,9 +114,8 @@ def _advance(job: _Job) -> bool:
             _tell(job, done.value, None)
             return True
         except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets what went wrong
-            within = (
-                error.__traceback__ and error.__traceback__.tb_next
-            )  # this frame holds the job, which holds the error
+            # Without this frame in its traceback: it holds the job, which holds the error.
+            within = error.__traceback__ and error.__traceback__.tb_next
             _tell(job, None, error.with_traceback(within))
             return True
         time.sleep(PAUSE_S)

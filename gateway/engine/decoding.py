@@ -70,7 +70,9 @@ class Decoding:
 
     def _submit(self, ticket: Ticket) -> None:
         try:
-            future = self._decoders.submit(decode_inputs, ticket.inputs, ticket.form.encoded, self._settings)
+            future = self._decoders.submit_for(
+                ticket.request.caller, decode_inputs, ticket.inputs, ticket.form.encoded, self._settings
+            )
         except RuntimeError as error:
             words = f"no thread decodes images now ({error}); come back later"
             raise RequestError(Fault.OVERLOADED, words, retry_after_s=self._settings.retry_after_s) from error

@@ -1,12 +1,13 @@
-"""Who waits, who goes next, and who must go where there is no room. Decisions on values: no clock, no lock, no thread.
+"""Bounded queue of one model version: order, joining and eviction. Decisions on values: no clock, no lock, no thread.
 
-Priority first (1 before 2), then callers in turn, then each caller's requests as they came.
+Order: priority first (1 before 2), then callers in turn, then each caller's requests as they came. A full queue evicts
+by its policy; a caller with fewer waiting requests always gets a place from the caller with most.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engine.settings import QueueSettings
@@ -58,16 +59,17 @@ class Queue:
         return (ticket for level in self._levels.values() for line in level.lines.values() for ticket in line)
 
     def offer(self, ticket: Ticket) -> Ticket | None:
-        """Let a ticket wait. Returns whom that costs the place: nobody, another one, or the ticket itself."""
+        """Enqueue `ticket`. Return the evicted ticket: None, another one, or `ticket` itself if there is no room."""
         if self.policy == "latest" and (older := self._older(ticket)) is not None:
             return self._replace(older, ticket)
-        displaced = None
+        evicted = None
         if self.length + self.reserved >= self._requests:
-            if self.policy != "oldest" or (displaced := self._dispensable(ticket)) is None:
+            evicted = self._oldest(ticket) if self.policy == "oldest" else self._surplus(ticket)
+            if evicted is None:
                 return ticket
-            self.remove(displaced)
+            self.remove(evicted)
         self._append(ticket)
-        return displaced
+        return evicted
 
     def head(self) -> Ticket | None:
         """Who goes next."""
@@ -166,12 +168,25 @@ class Queue:
             line[line.index(older)] = newer
         return older
 
-    def _dispensable(self, ticket: Ticket) -> Ticket | None:
-        """The oldest ticket of the caller with most of them at the least urgent level, so that a flood drops its own;
-        None where nobody waits, or all that do are more urgent than the newcomer."""
+    def _oldest(self, ticket: Ticket) -> Ticket | None:
+        """Return the oldest ticket of the caller with most of them at the least urgent level; None if there is none or
+        all are more urgent than `ticket`. A flood drops its own tickets."""
+        line = self._longest_line(ticket)
+        return line[0] if line else None
+
+    def _surplus(self, ticket: Ticket) -> Ticket | None:
+        """Return the newest ticket of the caller with most of them, if that caller keeps as many as the caller of
+        `ticket` will have (Longest Queue Drop: Suter et al., "Design Considerations for Supporting TCP with Per-flow
+        Queueing", 1998)."""
+        line = self._longest_line(ticket)
+        own = sum(len(level.lines.get(ticket.request.caller, ())) for level in self._levels.values())
+        return line[-1] if len(line) > own + 1 else None
+
+    def _longest_line(self, ticket: Ticket) -> Sequence[Ticket]:
+        """Return the longest line at the least urgent level, or () if that level is more urgent than `ticket`."""
         if not self._levels:
-            return None
+            return ()
         priority = max(self._levels)
         if priority < self._urgency(ticket):
-            return None
-        return max(self._levels[priority].lines.values(), key=len)[0]
+            return ()
+        return max(self._levels[priority].lines.values(), key=len)

@@ -217,7 +217,8 @@ class Servable:
         manifest = self.manifest
         self.statistics.hung_runs += 1
         self._publish(RunHung(manifest.name, manifest.version, self.placement.variant, plan.rows))
-        self._answers.refuse(self._worker.abandon_run(), overlong(manifest.name))
+        self._worker.abandon_run()
+        self._answers.refuse(plan.batch, overlong(manifest.name))
         self._replace(self)
 
     def _reprice(self, cost: Cost) -> None:
@@ -243,12 +244,14 @@ class Servable:
             self._closed = True
             self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._unloaded())
             self._begin_closing()
-            if self._worker.running is not None:
-                self._runner.cancel(self._worker.running[0])
+            if (running := self._worker.running) is not None:
+                self._runner.cancel(running[0])
             _, hanging = await asyncio.wait({closing}, timeout=drain_s)
             if hanging:
                 closing.cancel()
-                self._answers.refuse(self._worker.abandon_run(), self._unloaded())
+                hung = self._worker.running
+                self._worker.abandon_run()
+                self._answers.refuse(hung[0].batch if hung else (), self._unloaded())
                 self._tell("a run hangs; its thread is left behind")
         self._watch.close()
         self.move(State.END)
@@ -288,7 +291,10 @@ class Servable:
             self.statistics.drop("queue_full")
             waiting = f"model '{manifest.name}' has {self.pending} requests waiting, the most it may"
             raise self._overloaded(f"{waiting}; come back later")
-        if policy == "latest":
+        if displaced.request.caller != newcomer.request.caller and policy != "oldest":
+            words = f"a full queue of model '{manifest.name}' gave your newest place to a caller that has fewer"
+            error, reason = self._overloaded(f"{words}; come back later"), "share"
+        elif policy == "latest":
             error, reason = self._overloaded("a newer request of the same stream took this one's place"), "superseded"
         else:
             words = f"model '{manifest.name}' has more requests than it may keep waiting; the oldest was dropped"

@@ -9,50 +9,63 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
+
+from gateway.engine.caller_turns import CallerTurns
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
-    """At most `limit` threads, each begun by the first call that finds no other free. They take calls in turn."""
+    """At most `limit` threads, each begun by the first call that finds no other free. Callers take turns."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit, self._name = limit, name
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._calls: CallerTurns[Callable[[], None]] = CallerTurns()
+        self._changed = threading.Condition()
         self._begun = self._pending = 0
         self._closed = False
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Make a call as soon as a thread is free. Raises RuntimeError where the thread that it needs cannot begin, or
-        after `close`."""
+        """Make a call of no caller in particular, as `submit_for` does."""
+        return self.submit_for("", call, *args, **kwargs)
+
+    def submit_for(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Make a call as soon as a thread is free and it is the caller's turn.
+
+        Raises RuntimeError where the thread that it needs cannot begin, or after `close`.
+        """
         future: Future[T] = Future()
-        with self._lock:
+        with self._changed:
             if self._closed:
                 raise RuntimeError(f"the threads '{self._name}' take no more calls")
             if self._begun <= self._pending and self._begun < self._limit:
                 threading.Thread(target=self._work, name=f"{self._name} {self._begun + 1}", daemon=True).start()
                 self._begun += 1
             self._pending += 1
-            self._calls.put(partial(_fulfil, future, partial(call, *args, **kwargs)))
+            self._calls.add(caller, partial(_fulfil, future, partial(call, *args, **kwargs)))
+            self._changed.notify()
         return future
 
     def close(self) -> None:
         """Take no more calls. The threads end once they have made those that wait."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-            for _ in range(self._begun):
-                self._calls.put(None)
+            self._changed.notify_all()
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._next()) is not None:
             call()
             del call  # else it is held, and what it was given, until the next one comes
-            with self._lock:
+            with self._changed:
                 self._pending -= 1
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for a call; None ends the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._calls or self._closed)
+            return self._calls.take()[1] if self._calls else None
 
 
 def begin(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -126,16 +126,14 @@ class Worker:
             self._changed.notify()
         return left
 
-    def abandon_run(self) -> list[Ticket]:
-        """Give the processor's share of a run that does not end to others; return who waited for it.
+    def abandon_run(self) -> None:
+        """Give the processor's share of a run that does not end to others.
 
         Its thread goes on, behind everything else: nothing in Python can end it.
         """
-        running = self.running
         if self._thread is not None:
             step_back(LAST, self._thread)
         self._footing.limiter.abandon(self._share)
-        return running[0].batch if running else []
 
     def _wake(self) -> None:
         """Raises RuntimeError, and nothing has changed, where the process may have no further thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gateway.domain.access import Address
@@ -67,17 +67,22 @@ class Peer:
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
     """The peer of a connection that was just made."""
-    certificate = _subject(transport.get_extra_info("peercert") or {})
-    return peer_behind(transport.get_extra_info("socket"), transport.get_extra_info("peername"), certificate)
+    return certified(peer_behind(transport.get_extra_info("socket"), transport.get_extra_info("peername")), transport)
 
 
-def peer_behind(connected: Any, name: Any, certificate: str = "") -> Peer:
+def certified(peer: Peer, transport: asyncio.BaseTransport) -> Peer:
+    """Return `peer` with the subject of the certificate that the transport's handshake brought, if any."""
+    subject = _subject(transport.get_extra_info("peercert") or {})
+    return replace(peer, certificate=subject) if subject else peer
+
+
+def peer_behind(connected: Any, name: Any) -> Peer:
     """The peer of a connected socket, of which accept(2) told `name`."""
     if connected is None or connected.family != socket.AF_UNIX:
-        return Peer(certificate, address=str(name[0]) if name else "")
+        return Peer(address=str(name[0]) if name else "")
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(credentials)
-    return Peer(certificate, uid, pid, gids=(gid, *_groups(connected)))
+    return Peer(uid=uid, pid=pid, gids=(gid, *_groups(connected)))
 
 
 def _groups(connected: socket.socket) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,8 @@ def main() -> None:
     """Read the job from stdin, answer on what was stdout."""
     answers = private_stdout()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
+    with suppress(OSError):  # a sandbox with a read-only /proc
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
     _die_with_parent()
     job = read_job(sys.stdin.buffer)
     if os.getppid() != job.parent_pid:

@@ -53,6 +53,9 @@ class BoundedConnection(H11Protocol):
     """Beyond uvicorn's: bounds on headers, on a body nobody reads, on an answer nobody takes. Who is let in, and how
     many, a subclass decides in `connection_made`."""
 
+    share_key = ""
+    """The caller in whose turns the connection is served; "": its address."""
+
     def __init__(self, config: Config, state: ServerState, bounds: PortBounds, plain: Plain) -> None:
         super().__init__(config, state, {})
         self.conn: Parser = Parser(bounds.max_header_bytes)
@@ -68,7 +71,7 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)
         self._bound_reads(READ_BYTES)
         self.flow = Flow(transport, self.conn)
-        self.caller = self._reading.turns.caller(self.client[0] if self.client else "")
+        self.caller = self._reading.turns.caller(self.share_key or (self.client[0] if self.client else ""))
         self._bound_waiting(self._bounds.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:

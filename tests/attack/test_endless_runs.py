@@ -11,15 +11,15 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.attack.attacker import Pace
-from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+from tests.attack.rig import Attack, Target, check_harmless
 
 LOOP = """(int64 n, float[2] x) => (float[2] y) <bool t = {1}> {
     y = Loop (n, t, x)
         <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c) w = Sin(v) }>
 }"""
 FILL = "(int64[k] shape) => (float[m] y) { y = ConstantOfShape(shape) }"
-MEMORY_BYTES = 1_500_000_000
-CONFIG = f"[limits]\nrun_limit_s = 1.0\nrun_end_s = 1.0\n[gateway]\nmemory_bytes = {MEMORY_BYTES}\n"
+MEMORY_MIB = 1500
+CONFIG = f"[limits]\nrun_limit_s = 1.0\nrun_end_s = 1.0\n[gateway]\nmemory_mib = {MEMORY_MIB}\n"
 ATTACKS = {
     "runs without end": Attack("tests.attack.test_endless_runs:loop", config=CONFIG, graphs={"loop": LOOP}),
     "answers larger than memory": Attack("tests.attack.test_endless_runs:fill", config=CONFIG, graphs={"fill": FILL}),
@@ -54,8 +54,5 @@ def _ask(target: Target, ends_s: float, model: str, inputs: dict[str, np.ndarray
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
-    observed = observe(ATTACKS[name], tmp_path)
-    assert not observed.failures
-    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
-    assert observed.peak_bytes < MEMORY_BYTES
-    assert observed.sent_bytes > 0
+    observed = check_harmless(ATTACKS[name], tmp_path)
+    assert observed.peak_bytes < MEMORY_MIB << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.attacker import Pace, connected
-from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+from tests.attack.rig import Attack, Target, check_harmless
 from tests.simulators.http2_floods import FLOODS
 from tests.simulators.http2_peer import WELCOME
 
@@ -38,7 +38,4 @@ def flood(target: Target, ends_s: float) -> int:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
-    observed = observe(ATTACKS[name], tmp_path)
-    assert not observed.failures
-    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
-    assert observed.sent_bytes > 0
+    check_harmless(ATTACKS[name], tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.attack.attacker import Pace
-from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+from tests.attack.rig import Attack, Target, check_harmless
 
 SIZE = 60_000_000
 JSON_SIZE = 15_000_000
@@ -167,7 +167,4 @@ ATTACKS = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
-    observed = observe(ATTACKS[name], tmp_path)
-    assert not observed.failures
-    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
-    assert observed.sent_bytes > 0
+    check_harmless(ATTACKS[name], tmp_path)

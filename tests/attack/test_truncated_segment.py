@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.attack.rig import WATCHDOG_GAP_S, Attack, Target, observe
+from tests.attack.rig import Attack, Target, check_harmless
 from tests.simulators.segments import shared
 
 ATTACKS = {
@@ -70,7 +70,4 @@ def _change(path: str, ends_s: float) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_well_behaved_clients_are_served_meanwhile(name: str, tmp_path: Path) -> None:
-    observed = observe(ATTACKS[name], tmp_path)
-    assert not observed.failures
-    assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
-    assert observed.sent_bytes > 0
+    check_harmless(ATTACKS[name], tmp_path)

@@ -76,7 +76,7 @@ async def test_64_mib_of_binary_data_is_served():
 def small():
     """A model whose input has 256 bytes a row: 1,024 rows, as JSON 64 bytes an element."""
     x, y = (TensorSpec(name, Datatype.FP32, (-1, 64)) for name in "xy")
-    return SimulatedInference([ModelManifest("small", "1", (x,), (y,), (VARIANT,))])
+    return SimulatedInference([ModelManifest("small", "1", (x,), (y,), (VARIANT,), batch=True)])
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gateway.frontends.grpc_v2.http2.limits import Limits
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.sockets import READ_BYTES
+from gateway.frontends.peer import Peer
 from tests.simulators.grpc_gateway import Gateway
 from tests.simulators.http2_floods import LARGE_ENTRY
 from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, data, headers
@@ -128,7 +129,7 @@ class Sink(asyncio.Transport):
 async def measured(work: Work, size: int = SIZE) -> Measured:
     """Cost and charge of `size` bytes of a class, on a link of its own."""
     server = OwnGateway(SimulatedInference(), GrpcSettings(http2=LIMITS), Security()).frontend
-    link = Link(server)
+    link = Link(server, Peer(address="127.0.0.1"))
     link.connection_made(Sink())
     _said(link, server.buffer, WELCOME + work.first)
     words = _words(work, size)

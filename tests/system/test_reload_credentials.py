@@ -132,7 +132,7 @@ def test_a_model_that_is_taken_away_counts_on_a_stream_that_is_open(gateway, tok
 
 
 def test_a_token_expires_while_it_is_used(gateway, tokens):
-    """Streams that are open lose it too; the daemon looks once a second."""
+    """Streams that are open lose it too; the daemon checks at its expiry."""
     answers = queue.Queue()
     soon = datetime.now(UTC) + timedelta(seconds=3)
     tokens.write_text(f"camera old-secret expires={soon.isoformat(timespec='seconds')}\n")

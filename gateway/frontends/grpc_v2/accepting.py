@@ -29,6 +29,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
     """A connection's protocol. `behind` counts the bytes that it was given and has not read yet."""
 
     behind = 0
+    share_key = ""
+    """The caller in whose share its work counts."""
 
     def go_on(self) -> None:
         """Go on with what is behind."""

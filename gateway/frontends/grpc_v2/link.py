@@ -31,7 +31,7 @@ from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
-from gateway.frontends.peer import peer_of
+from gateway.frontends.peer import Peer, certified
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.server import GrpcServer
@@ -49,8 +49,8 @@ _unpack_prefix = PREFIX.unpack_from
 class Link(SocketProtocol):
     """`domain.ports.Sink` as well: the token of a submitted request is its stream."""
 
-    def __init__(self, server: GrpcServer) -> None:
-        self._server = server
+    def __init__(self, server: GrpcServer, peer: Peer) -> None:
+        self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self.incoming = server.incoming
@@ -63,7 +63,7 @@ class Link(SocketProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer, or turn it away."""
         self._transport, self._made_ns = cast("asyncio.Transport", transport), time.monotonic_ns()
-        server, settings, peer = self._server, self.settings, peer_of(transport)
+        server, settings, peer = self._server, self.settings, certified(self._peer, transport)
         self.load = ConnectionLoad(server.load, settings, peer)
         self._reader = HeadReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
         self._h2 = Connection(settings.http2, self._reader.read, FIELDS)

@@ -61,15 +61,11 @@ class ConnectionLoad:
         """Count a call in progress. RequestError OVERLOADED, also where the peer takes no answers."""
         if self.waiting_bytes:
             self._check_waiting()
-        reason = self._calls.take(info.share_key, local=info.local)
-        if reason is not None:
-            raise self._calls.refuse(info.share_key, reason)
+        self._calls.require(info.share_key, local=info.local)
 
     def end_call(self, info: CallInfo) -> None:
         """A call in progress has ended."""
-        self._calls.give(info.share_key, local=info.local)
-        if self._load.on_end is not None:
-            self._load.on_end()
+        self._load.give(self._calls, info)
 
     def begin_stream(self, info: CallInfo) -> None:
         """Count a streaming call. RequestError OVERLOADED, as for a call."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.sizes import VARINT_BYTES
 from gateway.domain.tensor import Steps
 from gateway.frontends.grpc_v2.wire import LENGTH_DELIMITED, Span, field_head, read_varint
 
@@ -29,8 +30,6 @@ KEPT_BYTES = 4096
 """Contents up to this size stay in the header: protobuf reads them in any encoding."""
 STEP_FIELDS = 256
 """Fields walked in one step: about 0.3 ms."""
-VARINT_BYTES = 10
-"""Longest varint."""
 _FIXED = {1: 8, 5: 4}
 """Sizes by wire type: I64 and I32."""
 

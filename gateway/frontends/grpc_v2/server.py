@@ -178,8 +178,11 @@ class GrpcServer:
     def _admit(self, connected: socket, name: Any) -> Link | None:
         """A connection's protocol; None where its caller or this server has too many. Closed before SETTINGS, it is an
         attempt that failed to gRPC's clients, and they back off."""
-        link = Link(self)
-        return link if self._connections.enter(link, peer_behind(connected, name)) else None
+        return self._admit_peer(peer_behind(connected, name))
+
+    def _admit_peer(self, peer: Peer) -> Link | None:
+        link = Link(self, peer)
+        return link if self._connections.enter(link, peer) else None
 
     def _admit_handshake(self, connected: socket, name: Any) -> Link | None:
         """As `_admit`; a peer that has not shaken hands holds a place among the handshakes as well."""
@@ -187,7 +190,7 @@ class GrpcServer:
         if refusal := self._handshakes.take(peer.share_key, local=peer.local):
             self._handshakes.count(peer.share_key, refusal)
             return None
-        link = self._admit(connected, name)
+        link = self._admit_peer(peer)
         if link is None:
             self._handshakes.give(peer.share_key, local=peer.local)
         else:

@@ -18,7 +18,6 @@ from typing import Any, Protocol, cast
 
 from gateway.frontends.grpc_v2.accepting import Admit, Listener, SocketProtocol
 from gateway.frontends.grpc_v2.outbox import Outbox
-from gateway.frontends.peer import peer_of
 from gateway.wire.turns import Turns
 
 READY_LIMIT = 256
@@ -193,7 +192,7 @@ class Wire(asyncio.Transport):
         self._reads, self._held = True, False
         self._closing = self._lingering = self._gone = False
         sockets.watch(self._descriptor, self, _IN | _HALF)
-        self.caller = sockets.turns.caller(peer_of(self).share_key)
+        self.caller = sockets.turns.caller(link.share_key)
         self._begin()
 
     # ---- what happens to the socket --------------------------------------------------------------------------------

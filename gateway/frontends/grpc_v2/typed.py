@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.sizes import VARINT_BYTES
 from gateway.domain.tensor import STEP_ELEMENTS, Array, Datatype, Steps, datatype_named, element_count
 from gateway.frontends.grpc_v2.wire import LENGTH_DELIMITED, Span, read_varint
 
@@ -41,7 +42,6 @@ _AS_TRAVELS = {
 }  # fmt: skip
 PIECES_LIMIT = 64
 """Pieces that one packed field may come in; protobuf writes one."""
-VARINT_BYTES = 10
 STEP_BYTES = 32_768
 """Bytes of varints that one step reads: about 0.5 ms."""
 

@@ -40,7 +40,7 @@ class Connection(BoundedConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or tell it that there are too many."""
         peer = peer_of(transport)
-        self.transport, self.stranger = transport, not self._welcome(peer)
+        self.transport, self.share_key, self.stranger = transport, peer.share_key, not self._welcome(peer)
         if not (self._admitted() and self._places.enter(self, peer)):
             self.turn_away(503, "too many connections; try again later", (("retry-after", "1"),))
             return

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.access import FailureBounds
-from gateway.domain.failures import Failures, address_group
+from gateway.domain.addresses import address_group
+from gateway.domain.failures import Failures
 
 SECOND_NS = 1_000_000_000
 

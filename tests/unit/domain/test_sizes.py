@@ -11,9 +11,14 @@ from gateway.domain.tensor import Datatype
 OPEN = RequestSizes(None, None)
 
 
-def sizes(*inputs: TensorSpec, rows: int = 8) -> RequestSizes:
+def sizes(*inputs: TensorSpec, rows: int = 8, batch: bool | None = True) -> RequestSizes:
     outputs = (TensorSpec("y", Datatype.FP32, (inputs[0].shape[0],)),)
-    return request_sizes(ModelManifest("m", "1", inputs, outputs, ()), rows, 100)
+    return request_sizes(ModelManifest("m", "1", inputs, outputs, (), batch=batch), rows, 100)
+
+
+def test_a_bare_model_has_no_bound_of_rows() -> None:
+    assert sizes(TensorSpec("x", Datatype.FP32, (-1, 3)), batch=None) == OPEN
+    assert sizes(TensorSpec("x", Datatype.FP32, (4, 3)), batch=None) == RequestSizes(12 * 4 + 100, 12 * 64 + 100)
 
 
 @pytest.mark.parametrize(

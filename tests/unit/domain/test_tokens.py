@@ -111,7 +111,7 @@ def test_a_token_expires() -> None:
         late.caller("Bearer secret")
     assert refused.value.reason == "expired"
     assert late.caller("Bearer other").name == "ben"
-    assert (tokens.expiring, late.expiring) == (True, False)
+    assert (tokens.next_expiry_s, late.next_expiry_s) == (100.0, None)
     assert late.at(99.0) == tokens  # a clock that was set back
     assert Security(tokens=tokens).at(100.0) == Security(tokens=late)
     assert Security().at(100.0) == Security()

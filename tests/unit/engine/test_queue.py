@@ -149,6 +149,25 @@ def test_a_full_queue_refuses_the_newcomer() -> None:
     assert queue.length == 2
 
 
+@pytest.mark.parametrize("policy", ["reject", "latest"])
+def test_a_full_queue_gives_a_caller_with_fewer_the_newest_place_of_the_one_with_most(policy: str) -> None:
+    flood = [ticket(caller="eve", stream=str(index)) for index in range(4)]
+    queue = queue_of(*flood, policy=policy, requests=4)
+    assert queue.offer(ticket(caller="ann", stream="a")) is flood[3]
+    assert queue.offer(ticket(caller="ann", stream="b")) is flood[2]
+    refused = [ticket(caller=caller, stream="c") for caller in ("ann", "eve")]
+    assert [queue.offer(new) for new in refused] == refused
+    assert queue.offer(ticket(caller="bob", stream="d")).request.caller in {"ann", "eve"}  # type: ignore[union-attr]
+
+
+def test_a_caller_with_most_keeps_places_that_are_more_urgent() -> None:
+    queue, new = (
+        queue_of(*(ticket(caller="eve", priority=1) for _ in range(3)), requests=3),
+        ticket(caller="ann", priority=2),
+    )
+    assert queue.offer(new) is new
+
+
 def test_places_held_for_requests_in_preparation_count() -> None:
     queue, new = queue_of(ticket(), requests=2), ticket()
     queue.reserved = 1

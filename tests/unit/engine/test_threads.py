@@ -46,6 +46,17 @@ def test_calls_are_made_in_turn_and_only_so_many_at_a_time() -> None:
     threads.close()
 
 
+def test_callers_take_turns() -> None:
+    threads, free, made = Threads(1, "work"), threading.Event(), []
+    threads.submit(free.wait)
+    calls = [threads.submit_for(caller, made.append, f"{caller}{index}") for index, caller in enumerate("aaabbc")]
+    free.set()
+    for call in calls:
+        call.result()
+    assert made == ["a0", "b3", "c5", "a1", "b4", "a2"]
+    threads.close()
+
+
 def test_a_thread_that_is_free_takes_the_next_call() -> None:
     threads = Threads(9, "work")
     first = threads.submit(threading.current_thread).result()

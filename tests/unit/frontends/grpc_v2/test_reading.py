@@ -38,7 +38,10 @@ def small() -> SimulatedInference:
     x, y = (TensorSpec(name, Datatype.FP32, (-1, 64)) for name in "xy")
     anything = TensorSpec("x", Datatype.BYTES, (-1, -1))
     return SimulatedInference(
-        [ModelManifest("small", "1", (x,), (y,), (VARIANT,)), ModelManifest("open", "1", (anything,), (y,), (VARIANT,))]
+        [
+            ModelManifest("small", "1", (x,), (y,), (VARIANT,), batch=True),
+            ModelManifest("open", "1", (anything,), (y,), (VARIANT,)),
+        ]
     )
 
 

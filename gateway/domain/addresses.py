@@ -1,0 +1,25 @@
+"""Network addresses, and the groups of them that count as one caller."""
+
+from __future__ import annotations
+
+import ipaddress
+
+SUBNET_BITS = 64
+"""Bits of an IPv6 address that a network assigns. A host chooses the others freely (RFC 4291, section 2.5.4)."""
+
+
+def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address without its zone, and an IPv4 address behind an IPv6 socket as IPv4. Raises ValueError."""
+    parsed = ipaddress.ip_address(text.partition("%")[0])
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
+
+
+def address_group(text: str) -> str:
+    """Return what counts as one caller with an address: the /64 of an IPv6 address, any other text itself."""
+    try:
+        address = plain_address(text)
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(ipaddress.ip_network((address, SUBNET_BITS), strict=False))
