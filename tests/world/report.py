@@ -18,6 +18,7 @@ from tests.world.entry import Entry
 
 LEVELS = ("proven", "exercised", "unverified", "served")
 REASON_CHARS = 160
+NOT_JOINED = "its requests never share a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def print_report(rows: Sequence[Row], listed: Mapping[str, Mapping[str, str]]) -
     """Print the table and what deviates. True where no answer was wrong and the refused ones are those listed."""
     Console(width=200).print(_table(rows))
     for row in rows:
-        if row.served and row.reason:
+        if row.served and row.reason not in {"", NOT_JOINED}:
             print(f"shapes only  {row.entry.source}/{row.entry.name}: {row.reason}")
     new = [row for row in rows if row.outcome == "refused" and row.entry.name not in listed.get(row.entry.source, {})]
     gone = [row for row in rows if row.served and row.entry.name in listed.get(row.entry.source, {})]
@@ -71,6 +72,8 @@ def print_report(rows: Sequence[Row], listed: Mapping[str, Mapping[str, str]]) -
         if row.failed:
             print(row.line)
     asked, wrong = sum(row.tally.requests for row in rows), sum(row.failed for row in rows)
+    unjoined = sum(row.reason == NOT_JOINED for row in rows)
+    print(f"{unjoined} models were not asked: {NOT_JOINED}" if unjoined else "")
     print(f"{len(rows)} models, {asked} requests, {wrong} models with a wrong answer")
     return not (new or gone or any(row.failed for row in rows))
 

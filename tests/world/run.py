@@ -4,6 +4,7 @@ examples:
   python -m tests.world.run                                        # everything, in portions
   python -m tests.world.run --groups packages,torch --seconds 10 --requests 10000
   python -m tests.world.run --groups nodes --sample 100 --seed 3   # a seeded part
+  python -m tests.world.run --joined --requests 10000 --seconds 60 # where requests may share a run
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from itertools import islice
 from pathlib import Path
 
 import tritonclient.grpc as triton
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.simulators.daemon import QUIET, ROOT, SHORT_TRIALS, Daemon, starting
 from tests.world.callers import ERROR_CHARS, Load, Tally, call_grpc, call_http
 from tests.world.corpus import GROUPS, Member, agrees, collect, members, sampled
 from tests.world.entry import Case, Entry
-from tests.world.report import Row, print_report, refused_rows, write_refused
+from tests.world.report import NOT_JOINED, Row, print_report, refused_rows, write_refused
 
 REFUSED = Path(__file__).with_name("refused.toml")
 GRPC_CALLERS, HTTP_CALLERS = 32, 16
@@ -46,6 +48,7 @@ class Options:
     packages: Path = ROOT / ".venv" / "world"
     torch_python: str = "/usr/bin/python3"
     listed: bool = False
+    joined: bool = False
 
 
 def serve_corpus(options: Options, folder: Path) -> Iterator[Row]:
@@ -80,7 +83,10 @@ def _row(member: Member, client: triton.InferenceServerClient, daemon: Daemon, o
     state, reason = _state(client, entry.model)
     if state != "READY":
         return Row(entry, "refused", reason)
-    level = _level(client, entry.model)
+    config = client.get_model_config(entry.model).config
+    level = _level(config)
+    if options.joined and not config.HasField("dynamic_batching"):
+        return Row(entry, level, NOT_JOINED)
     if not member.asks.asks:
         return Row(entry, level, "no client can send or receive its tensors")
     total = Tally()
@@ -99,9 +105,9 @@ def _state(client: triton.InferenceServerClient, model: str) -> tuple[str, str]:
     return "INVISIBLE", "not in the repository index"
 
 
-def _level(client: triton.InferenceServerClient, model: str) -> str:
-    """The level that the gateway states, else "served"."""
-    parameters = client.get_model_config(model).config.parameters
+def _level(config: ModelConfig) -> str:
+    """Return the level that the gateway states, else "served"."""
+    parameters = config.parameters
     return (parameters["level"].string_value if "level" in parameters else "") or "served"
 
 
@@ -137,6 +143,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="time per model and protocol, at most")
     parser.add_argument("--torch-python", default="/usr/bin/python3", help="an interpreter that can import torch")
     parser.add_argument("--listed", action="store_true", help=f"only what {REFUSED.name} lists: is it served by now?")
+    parser.add_argument("--joined", action="store_true", help="ask only models whose requests may share a run")
     parser.add_argument("--update", action="store_true", help=f"rewrite the rows of {REFUSED.name} that ran")
     arguments = vars(parser.parse_args())
     update, groups = arguments.pop("update"), tuple(arguments.pop("groups").split(","))
