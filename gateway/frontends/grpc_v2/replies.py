@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.domain.errors import RequestError
+from functools import lru_cache
+from urllib.parse import quote
+
+from gateway.domain.errors import Fault, RequestError
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.frontends.grpc_v2.http2.sender import Block
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
@@ -17,7 +20,10 @@ CODES = {name: code for code, name in enumerate(_NAMES.split())}
 ENCODINGS = b"identity,deflate,gzip"
 PUSHBACK = b"grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailers."""
+KNOWN_BLOCKS = 64
+"""Header blocks of errors that are kept: under overload the same one is sent thousands of times per second."""
 
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _RESPONSE: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 RESPONSE = Block(encode(_RESPONSE))
 """How every response begins."""
@@ -29,27 +35,37 @@ NO_POST = encode(((b":status", b"405"), (b"allow", b"POST"), (b"content-length",
 
 
 def trailers(error: RequestError, retry_after_s: float) -> Headers:
-    """Status, words and, where waiting helps, the retry hint; `retry_after_s` where the error names none."""
-    code = CODES[STATUS[error.fault].grpc]
-    said: Headers = ((b"grpc-status", b"%d" % code), (b"grpc-message", percent_encoded(error_text(error.message))))
-    if error.fault not in WAITING_HELPS:
-        return said
-    wait_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
-    return (*said, (PUSHBACK, b"%d" % round(wait_s * 1000)))
+    """Return status, message and, where waiting helps, the retry hint; `retry_after_s` if the error has none."""
+    return _trailers(error.fault, error.message, _wait_ms(error, retry_after_s))
 
 
 def ending(error: RequestError, retry_after_s: float) -> bytes:
-    """The end of a response that has begun."""
-    return encode(trailers(error, retry_after_s))
+    """Return the block that ends a response that has begun."""
+    return _block((), error.fault, error.message, _wait_ms(error, retry_after_s))
 
 
 def refusal(error: RequestError, retry_after_s: float, extra: Headers = ()) -> bytes:
-    """A response that is nothing but its end ("Trailers-Only")."""
-    return encode((*_RESPONSE, *trailers(error, retry_after_s), *extra))
+    """Return the block of a response that is nothing but its end ("Trailers-Only"), with `extra` behind it."""
+    return _block(_RESPONSE, error.fault, error.message, _wait_ms(error, retry_after_s)) + encode(extra)
 
 
 def percent_encoded(text: str) -> bytes:
     """Status-Message: UTF-8, all but printable ASCII (and "%") as %XX."""
-    return "".join(
-        chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x25 else f"%{byte:02X}" for byte in text.encode()
-    ).encode()
+    return quote(text, safe=_PRINTABLE).encode()
+
+
+def _wait_ms(error: RequestError, retry_after_s: float) -> int | None:
+    if error.fault not in WAITING_HELPS:
+        return None
+    return round(1000 * (retry_after_s if error.retry_after_s is None else error.retry_after_s))
+
+
+@lru_cache(KNOWN_BLOCKS)
+def _block(before: Headers, fault: Fault, message: str, wait_ms: int | None) -> bytes:
+    return encode((*before, *_trailers(fault, message, wait_ms)))
+
+
+def _trailers(fault: Fault, message: str, wait_ms: int | None) -> Headers:
+    code = CODES[STATUS[fault].grpc]
+    said: Headers = ((b"grpc-status", b"%d" % code), (b"grpc-message", percent_encoded(error_text(message))))
+    return said if wait_ms is None else (*said, (PUSHBACK, b"%d" % wait_ms))

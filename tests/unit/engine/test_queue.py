@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.engine.queue import Queue
+from gateway.engine.service import CALLERS_LIMIT, CREDIT, Service
 from gateway.engine.settings import POLICIES, QueueSettings
 from gateway.engine.ticket import Ticket
 from tests.simulators.sink import ticket
@@ -166,6 +169,37 @@ def test_a_caller_with_most_keeps_places_that_are_more_urgent() -> None:
         ticket(caller="ann", priority=2),
     )
     assert queue.offer(new) is new
+
+
+def served_in_periods(queue: Queue, callers: Sequence[str], periods: int, per_run: int = 4) -> Counter[str]:
+    """Serve callers that arrive in the same order in every period, one request after every `per_run` arrivals."""
+    served: Counter[str] = Counter()
+    for arrival, caller in enumerate([*callers] * periods):
+        queue.offer(ticket(caller=caller))
+        if arrival % per_run == 0:
+            served.update(one.request.caller for one in queue.take(0, 1).batch)
+    return served
+
+
+@pytest.mark.parametrize("places", [1, 4, 40])
+def test_periodic_callers_are_served_equally_by_a_full_queue(places: int) -> None:
+    callers = [f"camera {number}" for number in range(16)]
+    served = served_in_periods(queue_of(requests=places), callers, periods=64)
+    assert max(served[caller] for caller in callers) - min(served[caller] for caller in callers) <= 2
+
+
+def test_a_caller_that_comes_late_does_not_make_up_for_what_the_others_got() -> None:
+    queue = queue_of(requests=4)
+    served_in_periods(queue, ["ann", "bob"], periods=500)
+    served = served_in_periods(queue, ["ann", "bob", "eve", "eve", "eve", "eve"], periods=100)
+    assert max(served.values()) - min(served.values()) <= CREDIT + 1
+
+
+def test_a_record_of_too_many_callers_begins_again() -> None:
+    service = Service()
+    for number in range(CALLERS_LIMIT + 1):
+        service.add(str(number))
+    assert service.of("0") == service.of(str(CALLERS_LIMIT)) == 1
 
 
 def test_places_held_for_requests_in_preparation_count() -> None:

@@ -1,0 +1,100 @@
+"""Callers that cost their machine little: frames of prepared unary requests, replies read as frames."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.frontends.grpc_v2.http2 import frames
+from gateway.frontends.grpc_v2.http2.hpack import encode
+from tests.simulators.http2_peer import ASKED, WELCOME
+
+WIDE_WINDOW = frames.window_frame(0, 2**31 - 1 - 65_535)
+"""The connection's window is as wide as it may be: replies of one run stay below it."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """Times of the answered calls of one caller in seconds, and the number of refused ones."""
+
+    took_s: list[float] = field(default_factory=list)
+    refused: int = 0
+
+    @property
+    def answered(self) -> int:
+        """The number of answered calls."""
+        return len(self.took_s)
+
+
+class Caller(asyncio.Protocol):
+    """One connection that sends one prepared message again and again. A reply without DATA is a refusal."""
+
+    def __init__(self, message: bytes, token: str) -> None:
+        self.seen = Seen()
+        self.free = asyncio.Event()
+        self._headers = encode((*ASKED, (b"authorization", f"Bearer {token}".encode())))
+        self._body = b"\0" + len(message).to_bytes(4) + message
+        self._sent_s: dict[int, float] = {}
+        self._with_data: set[int] = set()
+        self._stream, self._left = 1, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the connection."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(WELCOME + WIDE_WINDOW)
+
+    def ask(self) -> None:
+        """Send one request."""
+        stream, self._stream = self._stream, self._stream + 2
+        self._sent_s[stream] = time.monotonic()
+        self.free.clear()
+        headers = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, self._headers)
+        self._transport.write(headers + frames.frame(frames.DATA, frames.END_STREAM, stream, self._body))
+
+    def data_received(self, data: bytes) -> None:
+        """Count the replies that end."""
+        data, at = self._left + data, 0
+        while len(data) - at >= frames.HEADER_BYTES:
+            high, low, kind, flags, stream = frames.HEADER.unpack_from(data, at)
+            end = at + frames.HEADER_BYTES + (high << 16 | low)
+            if end > len(data):
+                break
+            self._frame(kind, flags, stream, data[at + frames.HEADER_BYTES : end])
+            at = end
+        self._left = data[at:]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == frames.DATA:
+            self._with_data.add(stream)
+        elif kind == frames.HEADERS and flags & frames.END_STREAM:
+            self._ended(stream)
+        elif kind in (frames.SETTINGS, frames.PING) and not flags & frames.ACK:
+            self._transport.write(frames.frame(kind, frames.ACK, 0, payload if kind == frames.PING else b""))
+        elif kind in (frames.RST_STREAM, frames.GOAWAY):
+            raise AssertionError(f"frame {kind} on stream {stream}: {payload!r}")
+
+    def _ended(self, stream: int) -> None:
+        took_s = time.monotonic() - self._sent_s.pop(stream)
+        if stream in self._with_data:
+            self._with_data.discard(stream)
+            self.seen.took_s.append(took_s)
+        else:
+            self.seen.refused += 1
+        if not self._sent_s:
+            self.free.set()
+
+
+async def connect(address: str, message: bytes, tokens: Sequence[str]) -> list[Caller]:
+    """Connect one caller for each token."""
+    host, port = address.rsplit(":", 1)
+    callers = [Caller(message, token) for token in tokens]
+    for caller in callers:
+        await asyncio.get_running_loop().create_connection(lambda caller=caller: caller, host, int(port))  # type: ignore[misc]
+    return callers
