@@ -235,19 +235,12 @@ class Daemon:
         self._mqtt = mqtt
 
     def _start_regions(self, stack: AsyncExitStack) -> None:
-        if not self._config.shared_memory.allowed:
-            return
-        from gateway.frontends.regions import Regions
+        if self._config.shared_memory.allowed:
+            from gateway.memory import start_regions
 
-        self._regions = regions = Regions(self._config.shared_memory, refusals=self._pools.refusals)
-        task = asyncio.create_task(self._sweep(regions), name="sweep")
-        stack.callback(task.cancel)
-
-    async def _sweep(self, regions: Regions) -> None:
-        """A caller that died leaves nothing behind, also when nobody registers after it."""
-        while True:
-            await asyncio.sleep(self._config.shared_memory.sweep_s)
-            regions.sweep()
+            guards, settings = self._credentials, self._config.shared_memory
+            self._regions, bound = start_regions(settings, guards.security, guards.guard, self._pools, stack)
+            self._announce("memory", bound)
 
     def _region_samples(self) -> Iterable[Sample]:
         return () if self._regions is None else self._regions.samples()

@@ -24,12 +24,14 @@ from gateway.domain.tensor import Datatype
 from gateway.frontends.not_offered import refuse_shared_memory
 from gateway.frontends.placement import PARAMETERS, OutputPlace, Place, read_place
 from gateway.frontends.pools import Pools, Refusals
-from gateway.frontends.segment import SHARED_MEMORY, Segment, invalid
+from gateway.frontends.segment import SHARED_MEMORY, SealedSegment, Segment, invalid
 from gateway.frontends.settings import KEY_LIMIT_BYTES, SharedMemorySettings
 
 EXTENSION = "system_shared_memory"
 NAME_LIMIT_CHARS = 255
 """Longest name of a region."""
+SEALED_KEY = "memfd"
+"""What `status` calls the key of a region that has none."""
 SEMAPHORES = "sem."
 """How names of semaphores begin in the folder of segments (sem_overview(7)): nobody's tensors."""
 
@@ -59,6 +61,7 @@ class _Region:
     segment: Segment
     used_ns: int
     process: int | None
+    dropped: Callable[[], None] | None = None
 
     def lost(self) -> str:
         """Why nobody will come back for it, or ""."""
@@ -92,8 +95,7 @@ class Regions:
         self._admit(who)
         _check_name(name)
         self.sweep()
-        if (who.caller, name) in self._regions:
-            raise invalid(f"shared memory region '{name}' already in manager")
+        self._check_new(who, name)
         file = self._file(name, key)
         self._check_size(name, offset, byte_size)
         segment = Segment(name, self._folder / file, offset, byte_size, who.uid)
@@ -101,11 +103,27 @@ class Regions:
         process = _watched(segment, who.pid)
         self._regions[who.caller, name] = _Region(name, key, segment, self._clock_ns(), process)
 
+    def register_sealed(
+        self, who: Registrant, name: str, descriptor: int, byte_size: int, dropped: Callable[[], None]
+    ) -> None:
+        """Map a memfd that the caller passed; inputs are read in place. `dropped` is called once it is no longer known.
+
+        Raises as `register` does.
+        """
+        self._admit(who)
+        _check_name(name)
+        self.sweep()
+        self._check_new(who, name)
+        self._check_size(name, 0, byte_size)
+        segment = SealedSegment(name, descriptor, byte_size)
+        self._make_room(who, byte_size)
+        self._regions[who.caller, name] = _Region(name, SEALED_KEY, segment, self._clock_ns(), None, dropped)
+
     def unregister(self, caller: str, name: str = "") -> None:
         """Forget one of the caller's regions, or all; an unknown name is no error, as in Triton. Requests in flight
         keep what they hold."""
         for known in [known for known in self._regions if known[0] == caller and name in {"", known[1]}]:
-            del self._regions[known]
+            self._forget(known)
 
     def status(self, caller: str, name: str = "") -> list[dict[str, Any]]:
         """The caller's regions, or the one called `name` (NOT_FOUND), as Triton's documents."""
@@ -127,15 +145,15 @@ class Regions:
         """Bytes of a region, read-only and in place; they stay mapped as long as the view lives. RequestError NOT_FOUND
         for a region the caller has not, INVALID where they are not within it, or the segment was truncated."""
         segment = self._segment(caller, name)
-        if self._settings.copy_inputs:
-            return memoryview(segment.copy(offset, byte_size))
-        return segment.view(offset, byte_size)
+        if self._in_place(segment):
+            return segment.view(offset, byte_size)
+        return memoryview(segment.copy(offset, byte_size))
 
     def raw(self, caller: str, place: Place, datatype: Datatype) -> memoryview | bytes:
         """An input's bytes: in place, or copied where its datatype or its alignment asks for it. Raises as `view`."""
         segment = self._segment(caller, place.region)
         aligned = datatype in _IN_PLACE and not (segment.offset + place.offset) % datatype.wire_bytes
-        if aligned and not self._settings.copy_inputs:
+        if aligned and self._in_place(segment):
             return segment.view(place.offset, place.byte_size)
         return segment.copy(place.offset, place.byte_size)
 
@@ -162,6 +180,9 @@ class Regions:
         for reason, count in self._dropped.items():
             yield Sample(f"{name}_drops_total", "Regions dropped.", count, {"reason": reason})
 
+    def _in_place(self, segment: Segment) -> bool:
+        return segment.sealed or not self._settings.copy_inputs
+
     def _segment(self, caller: str, name: str) -> Segment:
         region = self._regions.get((caller, name))
         if region is None:
@@ -186,6 +207,10 @@ class Regions:
                 f"caller '{who.caller:.200}' is not among [shared_memory] callers; send the tensors' bytes",
             )
 
+    def _check_new(self, who: Registrant, name: str) -> None:
+        if (who.caller, name) in self._regions:
+            raise invalid(f"shared memory region '{name}' already in manager")
+
     def _file(self, name: str, key: str) -> str:
         """The segment's file name: `key` without its leading "/"."""
         file = key.removeprefix("/")
@@ -201,7 +226,9 @@ class Regions:
     def _check_size(self, name: str, offset: int, byte_size: int) -> None:
         limit = min(self._settings.max_region_bytes, self._share(self._settings.max_bytes))
         if offset < 0 or not 0 < byte_size <= limit:
-            raise _no_registration(name, f"offset {offset} must not be negative, byte_size {byte_size} be 1 to {limit}")
+            raise _no_registration(
+                name, f"offset {offset} must not be negative, and byte_size {byte_size} must be 1 to {limit}"
+            )
 
     def _make_room(self, who: Registrant, byte_size: int) -> None:
         """Within the bounds of this caller, then of all, idle regions give way, the longest unused first; none does
@@ -248,8 +275,13 @@ class Regions:
         return sum(self._regions[known].segment.byte_size for known in among)
 
     def _drop(self, known: _Known, reason: str) -> None:
-        del self._regions[known]
+        self._forget(known)
         self._dropped[reason] += 1
+
+    def _forget(self, known: _Known) -> None:
+        dropped = self._regions.pop(known).dropped
+        if dropped is not None:
+            dropped()
 
 
 def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], name: str) -> Place | None:

@@ -1,4 +1,6 @@
-"""One caller's POSIX shared memory: opened without trust, mapped to be read, written through a descriptor.
+"""One caller's shared memory: opened without trust, mapped to be read, written through a descriptor.
+
+`Segment` is POSIX shared memory, opened by name. `SealedSegment` is a memfd that a caller passed.
 
 Not `multiprocessing.shared_memory`: on Python 3.11 its resource tracker deletes the caller's segment when we exit.
 """
@@ -6,6 +8,7 @@ Not `multiprocessing.shared_memory`: on Python 3.11 its resource tracker deletes
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -17,6 +20,8 @@ from gateway.domain.errors import Fault, RequestError
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where shm_open(3) keeps segments on Linux
 STAT_BLOCK_BYTES = 512
 """Unit of st_blocks (inode(7))."""
+F_SEAL_FUTURE_WRITE = 0x10
+"""Absent from Python's `fcntl` (linux/fcntl.h)."""
 
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _REASONS = {
@@ -44,6 +49,8 @@ class Segment:
         "byte_size",
         "offset",
     )
+    sealed = False
+    """Whether it can never become smaller, so that reading it in place cannot end this process."""
 
     def __init__(self, region: str, path: Path, offset: int, byte_size: int, uid: int | None = None) -> None:
         """Open and map it read-only. `region` names it to its caller; `uid`: whose it must be (None, root: anybody's).
@@ -54,9 +61,13 @@ class Segment:
         self._identity = (found.st_dev, found.st_ino)
         if uid and found.st_uid != uid:
             raise _cannot_open(path, f"it belongs to user {found.st_uid}, and you are user {uid}", Fault.DENIED)
+        self._map(found)
+
+    def _map(self, found: os.stat_result) -> None:
+        offset, byte_size, path = self.offset, self.byte_size, self._path
         if offset + byte_size > found.st_size:
             raise invalid(
-                f"failed to register shared memory region '{region:.200}': invalid args: {byte_size} bytes from "
+                f"failed to register shared memory region '{self._region:.200}': invalid args: {byte_size} bytes from "
                 f"{offset} on do not lie within the {found.st_size} bytes of '/{path.name}'"
             )
         lead = offset % mmap.ALLOCATIONGRANULARITY
@@ -149,6 +160,62 @@ class Segment:
             f"Invalid shared memory region: '{self._region:.200}': its segment was truncated, {left} of {wanted} bytes "
             f"are left from offset {offset} on; restore its size or register it again"
         )
+
+
+class SealedSegment(Segment):
+    """A memfd with F_SEAL_SHRINK (memfd_create(2), fcntl(2)): its caller may write to it, and cannot truncate it."""
+
+    __slots__ = ()
+    sealed = True
+
+    def __init__(self, region: str, descriptor: int, byte_size: int) -> None:
+        """Map the first `byte_size` bytes read-only. `descriptor` stays the caller's of this method.
+
+        Raises RequestError: INVALID for a file of another kind or without the seal, OVERLOADED if this process has no
+        descriptor or memory left.
+        """
+        self._region, self._path, self.offset, self.byte_size = region, Path("memfd"), 0, byte_size
+        self._writer = None
+        try:
+            self._descriptor = os.dup(descriptor)
+        except OSError as error:
+            raise _cannot_open(self._path, error.strerror or str(error), Fault.OVERLOADED) from None
+        weakref.finalize(self, os.close, self._descriptor)
+        found = os.fstat(self._descriptor)
+        self._identity = (found.st_dev, found.st_ino)
+        if found.st_dev != _memfd_device() or not _seals(self._descriptor) & fcntl.F_SEAL_SHRINK:
+            raise _cannot_open(
+                self._path, "pass a memfd in pages of the usual size, sealed with F_SEAL_SHRINK (memfd_create(2))"
+            )
+        self._map(found)
+
+    @property
+    def linked(self) -> bool:
+        """A memfd has no name: its caller's connection tells when it is no longer needed."""
+        return True
+
+    def writer(self) -> int:
+        """Return the descriptor. Raises RequestError INVALID if the caller opened or sealed it against writing."""
+        access = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if access == os.O_RDONLY or _seals(self._descriptor) & (fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE):
+            raise _cannot_open(self._path, "it may not be written; pass it open for writing, without F_SEAL_WRITE")
+        return self._descriptor
+
+
+def _seals(descriptor: int) -> int:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # EINVAL: a file without seals
+        return 0
+
+
+def _memfd_device() -> int:
+    """Return the device of memfds in pages of the usual size. A missing huge page would end in SIGBUS."""
+    descriptor = os.memfd_create("device")
+    try:
+        return os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
 
 
 def invalid(message: str) -> RequestError:

@@ -21,6 +21,8 @@ class SharedMemorySettings:
         str, ...
     ] = ()  # only these may: token's name, certificate, uid:1000, address; (): any on this device
     key_prefix: str = ""  # only keys that begin so may be registered
+    socket: str = ""  # path of a UNIX socket at which programs pass sealed memfds, read in place; "": none
+    unix_socket_mode: int = 0o660  # permissions of that socket: its owner and group may connect
     over_tcp: bool = False  # whether callers on this device may register over TCP, which does not tell their user
     copy_inputs: bool = True  # read inputs by copy; false: in place, and truncating a segment ends the gateway
     max_regions: int = 64  # regions registered at once, of all callers; one more needs an idle one to give way
@@ -37,6 +39,14 @@ class SharedMemorySettings:
                 raise _refused(key, "must be more than 0")
         if self.caller_percent > 100:
             raise _refused("caller_percent", f"must be between 1 and 100, not {self.caller_percent}")
+        if self.socket and not self.allowed:
+            raise _refused("socket", "needs allowed = true")
+        if self.socket and not self.socket.startswith("/"):
+            raise _refused("socket", f"must be an absolute path, not {self.socket!r:.80}")
+        if self.unix_socket_mode > 0o777:
+            raise _refused(
+                "unix_socket_mode", f"must be permission bits such as 0o660, not 0o{self.unix_socket_mode:o}"
+            )
         if "/" in self.key_prefix or len(self.key_prefix.encode()) > KEY_LIMIT_BYTES:
             raise _refused(
                 "key_prefix", f"must be the beginning of a file's name, without '/', not {self.key_prefix!r:.80}"

@@ -53,7 +53,8 @@ class Target:
 class Attack:
     """`run` names the function, "module:function"; `processes` run it at once, for `seconds`.
 
-    `graphs` are further models by name, in ONNX's text form; `config` is appended to the configuration; `clients` are
+    `graphs` are further models by name, in ONNX's text form; `config` is appended to the configuration, with
+    FOLDER replaced by the folder of the UNIX sockets; `clients` are
     the well-behaved ones, of CLIENTS.
     """
 
@@ -159,7 +160,7 @@ def victim(attack: Attack, folder: Path) -> Iterator[Daemon]:
         model = onnx.parser.parse_model(f"{HEAD}g {graph}")
         (models / name / "model.onnx").write_bytes(model.SerializeToString())
     grpc = (ANYWHERE, f"unix:{folder / 'grpc.sock'}")
-    config = QUIET + SHORT_TRIALS + attack.config
+    config = QUIET + SHORT_TRIALS + attack.config.replace("FOLDER", str(folder))
     with running(folder / "gateway", models=models, config=config, grpc=grpc, environ=WATCHDOG) as daemon:
         daemon.wait_logged("listening", protocol="http")
         yield daemon

@@ -24,7 +24,7 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def mappings(path: Path) -> int:
+def mappings(path: Path | str) -> int:
     """How many mappings of `path` (or of what was unlinked there) this process has."""
     with Path("/proc/self/maps").open(encoding="utf-8") as lines:
         return sum(str(path) in line for line in lines)

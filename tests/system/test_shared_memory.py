@@ -86,6 +86,17 @@ def test_the_readme_s_example(device):
     assert (done.stdout, done.stderr) == (f"{digit}\n", "")
 
 
+def test_the_guide_s_example_of_sealed_memory(tmp_path, state):
+    text = (ROOT / "packaging" / "README.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "F_SEAL_SHRINK" in block]
+    config = f'{QUIET}{SHORT_TRIALS}[shared_memory]\nallowed = true\nsocket = "{tmp_path}/memory.sock"\n'
+    with running(tmp_path / "daemon", state=state, config=config, grpc=[f"unix:{tmp_path}/grpc.sock"]):
+        example = example.replace("/run/edge-gateway", str(tmp_path))
+        done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, capture_output=True, text=True, check=False)
+    digit = golden("meter-reader", 1).scores[0].argmax()
+    assert (done.stdout, done.stderr) == (f"{digit}\n", "")
+
+
 @pytest.mark.parametrize("where", [0, 1], ids=["unix", "tcp"])
 def test_golden_rows_get_their_classes(device, where):
     wanted = golden("meter-reader", 32)
