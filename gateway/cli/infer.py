@@ -21,7 +21,8 @@ from gateway.config import Config, state_folder
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.tensor import DATATYPES, Datatype
-from gateway.frontends.oip_json import decode_request, encode_response
+from gateway.frontends.oip_json import decode_request
+from gateway.frontends.oip_json_answers import encode_response
 from gateway.terminal.tables import print_table
 
 ROWS_SHOWN = 20

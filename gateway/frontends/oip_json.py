@@ -1,25 +1,22 @@
-"""The Open Inference Protocol's JSON bodies with Triton's binary tensor extension, for REST, MQTT and the CLI alike.
+"""Requests of the Open Inference Protocol as JSON, with Triton's binary tensor extension, for REST, MQTT and the CLI.
 
 A request is one JSON object, followed (REST only) by the binary tensors whose `binary_data_size` it announces. Raw
 tensors stay views of the request's bytes; JSON numbers are counted before they are parsed, so that a body cannot grow
 into more objects than its shapes declare. Unknown keys are ignored, unknown parameters counted.
 
-What JSON cannot carry is refused: BF16 (as Triton does) and BYTES that are not UTF-8. The caller of such an output is
-told to ask for `binary_data`. NaN and infinity are read everywhere, but written only for callers that are known to read
-them (`oip_json_literals`).
+NaN and infinity are read (`oip_json_literals`); BF16 is refused, as Triton does. Answers: `oip_json_answers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferRequest, InferResponse, Parameter, RequestedOutput
+from gateway.domain.infer import InferRequest, Parameter, RequestedOutput
 from gateway.domain.parameters import deadline_ns, read_parameters
 from gateway.domain.tensor import (
     CONVERTED,
@@ -29,12 +26,11 @@ from gateway.domain.tensor import (
     datatype_named,
     decoded_bytes,
     element_count,
-    encode_raw,
     finish,
     raw_steps,
 )
 from gateway.frontends.oip_json_arrays import array_steps
-from gateway.frontends.oip_json_literals import literals_to_objects, write_with_literals
+from gateway.frontends.oip_json_literals import literals_to_objects
 from gateway.frontends.placement import PARAMETERS, Place
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
@@ -83,17 +79,6 @@ class JsonRequest:
     def wants_binary(self, output: str) -> bool:
         """Whether `output` is to be appended as raw bytes rather than written as JSON."""
         return (self.binary or {}).get(output, self.binary_default)
-
-
-@dataclass(frozen=True, slots=True)
-class JsonAnswer:
-    """The JSON object of an answer and the raw tensors that follow it, in order."""
-
-    header: bytes
-    tensors: tuple[bytes, ...] = ()
-
-    def __bytes__(self) -> bytes:
-        return b"".join((self.header, *self.tensors))
 
 
 def decode_request(
@@ -176,36 +161,6 @@ def _decoded(
     return JsonRequest(request, bool(said.binary_data_output), binary_outputs)
 
 
-def encode_response(response: InferResponse, asked: JsonRequest | None = None, *, literals: bool = False) -> JsonAnswer:
-    """Return the answer as JSON, followed by those outputs as raw bytes that `asked` wants binary.
-
-    An output with a destination goes there; its line has neither data nor parameters, as in Triton: the C++ client
-    refuses parameters without `binary_data_size`. `literals`: write NaN and infinity, which strict parsers refuse.
-
-    Raises RequestError INVALID where an output cannot be written as JSON, or not to its destination.
-    """
-    wanted = () if asked is None else asked.request.outputs
-    destinations = {output.name: output.destination for output in wanted if output.destination is not None}
-    described: list[dict[str, Any]] = []
-    tensors: list[bytes] = []
-    for name, tensor in response.outputs.items():
-        line: dict[str, Any] = {"name": name, "datatype": tensor.datatype.label, "shape": list(tensor.array.shape)}
-        if name in destinations:
-            destinations[name].put(encode_raw(tensor.datatype, tensor.array))
-        elif asked is not None and asked.wants_binary(name):
-            tensors.append(encode_raw(tensor.datatype, tensor.array))
-            line["parameters"] = {BINARY_SIZE: len(tensors[-1])}
-        else:
-            line["data"] = _data(tensor, name, literals=literals)
-        described.append(line)
-    answer: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": described}
-    if response.id:
-        answer["id"] = response.id
-    if response.parameters:
-        answer["parameters"] = dict(response.parameters)
-    return JsonAnswer(msgspec.json.encode(answer), tuple(tensors))
-
-
 def parse_body(body: bytes | memoryview) -> JsonBody:
     """Parse strictly first; only a body that fails is searched for NaN and infinity."""
     try:
@@ -217,19 +172,6 @@ def parse_body(body: bytes | memoryview) -> JsonBody:
             return _BODY.decode(literals_to_objects(bytes(body)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(f"the request body is no inference request: {error}") from None
-
-
-def _data(tensor: Tensor, name: str, *, literals: bool) -> list[Any] | msgspec.Raw:
-    """Return the tensor's elements in C order as JSON values. RequestError INVALID where JSON cannot carry them."""
-    if tensor.datatype is Datatype.BYTES:
-        return [_text(element, name) for element in tensor.array.ravel()]
-    if tensor.datatype is Datatype.BF16:
-        raise _invalid(f"output '{name}' is BF16, which JSON does not carry; ask for it with binary_data")
-    if tensor.array.dtype.kind == "f" and not np.isfinite(tensor.array).all():
-        if literals:
-            return write_with_literals(tensor.array)
-        raise _invalid(f"output '{name}' holds NaN or infinity, which JSON cannot write; ask for it with binary_data")
-    return tensor.array.ravel().tolist()
 
 
 def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | None) -> _Outputs:
@@ -305,17 +247,6 @@ def _slice(binary: memoryview | None, offset: int, size: int, item: _JsonInput) 
         left = len(binary) - offset
         raise _invalid(f"input '{item.name}' announces {size} bytes of binary data, but {left} are left of the body")
     return binary[offset : offset + size]
-
-
-def _text(element: bytes | str, name: str) -> str:
-    if isinstance(element, str):
-        return element
-    try:
-        return element.decode()
-    except UnicodeDecodeError:
-        raise _invalid(
-            f"output '{name}' holds bytes that are no UTF-8, which JSON cannot write; ask for it with binary_data"
-        ) from None
 
 
 def _invalid(message: str) -> RequestError:

@@ -6,7 +6,6 @@ minus sign, and writes `NaN`, `Infinity` and `-Infinity` (RapidJSON's kParseNanA
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice
 from typing import Literal
@@ -15,7 +14,6 @@ import msgspec
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.tensor import Array
 
 LITERALS_LIMIT = 65_536
 """Literals of one request: each is a Python object for a moment, about 1 µs of the event loop."""
@@ -55,8 +53,3 @@ def literals_to_objects(body: bytes) -> bytes:
         pieces += (body[end : match.start()], PREFIX, b'"', match[0], b'"}')
         end = match.end()
     return b"".join((*pieces, body[end:]))
-
-
-def write_with_literals(array: Array) -> msgspec.Raw:
-    """Return the elements of a float array in C order as a JSON array that may hold NaN, Infinity and -Infinity."""
-    return msgspec.Raw(json.dumps(array.ravel().tolist(), separators=(",", ":")).encode())

@@ -109,7 +109,9 @@ def _over_http(model: str, body: bytes, headers: Mapping[str, str], target: Targ
         connection = http.client.HTTPConnection(host, int(port), timeout=60.0)
         try:
             connection.request("POST", f"/v2/models/{model}/infer", body, dict(headers))
-            assert connection.getresponse().status in {200, 400, 413, 503}
+            response = connection.getresponse()
+            assert response.status in {200, 400, 413, 503}
+            response.read()
         except (OSError, http.client.HTTPException):
             pass  # refused while the body was on its way
         finally:
@@ -151,12 +153,20 @@ def rest_accepted(target: Target, ends_s: float) -> int:
     return _over_http(*_numbers("numbers", "INT64"), target, ends_s)
 
 
+def rest_answers(target: Target, ends_s: float) -> int:
+    """A few bytes that are answered by three million numbers as JSON."""
+    return _over_http(
+        "wide", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0.1]}]}', {}, target, ends_s
+    )
+
+
 KINDS = (
     *(elements, integers, texts, inputs, compressed, accepted_elements, accepted_integers),
-    *(rest_elements, rest_compressed, rest_numbers, rest_accepted),
+    *(rest_elements, rest_compressed, rest_numbers, rest_accepted, rest_answers),
 )
 GRAPHS = {
     "texts": "(string[n] x) => (int64[k] y) { y = Shape(x) }",
+    "wide": "(float[1] x) => (float[m] y) <int64[1] many = {3000000}> { y = Expand(x, many) }",
     "numbers": "(int64[n] x) => (int64[k] y) { y = Shape(x) }",
 }
 ATTACKS = {

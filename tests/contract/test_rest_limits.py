@@ -3,8 +3,11 @@
 import asyncio
 import gzip
 import json
+import socket
 import zlib
+from functools import partial
 
+import numpy as np
 import pytest
 
 from gateway.domain.manifest import ModelManifest, TensorSpec
@@ -113,6 +116,35 @@ async def test_what_decoding_allocates_is_counted():
         refused = await gateway.client.post(path, content=head + bytes(size), headers=headers)
         assert (refused.status_code, gateway.inference.requests) == (413, [])
         assert "56000000 http request bytes" in refused.json()["error"]
+
+
+async def test_an_answer_is_counted_until_it_was_sent():
+    """50,000 numbers are 200 KB, and up to 1.25 MB as JSON."""
+    values = np.full(50_000, 1 / 3, "<f4")
+    item = {"name": "x", "datatype": "FP32", "shape": [1, 50_000], "parameters": {"binary_data_size": 200_000}}
+    head = json.dumps({"inputs": [item]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Accept-Encoding": "identity"}
+    async with serving(settings=RestSettings(max_buffered_bytes=1_500_000)) as gateway:
+        post = partial(gateway.client.post, INFER, content=head + values.tobytes(), headers=headers)
+        reader, writer = await gateway.connect()  # a client that does not take its answer
+        lines = [f"POST {INFER} HTTP/1.1", "Host: x", *(f"{name}: {value}" for name, value in headers.items())]
+        lines.append(f"Content-Length: {len(head) + 200_000}")
+        transport = writer.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        transport.pause_reading()
+        writer.write("\r\n".join([*lines, "", ""]).encode() + head + values.tobytes())
+        while (refused := await post()).status_code == 200:
+            pass
+        assert refused.status_code == 503
+        assert "the answer: too many http request bytes" in refused.json()["error"]
+        assert "binary_data_output" in refused.json()["error"]
+        transport.resume_reading()
+        status, taken = await answer(reader)
+        assert (status, taken["outputs"][0]["data"]) == (200, values.tolist())
+        while (served := await post()).status_code != 200:
+            pass
+        assert served.json()["outputs"][0]["data"] == values.tolist()
+        await hangs_up(writer)
 
 
 async def test_large_json_asks_for_binary_data():

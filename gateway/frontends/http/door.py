@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
@@ -33,6 +34,8 @@ class Admitted:
 
 class Door:
     """ASGI application in front of `app`: names the caller in `scope["state"]["caller"]`.
+
+    What is entered into the stack `scope["state"]["until_sent"]` is held until the response was sent.
 
     `admit` gives the caller's name, and in whose share it counts, or raises RequestError; `open_paths` are answered to
     anybody at any load.
@@ -63,11 +66,10 @@ class Door:
         except RequestError as error:
             await respond(self._refuse.error(error), send)
             return
-        scope.setdefault("state", {}).update(caller=admitted.caller, admitted=admitted)
-        try:
+        with ExitStack() as until_sent:
+            until_sent.callback(self._requests.give, admitted.share_key, local=admitted.local)
+            scope.setdefault("state", {}).update(caller=admitted.caller, admitted=admitted, until_sent=until_sent)
             await self._serve(scope, receive, send)
-        finally:
-            self._requests.give(admitted.share_key, local=admitted.local)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False

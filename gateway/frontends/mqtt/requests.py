@@ -11,7 +11,8 @@ from gateway.frontends.mqtt.decode import read_content_type
 from gateway.frontends.mqtt.messages import JSON, Message, Publication, Taken
 from gateway.frontends.mqtt.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
-from gateway.frontends.oip_json import decode_request, encode_response
+from gateway.frontends.oip_json import decode_request
+from gateway.frontends.oip_json_answers import encode_response
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import DATATYPES, Datatype, Tensor, encode_raw, finish
 from gateway.frontends import oip_json_arrays
-from gateway.frontends.oip_json import JsonAnswer, JsonRequest, decode_request, encode_response
+from gateway.frontends.oip_json import JsonRequest, decode_request
+from gateway.frontends.oip_json_answers import JsonAnswer, encode_response
 from gateway.frontends.oip_json_arrays import STEP_BYTES, array_steps
 
 NOW_NS = 1_000
