@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 has them: `application/problem+json` with `fault`, and a detail that says what to do."""
+"""Refusals in the format of RFC 9457: `application/problem+json` with `fault`, and a detail that names the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.errors import Fault, RequestError
 Headers = tuple[tuple[str, str], ...]
 DETAIL_LIMIT_CHARACTERS = 1024
 RETRY_AFTER_S = 5.0
-"""Told where waiting helps and the error says no time of its own."""
+"""Sent where waiting helps and the error has no time of its own."""
 
 STATUSES: Mapping[Fault, int] = {
     Fault.INVALID: 400,
@@ -48,8 +48,11 @@ class Problem:
     media_type: ClassVar[str] = "application/problem+json"
 
     def body(self, instance: str = "") -> bytes:
-        """The document. `type` is about:blank: the status says what kind it is (RFC 9457, 4.2.1). `instance` is the URI
-        by which the log knows this request."""
+        """Return the document.
+
+        `type` is about:blank: the status identifies the problem (RFC 9457, 4.2.1). `instance` is the URI by which the
+        log identifies this request.
+        """
         document = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
@@ -61,7 +64,7 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """A refusal whose status no Fault has: 405, 408, 409, 416, 429 and the like."""
+    """A refusal whose status belongs to no Fault: 405, 408, 409, 416, 429 and the like."""
 
     def __init__(self, status: int, detail: str, *, retry_after_s: float | None = None, headers: Headers = ()) -> None:
         super().__init__(detail)
@@ -70,7 +73,7 @@ class ProblemError(Exception):
 
 
 def problem_of(error: RequestError | ProblemError, status: int | None = None) -> Problem:
-    """What the caller is told; `status` where another than the Fault's says it better (409 of a conflict)."""
+    """Return the refusal that is sent; `status` replaces the Fault's where it is more exact (409 of a conflict)."""
     if isinstance(error, ProblemError):
         return error.problem
     headers: Headers = ()
@@ -82,16 +85,16 @@ def problem_of(error: RequestError | ProblemError, status: int | None = None) ->
 
 
 def plain_problem(status: int, detail: str, headers: Headers = ()) -> Problem:
-    """Where something else than this code refused: an unknown path, a wrong method."""
+    """Return the refusal of a request that the framework refused: an unknown path, a wrong method."""
     return Problem(status, _FAULTS.get(status, Fault.INVALID), detail, headers)
 
 
 def retry_after(wait_s: float) -> tuple[str, str]:
-    """The header: whole seconds, one at least (RFC 9110, 10.2.3)."""
+    """Return the header: whole seconds, at least one (RFC 9110, 10.2.3)."""
     return ("retry-after", str(max(1, math.ceil(wait_s))))
 
 
 def _bounded(text: str) -> str:
-    """Lone surrogates become question marks; names in it may come from peers."""
+    """Replace lone surrogates by question marks, and shorten: names in `text` may come from peers."""
     text = text.encode(errors="replace").decode()
     return text if len(text) <= DETAIL_LIMIT_CHARACTERS else text[: DETAIL_LIMIT_CHARACTERS - 1] + "…"

@@ -23,16 +23,19 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.open_files import allow_open_files
 
 FILES_BESIDE = 64
-"""Open beside the connections."""
+"""Files open in addition to the connections."""
 LOOK_S = 0.1
-"""How often it is asked whether all is over, and the bar is drawn."""
+"""Time between two checks for the end of the simulation, each with an update of the progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How long, and with what: `tokens` None where the controller knows the devices' serials; `operator`: an API token
-    that makes them; `authority`: PEM of whom to trust; `keep`: file of the identities; `told`: file of what each device
-    told; ends after `seconds`, or once all that can have committed."""
+    """Parameters of one simulation.
+
+    `tokens`: None if the controller knows the devices' serials. `operator`: an API token that makes tokens.
+    `authority`: PEM of the trusted authorities. `keep`: file of the identities. `told`: file of what each device
+    reported. The simulation ends after `seconds`, or once all devices that can have committed.
+    """
 
     settings: Settings
     replicas: Sequence[str] = ()
@@ -49,9 +52,10 @@ Shown = Callable[[Tally], None]
 
 
 async def simulate(run: Run, shown: Shown = lambda _: None) -> dict[str, Any]:
-    """The summary (`tally.summary`). Raises ConfigurationError; what goes wrong with single devices is counted.
+    """Run the simulation; return its summary (`tally.summary`). Raises ConfigurationError.
 
-    `shown` is called ten times a second. Cancelled, it ends as if its time were over.
+    Failures of single devices are counted, not raised. `shown` is called ten times a second. Cancelled, the simulation
+    ends as if its time were over.
     """
     _open_files(run.settings.devices if run.settings.keep_alive else run.settings.at_once)
     characters, kept = cast(run.settings), read_identities(run.keep) if run.keep else Kept()
@@ -94,7 +98,7 @@ async def _stage(run: Run, kept: Kept) -> Stage:
 
 
 def _open_files(connections: int) -> None:
-    """Let this process have so many open, and what it needs itself. Raises ConfigurationError where it may not."""
+    """Allow that many connections and the files of this process. Raises ConfigurationError if they are too many."""
     wanted = connections + FILES_BESIDE
     allowed = allow_open_files(wanted)
     if allowed < wanted:
@@ -110,7 +114,7 @@ def _write_told(file: Path, actors: Sequence[Actor]) -> None:
 async def _watched(
     run: Run, stage: Stage, characters: Sequence[Character], tasks: Sequence[asyncio.Task[None]], shown: Shown
 ) -> None:
-    """Returns when it is over."""
+    """Return when the simulation is over."""
     end_s = float("inf") if run.seconds is None else run.seconds
     while stage.at_s < end_s:
         shown(stage.tally)
@@ -123,7 +127,7 @@ async def _watched(
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]], limit_s: float) -> None:
-    """Devices finish what they are saying."""
+    """Let devices finish their requests for at most `limit_s`, then cancel them."""
     _, late = await asyncio.wait(tasks, timeout=limit_s)
     for task in late:
         task.cancel()

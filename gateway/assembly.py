@@ -1,4 +1,4 @@
-"""Puts rooms together for the daemon and for the commands that look at one device: survey, site, loader."""
+"""Assembly of packages for the daemon and for the commands that examine one device: survey, site, loader."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HERE = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A machine: its inventory, the profile it matches, what its runtimes say (None: another machine's tree)."""
+    """A machine: its inventory, the profile it matches, the state of its runtimes (None: another machine's tree)."""
 
     inventory: Inventory
     profile: Profile | None
@@ -58,19 +58,21 @@ class Survey:
 
     @property
     def profile_name(self) -> str | None:
-        """The profile's name, None where none matches."""
+        """Return the profile's name, or None if none matches."""
         return self.profile.name if self.profile else None
 
     @property
     def profile_sentence(self) -> str:
-        """The profile's name with where it came from, for people."""
+        """Return the profile's name and its origin, for people."""
         return f"{self.profile.name} (from {self.profile.origin})" if self.profile else "none matches"
 
 
 async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, store: Store | None = None) -> Survey:
-    """Probe `root` and match a profile: shipped, this site's, or (`store`, else as configured) the fleet's. On this
-    machine, vendor libraries and runtimes are asked in child processes: where accelerators were found, or always with
-    `ask_all`. ConfigurationError for a profile that does not exist or cannot be read."""
+    """Probe `root` and match a profile: shipped, this site's, or (`store`, else as configured) the fleet's.
+
+    On this machine, vendor libraries and runtimes are probed in child processes: where accelerators were found, or
+    always with `ask_all`. Raises ConfigurationError for a profile that does not exist or cannot be read.
+    """
     inventory = await asyncio.to_thread(probe, root, settings=config.hardware)
     signed = await (store or Store(config.fleet, config.library)).profiles() if root == HERE else ()
     profile = _profile(config, inventory, signed)
@@ -86,16 +88,16 @@ async def survey(config: Config, root: Path = HERE, *, ask_all: bool = False, st
 
 
 async def matching_profile(config: Config) -> Profile | None:
-    """Return the device profile that a daemon would serve by on this machine. ConfigurationError as `survey`."""
+    """Return the device profile that a daemon would use on this machine. Raises ConfigurationError as `survey` does."""
     inventory = await asyncio.to_thread(probe, HERE, settings=config.hardware)
     return _profile(config, inventory, await Store(config.fleet, config.library).profiles())
 
 
 def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
-    """The device as selection sees it; threads: as configured, else the profile's budget, at most one per core,
-    and one where CPU time is what counts: more never take less of it.
+    """Return the device as selection uses it.
 
-    Raises ConfigurationError where no profile matches.
+    Threads: as configured, else the profile's budget, at most one per core. One thread if CPU time is the objective:
+    more threads never take less of it. Raises ConfigurationError if no profile matches.
     """
     profile, inventory = surveyed.profile, surveyed.inventory
     if profile is None:
@@ -138,7 +140,7 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
 
 @contextmanager
 def opened(config: Config, surveyed: Survey, state_folder: Path, remark: Callable[[str], None]) -> Iterator[Loader]:
-    """Lend a command a loader over the kept verdicts. `remark` is told why they cannot be written. Raises as `site`."""
+    """Lend a loader over the kept verdicts. `remark` gets the reason if they cannot be written. Raises as `site`."""
     state = State.open(state_folder, config.state)
     if state.problem:
         remark(state.problem)
@@ -155,7 +157,7 @@ def serving(
     scan_model: ScanModel | None = None,
     control: Callable[[], bool] = lambda: False,
 ) -> tuple[Engine, ModelRepository]:
-    """The one door and what fills it. By default nobody may load or unload by name."""
+    """Return the engine and the repository that fills it. By default nobody may load or unload by name."""
     registry = Registry(config.limits.retry_after_s)
     engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits), DecodePool(config.limits))
     repository = ModelRepository(
@@ -176,9 +178,9 @@ async def _holds_nothing(_model: str) -> tuple[Release, ...]:
 
 
 def _bound_data(limit_bytes: int) -> None:
-    """Bound the data of this process, and of each trial that it starts, by RLIMIT_DATA (getrlimit(2)); 0: by nothing.
+    """Bound the data of this process, and of each trial that it starts, by RLIMIT_DATA (getrlimit(2)); 0: no bound.
 
-    A run that wants more fails, where the kernel would end the process otherwise. RLIMIT_AS would count what drivers
+    A run beyond the bound fails; without it the kernel would end the process. RLIMIT_AS would count memory that drivers
     and engines reserve and never touch.
     """
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -187,7 +189,7 @@ def _bound_data(limit_bytes: int) -> None:
 
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-    """What serves is what was tried: only the bytes that the manifest names. Raises VariantError."""
+    """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
     changed = changed_file(manifest, variant, files)
     if changed:
         raise _stale(changed)
@@ -199,19 +201,19 @@ def _stale(file: Path) -> VariantError:
 
 
 def releases(config: Config) -> tuple[Release, ...]:
-    """Everything in the model directory. Raises ConfigurationError where there is none."""
+    """Return everything in the model directory. Raises ConfigurationError if there is none."""
     return scan(models_folder(config), config.library)
 
 
 def releases_of(config: Config, model: str) -> tuple[Release, ...]:
-    """Return the versions of one model on disk; none where it is absent or the name could not be a file's."""
+    """Return the versions of one model on disk; none if it is absent or the name could not be a file's."""
     if model.startswith(".") or "/" in model:
         return ()
     return scan_model(models_folder(config), model, config.library)
 
 
 def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) -> Profile | None:
-    """Choose a profile. Of one name, the fleet's counts before this site's, and this site's before the shipped one."""
+    """Choose a profile. Of equal names, the fleet's profile precedes this site's, and this site's the shipped one."""
     of_site = site_profiles_folder(config)
     found = (
         *load_profiles(profiles_folder()),
@@ -234,7 +236,7 @@ def _profile(config: Config, inventory: Inventory, signed: Iterable[Profile]) ->
 
 
 async def _ask_runtimes(config: Config) -> tuple[dict[str, RuntimeStatus], dict[str, RuntimeListing]]:
-    """One child per runtime, one after the other: on a small device they would only slow each other."""
+    """Probe the runtimes, one child after the other: on a small device parallel children only slow each other."""
     statuses: dict[str, RuntimeStatus] = {}
     listings: dict[str, RuntimeListing] = {}
     for name in RUNTIMES:

@@ -1,4 +1,4 @@
-"""The configuration: one TOML file, every table built into the frozen dataclass that the room owning it declares.
+"""Configuration: one TOML file. Each table is read into the frozen dataclass that the owning package declares.
 
 Unknown keys are errors. The commented sample `packaging/edge-gateway.toml` is the reference; a test loads it.
 """
@@ -33,9 +33,9 @@ from gateway.store.settings import LibrarySettings, StateSettings
 from gateway.store.text import read_text
 
 DEFAULT_FILE = Path("/etc/edge-gateway/edge-gateway.toml")
-"""Read where it exists and no other is named."""
+"""Default path, read if it exists and no other is named."""
 DEFAULT_PROFILES = Path("/etc/edge-gateway/device_profiles")
-"""Where this site's device profiles are looked for where no folder is named."""
+"""Folder of this site's device profiles if no other is named."""
 DEFAULT_GRPC = ("127.0.0.1:8001",)
 DEFAULT_HTTP = ("127.0.0.1:8000",)
 GATEWAY_ID = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -49,7 +49,7 @@ LEAST_MEMORY_MIB = 256
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`[gateway]`: who this device is."""
+    """`[gateway]`: name, data and identity of this device."""
 
     id: str = ""  # names the device in MQTT topics; "" derives it from /etc/machine-id
     profile: str = ""  # serve by this device profile; "" matches one
@@ -79,7 +79,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelsSettings:
-    """`[models]`: what is served."""
+    """`[models]`: the models to serve."""
 
     dir: str = ""  # the model directory; "" serves the two models that come with the gateway
     control: bool = False  # whether RepositoryModelLoad and Unload may change what is served
@@ -87,7 +87,7 @@ class ModelsSettings:
 
 @dataclass(frozen=True, slots=True)
 class GrantSettings:
-    """`[[auth.grant]]`: rights of callers that are known without a token."""
+    """`[[auth.grant]]`: rights of callers that are identified without a token."""
 
     caller: str  # cert:NAME (or a pattern of names), uid:NUMBER, gid:NUMBER, loopback or anonymous
     scopes: tuple[str, ...]  # infer, models, memory, metrics, admin
@@ -104,22 +104,22 @@ class GrantSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """`[auth]`: who may call over gRPC and HTTP, and what for."""
+    """`[auth]`: callers of gRPC and HTTP, and their rights."""
 
     tokens_file: str | None = None  # one token a line: `NAME TOKEN [scopes=…] [models=…] [expires=…]`
-    anonymous: bool = False  # whether callers beyond this device may come without token and certificate
+    anonymous: bool = False  # whether callers beyond this device may call without token and certificate
     failure_burst: int = 10  # failed authentications of one address at once; then 429, RESOURCE_EXHAUSTED
-    failures_per_s: float = 1.0  # and in the long run
+    failures_per_s: float = 1.0  # ... and on average
     failure_addresses: int = 1024  # addresses whose failures are remembered (IPv6: /64)
     grant: tuple[GrantSettings, ...] = ()  # rights of callers without a token; the first that covers one counts
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing passes. Raises ConfigurationError (table auth)."""
+        """Refuse bounds that no caller could meet. Raises ConfigurationError (table auth)."""
         check_above_zero(self, "auth", "failure_burst", "failures_per_s", "failure_addresses")
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """The grants as rights."""
+        """Return the grants as rights."""
         return tuple(Grant(each.caller, read_rights(each.scopes, each.models)) for each in self.grant)
 
 
@@ -134,7 +134,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of a daemon. `file` is where they came from ("": the defaults)."""
+    """All settings of a daemon. `file` is their origin ("": the defaults)."""
 
     file: str = ""
     grpc_listen: tuple[Address, ...] = ()
@@ -164,7 +164,7 @@ SECTIONS = sections(Config)
 
 
 def load_config(path: Path | None) -> Config:
-    """Read `path`, or the default file where it exists, or take the defaults. Raises ConfigurationError."""
+    """Read `path`, or the default file if it exists, or use the defaults. Raises ConfigurationError."""
     if path is None and not DEFAULT_FILE.is_file():
         return parse_config("", "")
     file = path or DEFAULT_FILE
@@ -185,7 +185,7 @@ def parse_config(text: str, file: str) -> Config:
 
 
 def _check_shares(config: Config, table: Table) -> None:
-    """Refuse a share of bytes into which the largest request does not fit."""
+    """Refuse a share of bytes that is smaller than the largest request. Raises ConfigurationError."""
     percent = config.shares.caller_bytes_percent
     for name, largest, total in (
         ("[grpc] max_receiving_bytes", config.grpc.max_message_bytes, config.grpc.max_receiving_bytes),
@@ -200,12 +200,12 @@ def _check_shares(config: Config, table: Table) -> None:
 
 
 def read_addresses(texts: typing.Iterable[str], table: str, key: str = "listen") -> tuple[Address, ...]:
-    """Addresses without those that are "off". Raises ConfigurationError naming table and key."""
+    """Return the addresses without those that are "off". Raises ConfigurationError naming table and key."""
     return tuple(address for text in texts if (address := read_address(text, table, key)) is not None)
 
 
 def read_security(config: Config) -> Security:
-    """Certificates and tokens from the files that the configuration names, each found usable.
+    """Read certificates and tokens from the files that the configuration names; check that each is usable.
 
     Raises ConfigurationError naming the setting, the file and what to do.
     """
@@ -227,7 +227,7 @@ def read_security(config: Config) -> Security:
 
 
 def check_listeners(config: Config, security: Security) -> None:
-    """Refuse an open listener beyond this machine, and no way in at all. ConfigurationError names the settings."""
+    """Refuse an open listener beyond this machine, and a gateway without listeners. Raises ConfigurationError."""
     if not (config.grpc_listen or config.http_listen or config.mqtt.url):
         raise ConfigurationError(
             "gRPC and HTTP are off and no broker is named, so nothing could ask; "
@@ -240,12 +240,12 @@ def check_listeners(config: Config, security: Security) -> None:
 
 
 def open_listeners(config: Config, security: Security) -> list[Address]:
-    """Return the listeners at which anyone on the network may call without being identified."""
+    """Return the listeners at which unidentified callers on the network may send requests."""
     return [address for address in (*config.grpc_listen, *config.http_listen) if is_open(address, security)]
 
 
 def gateway_id(config: Config) -> str:
-    """The device's id: as configured, else twelve hex digits derived from the machine id, else the host's name.
+    """Return the device's id: as configured, else twelve hex digits derived from the machine id, else the host's name.
 
     The machine id itself is confidential (machine-id(5)): it is hashed with this product's name first.
     """
@@ -261,7 +261,7 @@ def gateway_id(config: Config) -> str:
 
 
 def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.environ) -> Path:
-    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway (contracts.md, "Commands")."""
+    """Return `--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway (contracts.md, "Commands")."""
     if named:
         return Path(named)
     if environ.get("STATE_DIRECTORY"):
@@ -271,7 +271,7 @@ def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.envir
 
 
 def models_folder(config: Config) -> Path:
-    """The model directory: as configured, else the models that travel in the wheel (or stand in the source tree)."""
+    """Return the model directory: as configured, else the models shipped in the wheel (or in the source tree)."""
     if config.models.dir:
         return Path(config.models.dir)
     package = Path(__file__).parent
@@ -307,7 +307,7 @@ def _file_bytes(config: Config, table: str, key: str, name: str | None) -> bytes
 
 
 def _check_user_grants(config: Config) -> None:
-    """Refuse grants to users and groups where grpcio, which does not tell them, has a UNIX socket."""
+    """Refuse grants to users and groups if grpcio, which does not report them, has a UNIX socket."""
     if config.grpc.server == "own" or not any(address.path for address in config.grpc_listen):
         return
     for grant in config.auth.grant:
@@ -321,7 +321,7 @@ def _check_user_grants(config: Config) -> None:
 
 
 def _check_certificates(config: Config, security: Security) -> None:
-    """Refuse a certificate, key or authority that no listener could use. Loads OpenSSL only where there is one."""
+    """Refuse a certificate, key or authority that no listener could use. Load OpenSSL only if there is one."""
     if security.certificate is None:
         return
     from gateway.frontends.tls import server_context

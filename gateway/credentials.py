@@ -22,20 +22,20 @@ LEAST_WAIT_S = 0.1
 
 
 class Guarded(Protocol):
-    """A front end that asks for tokens and uses certificates."""
+    """A front end that checks tokens and uses certificates."""
 
     @property
     def authentication(self) -> Authentication: ...
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what puts these in force and cannot fail; its call changes all. Raises ConfigurationError."""
+        """Return a callable that puts `security` in force as a whole and cannot fail. Raises ConfigurationError."""
 
 
 Frontend = TypeVar("Frontend", bound=Guarded)
 
 
 class Credentials:
-    """Tokens and certificates of the last `[auth]` and `[tls]` without an error, and the front ends that use them."""
+    """Tokens and certificates of the last valid `[auth]` and `[tls]`, and the front ends that use them."""
 
     def __init__(self, config: Config) -> None:
         """Read the files that `config` names. Raises as `read_security` and `check_listeners` do."""
@@ -48,19 +48,19 @@ class Credentials:
         self._watch_expiry()
 
     def guard(self, frontend: Frontend) -> Frontend:
-        """Tell `frontend` of each later replacement. Returns it."""
+        """Register `frontend` for each later replacement; return it."""
         self._guarded.append(frontend)
         return frontend
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what the front ends refused, as metrics."""
+        """Yield the refusals of the front ends as metrics."""
         for frontend in self._guarded:
             yield from frontend.authentication.samples()
 
     async def renew(self, wanted: Config | None) -> None:
         """Read the files that `wanted` (None: the configuration in force) names, and put them in force everywhere.
 
-        What cannot be used is said in the log, and what was in force stays, as a whole and at every front end.
+        Unusable files are logged. What was in force then stays, as a whole and at every front end.
         """
         try:
             config, security = await asyncio.to_thread(self._read, wanted)
@@ -75,7 +75,7 @@ class Credentials:
         self._log.info("credentials reloaded", changed=", ".join(differs) or "nothing")
 
     def _read(self, wanted: Config | None) -> tuple[Config, Security]:
-        """Raises ConfigurationError where the files cannot be used, or not by the listeners that are open."""
+        """Read the files. Raises ConfigurationError if they are unusable, or unusable by the open listeners."""
         config = replace(self._config, auth=wanted.auth, tls=wanted.tls) if wanted else self._config
         security = read_security(config).at(time.time())
         check_replaceable(self.security, security)
@@ -83,7 +83,7 @@ class Credentials:
         return config, security
 
     def _enforce(self, security: Security) -> None:
-        """Put what differs in force at every front end, or nowhere. Raises ConfigurationError."""
+        """Put the differences in force at every front end, or at none. Raises ConfigurationError."""
         if security != self.security:
             prepared = [frontend.secure(security) for frontend in self._guarded]
             for put_in_force in prepared:
@@ -91,7 +91,7 @@ class Credentials:
         self.security = security
 
     def _watch_expiry(self) -> None:
-        """Look at tokens that expire, from time to time; open connections and streams lose them then."""
+        """Schedule the next expiry check; open connections and streams lose expired tokens then."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

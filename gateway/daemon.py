@@ -1,4 +1,4 @@
-"""The composition root: builds the rooms, wires them, starts them in order and stops them in reverse."""
+"""Composition root: makes the packages' objects, wires them, starts them in order and stops them in reverse."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from gateway.frontends.rest_v2.server import RestFrontend
 
 LIVE = frozenset({"models", "log", "file", "auth", "tls"})
-"""Settings that SIGHUP applies at once; the others wait for a restart."""
+"""Settings that SIGHUP applies at once; the others need a restart."""
 
 HTTP_WAITS_S = 1.0
-"""How long HTTP lets the models come up first. With kept verdicts they take a tenth of that."""
+"""Time that HTTP waits for the models to be loaded. With kept verdicts they take a tenth of that."""
 
 REST_S = 0.5
-"""How long no model may have changed before memory is given back."""
+"""Time without a change of models after which memory is returned to the system."""
 
 Overrides = Callable[[Config], Config]
-"""What the command line lays over a configuration, also when SIGHUP reads it again."""
+"""Options of the command line that override a configuration, also when SIGHUP reads it again."""
 
 
 class Daemon:
-    """One running gateway. `run()` returns when it was told to stop and everything is drained."""
+    """One running gateway. `run()` returns when it was stopped and everything is drained."""
 
     def __init__(self, config: Config, state_folder: Path, overrides: Overrides) -> None:
         self._config, self._state_folder, self._overrides = config, state_folder, overrides
@@ -69,7 +69,7 @@ class Daemon:
         self._readiness_changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError where it cannot start."""
+        """Start, serve until SIGTERM or SIGINT, drain. Raises ConfigurationError if it cannot start."""
         configure_logging(self._config.log)
         self._catch_signals()
         async with AsyncExitStack() as stack:
@@ -85,7 +85,7 @@ class Daemon:
         self._log.info("stopped")
 
     async def _started(self, stack: AsyncExitStack) -> bool:
-        """Start, unless told to stop first: trials may take minutes, and whoever stops us does not wait for them."""
+        """Start, unless stopped first: trials may take minutes, and a stop does not wait for them."""
         starting, stopping = asyncio.create_task(self._start(stack)), asyncio.create_task(self._stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (starting, stopping):
@@ -133,7 +133,7 @@ class Daemon:
         self._listed = Listed(self._repository, store)
 
     async def _first_synchronisation(self) -> None:
-        """Bring the models up; those that take longer than `ready_within_s` go on loading behind a ready server."""
+        """Load the models; those that take longer than `ready_within_s` continue to load behind a ready server."""
         self._loading = asyncio.create_task(self._synchronise(self._config), name="load")
         done, _ = await asyncio.wait({self._loading}, timeout=self._config.limits.ready_within_s)
         if done:
@@ -151,7 +151,7 @@ class Daemon:
         self._begin_refining()
 
     async def _synchronise(self, config: Config) -> None:
-        """Serve what the model directory of `config` holds. Where that cannot be read, nothing of `config` is taken."""
+        """Serve the model directory of `config`. If it cannot be read, nothing of `config` is applied."""
         releases = await asyncio.to_thread(assembly.releases, config)
         self._apply(config)
         await self._fleet.synchronise(releases)
@@ -190,8 +190,8 @@ class Daemon:
         self._begin_answering(stack, self._answer_http(frontend), "http")
 
     async def _answer_http(self, frontend: RestFrontend) -> None:
-        """Not before READY=1, which would come later by what HTTP's libraries take to load, unless models take long:
-        then HTTP says meanwhile that the gateway lives and is not ready."""
+        """Answer HTTP after READY=1, or after HTTP_WAITS_S, when it reports that the gateway is live and not ready."""
+        # Loading HTTP's libraries first would delay READY=1.
         with suppress(TimeoutError):
             async with asyncio.timeout(HTTP_WAITS_S):
                 await self._ready.wait()
@@ -214,7 +214,7 @@ class Daemon:
         stack.push_async_callback(self._end_answering, answering)
 
     def _answers(self, answering: asyncio.Task[None]) -> None:
-        """A gateway that cannot answer where it listens ends; `_end_answering` says why."""
+        """End a gateway that cannot answer where it listens; `_end_answering` raises the reason."""
         if not answering.cancelled() and answering.exception() is not None:
             self._stop.set()
 
@@ -252,7 +252,7 @@ class Daemon:
         return read_vitals(Tree(assembly.HERE, self._config.hardware))
 
     def _problem(self) -> str:
-        """Return what an operator has to mend, for the control API ("": nothing)."""
+        """Return what an operator has to repair, for the control API ("": nothing)."""
         return "; ".join(problem for problem in (self._fleet.problem, self._state.problem) if problem)
 
     def _mqtt_samples(self) -> Iterable[Sample]:
@@ -273,7 +273,7 @@ class Daemon:
             self._give_back_memory_soon()
 
     def _give_back_memory_soon(self) -> None:
-        """Once the models have been at rest for a moment: each that comes or goes leaves malloc what nobody needs."""
+        """Return memory once models have not changed for REST_S: each change leaves unused memory in malloc."""
         if self._giving_back is not None:
             self._giving_back.cancel()
         if self._stop.is_set():
@@ -282,7 +282,7 @@ class Daemon:
         self._giving_back = loop.call_later(REST_S, loop.run_in_executor, None, _give_back_memory)
 
     def _summary(self) -> str:
-        """One line for people: what is ready, what is refused."""
+        """Return one line for people: what is ready, what is refused."""
         index = self._repository.index()
         refused = [f"{line.name} {line.version}" for line in index if line.state == "UNAVAILABLE"]
         ready = sum(line.state == "READY" for line in index)
@@ -304,7 +304,7 @@ class Daemon:
             self._reload_again = True
 
     async def _reload(self) -> None:
-        """Read configuration and model directory again. What cannot be used is said; what was in force stays."""
+        """Read configuration and model directory again. Errors are logged; what was in force stays."""
         self._reload_again = True
         while self._reload_again:
             self._reload_again = False
@@ -313,13 +313,13 @@ class Daemon:
                 await self._read_again()
             except ConfigurationError as error:
                 self._log.error("reload refused; the old configuration stays in force", problem=str(error))
-            except Exception as error:  # noqa: BLE001  a task's boundary: whoever waits for READY=1 must hear of the end
+            except Exception as error:  # noqa: BLE001  a task's boundary: systemd waits for READY=1
                 self._log.error("reload ended badly", problem=f"{type(error).__name__}: {error}")
             self._notify.ready(self._summary())
         self._begin_refining()
 
     async def _read_again(self) -> None:
-        """Credentials are renewed first, also where the configuration is broken: a revoked token must not go on."""
+        """Renew credentials first, also if the configuration is invalid: a revoked token must not stay in force."""
         config = None
         try:
             config = self._overrides(load_config(Path(self._config.file) if self._config.file else None))
@@ -330,7 +330,7 @@ class Daemon:
         await self._synchronise(config)
 
     def _apply(self, config: Config) -> None:
-        """Take over [models] and [log] (Credentials has taken [auth] and [tls]); say what waits for a restart."""
+        """Apply [models] and [log] (Credentials has applied [auth] and [tls]); log what needs a restart."""
         waiting = [
             spec.name
             for spec in dataclasses.fields(Config)
@@ -362,28 +362,28 @@ class Daemon:
         stack.callback(task.cancel)
 
     async def _feed_watchdog(self, period_s: float) -> None:
-        """The loop is alive as long as it runs this."""
+        """Notify systemd's watchdog: the loop is alive as long as it runs this."""
         while True:
             self._notify.watchdog()
             await asyncio.sleep(period_s)
 
 
 def _settle() -> None:
-    """What the start made stays, so no search for garbage need look at it again: a full one stops every request for
-    15 ms with those 64,000 objects, and for 0.01 ms without (`python -m tests.performance.start`, last line)."""
+    """Exclude the objects of the start from garbage collection: they stay until the end."""
+    # A full collection takes 15 ms with those 64,000, 0.01 ms without (last line of `tests.performance.start`).
     gc.freeze()
     gc.enable()
 
 
 def _give_back_memory() -> None:
-    """Tell malloc to return what it keeps: with a model of 14 MiB 33 of 145 MiB after the start, 104 of 232 after three
-    swaps of it, in 4 ms (`python -m tests.performance.start`, its last two lines with and without this)."""
+    """Return malloc's unused memory to the system, in 4 ms (`python -m tests.performance.start`, last two lines)."""
+    # With a model of 14 MiB: 33 of 145 MiB after the start, 104 of 232 MiB after three swaps of it.
     with suppress(AttributeError):  # a C library without it keeps less
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _grpc_listener(server: str) -> type[GrpcServer | GrpcFrontend]:
-    """What speaks HTTP/2. Only the one asked for is imported."""
+    """Return the class of the gRPC server. Only the one selected is imported."""
     if server == "own":
         from gateway.frontends.grpc_v2.server import GrpcServer
 

@@ -1,4 +1,4 @@
-"""`edge-fleet model add`: a model's folder, checked by `edge-gateway models check`, becomes a release's draft."""
+"""`edge-fleet model add`: draft a release from a model's folder that `edge-gateway models check` accepts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAID_LIMIT_CHARS = 500
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """1 where the check has a finding."""
+    """Draft the release; return 1 if the check has a finding."""
     folder = Path(arguments.folder)
     with writing(arguments) as work:
         model = read_model(folder, work.settings)
@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:
-    """What `edge-gateway models check` says of the folder: digests, golden sets. Raises UnreachableError."""
+    """Return what `edge-gateway models check` reports of the folder: digests, golden sets. Raises UnreachableError."""
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as state:
         command = [program, "models", "check", str(folder), "--json", "--state", state]
         try:
@@ -69,7 +69,7 @@ def _program(named: str | None) -> str:
 
 
 def untried(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Variants that are signed with the others and that this machine could not try: devices will be the first."""
+    """Return the signed variants that this machine could not try: devices try them first."""
     for release in verdict["releases"]:
         for variant in release["variants"]:
             if not variant["tried"]:
@@ -81,7 +81,7 @@ def check_levels(model: Model, verdict: Mapping[str, Any]) -> None:
     required = required_level(model.manifest, signed=True, configured="")
     for release in verdict["releases"]:
         for variant in release["variants"]:
-            level = variant.get("level")  # an older edge-gateway does not tell it
+            level = variant.get("level")  # an older edge-gateway does not report it
             if level and LEVELS.index(level) < LEVELS.index(required):
                 problem = (
                     f"devices would refuse variant {variant['name']}: it is {level} here, and what is signed must be "

@@ -1,4 +1,4 @@
-"""`edge-fleet serve`: the controller, until it is told to stop."""
+"""`edge-fleet serve`: the controller, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gateway.domain.errors import ConfigurationError, Fault, RequestError, Unrea
 from gateway.terminal.open_files import allow_open_files
 
 FILES_BESIDE = 256
-"""Open beside connections and the files that are sent."""
+"""Files open in addition to connections and the files that are sent."""
 _log = logging.getLogger(__name__)
 LINE = "%(levelname)s %(name)s: %(message)s"
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; 0. With --json what is served is said as JSON, in a line."""
+    """Serve until SIGTERM or SIGINT; return 0. With --json, print what is served as one line of JSON."""
     logging.basicConfig(stream=sys.stderr, level=arguments.log_level.upper(), format=LINE)
     for quiet in ("alembic", "urllib3", "tuf"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
@@ -59,15 +59,19 @@ async def _serve(controller: Controller, *, as_json: bool) -> None:
 
 
 def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:
-    """The online keys that lie here, or in a token; of others only the public part does. Raises ConfigurationError,
-    UnreachableError."""
+    """Return the online keys whose secret is in `folder` or in a token. Of other keys only the public part is there.
+
+    Raises ConfigurationError, UnreachableError.
+    """
     files = [file for file in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")) if has_secret(file)]
     return [load_signer(file, asker(arguments)) for file in files]
 
 
 def _allow_files(settings: ServingSettings) -> None:
-    """As many open as connections are promised: where none can be opened, nobody is let in. systemd's unit allows them;
-    a shell allows 1,024, and more where one asks."""
+    """Allow as many open files as there may be connections: without a free one no connection is accepted.
+
+    systemd's unit allows them. A shell allows 1,024 at first, and more on request.
+    """
     wanted = settings.max_connections + settings.max_handshakes + settings.max_requests + FILES_BESIDE
     allowed = allow_open_files(wanted)
     if allowed < wanted:

@@ -12,13 +12,13 @@ from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.permissions import READ, SEARCH, WRITE, Account, Denial, Node, denial
 
 ENTRIES_LIMIT = 10_000
-"""Files and folders looked at in one folder that is read whole."""
+"""Files and folders checked in one folder that is read whole."""
 ACL = "system.posix_acl_access"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`setting` names a path on which the bits of `wanted` are needed. `whole`: on what lies in it, READ."""
+    """A path that `setting` names, and the permission bits `wanted` on it. `whole`: READ on its content, too."""
 
     setting: str
     path: Path
@@ -27,7 +27,7 @@ class Need:
 
 
 def denials(config: Config, account: Account, state: Path, hidden: Iterable[str] = ()) -> Iterator[tuple[str, Denial]]:
-    """Yield the setting and what keeps `account` from it, once for each path. What is absent is not judged.
+    """Yield each setting with the obstacle between `account` and its path, once per path. Absent paths are skipped.
 
     `hidden`: folders that the service does not see at all.
     """

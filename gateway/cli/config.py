@@ -1,4 +1,4 @@
-"""`edge-gateway config`: the settings in force; `config check FILE`: whether the service could use a file."""
+"""`edge-gateway config`: the settings in force; `config check FILE`: a check whether the service could use a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES_SHOWN = 5
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Show, or check: 1 where the file has a finding."""
+    """Show or check; return 1 if the file has a finding."""
     if arguments.action == "check":
         return _check(arguments)
     config = configured(arguments)
@@ -50,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def effective(config: Config) -> dict[str, dict[str, Any]]:
-    """Every setting by table and key, as plain values."""
+    """Return every setting by table and key, as plain values."""
     tables = dataclasses.asdict(config)
     tables.pop("file")
     listens = {name: [str(address) for address in getattr(config, f"{name}_listen")] for name in ("grpc", "http")}
@@ -61,7 +61,7 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def _shown(key: str, value: Any) -> str:
-    """As it would be written in the file; "" where nothing is set."""
+    """Return the value as the file would hold it; "" if nothing is set."""
     if value is None:
         return ""
     return f"0o{value:o}" if key.endswith("_mode") else json.dumps(value, ensure_ascii=False)
@@ -90,7 +90,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """What a check of a file came to; `remarks` are recommendations."""
+    """Result of the check of a file; `remarks` are recommendations."""
 
     file: str
     user: str
@@ -100,7 +100,7 @@ class Check:
 
 
 def security_remarks(config: Config, security: Security) -> list[str]:
-    """Return what could be safer about listeners and tokens, though it works."""
+    """Return recommendations about listeners and tokens that work and could be safer."""
     tokens = security.tokens.by_digest.values() if security.tokens else ()
     remarks = [
         f"auth.anonymous: anyone on the network may call {address}; set [auth] tokens_file or [tls] client_ca"
@@ -123,7 +123,7 @@ def _names(names: list[str]) -> str:
 
 
 def _models_absent(config: Config) -> list[str]:
-    """Return the finding that the model directory is not there, without which the daemon does not start."""
+    """Return the finding that the model directory is missing, without which the daemon does not start."""
     folder = models_folder(config)
     try:
         if S_ISDIR(folder.stat().st_mode):

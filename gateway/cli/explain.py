@@ -24,7 +24,7 @@ from gateway.terminal.tables import mark, print_json, print_table, progress
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the explanation; 1 where no variant can serve."""
+    """Print the explanation; return 1 if no variant can serve."""
     return asyncio.run(_explain(arguments))
 
 
@@ -54,7 +54,7 @@ async def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _report(running: Running, arguments: argparse.Namespace) -> int:
-    """Print what the gateway at `--url` says of the model; 1 where it does not serve it."""
+    """Print what the gateway at `--url` reports of the model; return 1 if it does not serve it."""
     if arguments.json:
         served = served_json(running, running.of(arguments.model))
         print_json({"model": arguments.model, "serving": served})
@@ -64,9 +64,9 @@ def _report(running: Running, arguments: argparse.Namespace) -> int:
 
 
 async def find_release(config: Config, model: str, version: str) -> Release:
-    """The named version (default: the newest) of a model on disk.
+    """Return the named version (default: the newest) of a model on disk.
 
-    Raises ConfigurationError saying what is there, RequestError UNAVAILABLE for a version that is refused.
+    Raises ConfigurationError that lists what is there, RequestError UNAVAILABLE for a version that is refused.
     """
     versions = await releases_here(config, model)
     if not versions:
@@ -92,7 +92,7 @@ async def find_release(config: Config, model: str, version: str) -> Release:
 def explanation(
     model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
 ) -> dict[str, Any]:
-    """`explain --json` (contracts.md, "Selection"), and `why` in one sentence."""
+    """Return the document of `explain --json` (contracts.md, "Selection"), with `why` in one sentence."""
     return {
         "model": model,
         "profile": profile,
@@ -103,7 +103,7 @@ def explanation(
 
 
 def candidate_json(candidate: Candidate) -> dict[str, Any]:
-    """Return one variant on one accelerator; `measured` and `joining` are null where it was not run here."""
+    """Return one variant on one accelerator; `measured` and `joining` are null if it was not run here."""
     verdict = candidate.verdict
     measured, joining = (verdict.measured, verdict.joining) if verdict else (None, None)
     return {
@@ -169,7 +169,7 @@ def _print(
 
 
 def _decision(candidates: Sequence[Candidate], chosen: Candidate | None, objective: str, obstacle: str) -> str:
-    """Return the variant that serves and why, or why none does."""
+    """Return which variant serves and why, or why none does."""
     if chosen is None:
         return f"refused: {obstacle}"
     where = f"{chosen.variant.name} on {chosen.accelerator}"

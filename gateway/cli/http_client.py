@@ -1,4 +1,4 @@
-"""One connection to a gateway over HTTP: TCP, TLS or a UNIX socket. Whatever goes wrong is said with its remedy."""
+"""One connection to a gateway over HTTP: TCP, TLS or a UNIX socket. Every error names its remedy."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gateway.domain.access import read_address
 from gateway.domain.errors import ConfigurationError, UnreachableError
 
 TIMEOUT_S = 60.0
-"""Time that each step of an exchange may take: connecting, sending, the answer's next bytes."""
+"""Timeout of each step of an exchange: connecting, sending, receiving the next bytes of the answer."""
 EXCHANGE_STEPS = 3
-"""An exchange as a whole may take as long as this many steps: each byte of a slow answer begins a step again."""
+"""Timeout of a whole exchange, in steps: each byte of a slow answer begins a new step."""
 ANSWER_LIMIT_BYTES = 256 * 1_048_576
 PORTS = {"http": 80, "https": 443}
 NOWHERE = {errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
-"""Errors of connecting to an address that no gateway on this device can have."""
+"""Connection errors of an address at which no gateway of this device can listen."""
 HOST = re.compile(r"[^\s\x00-\x20\x7f]+")
-"""What http.client takes as a host."""
+"""Pattern of the hosts that http.client accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address of a gateway: the path of a UNIX socket, else host and port. `prefix` stands before each path."""
+    """Address of a gateway: the path of a UNIX socket, else host and port. `prefix` precedes each path."""
 
     host: str = "localhost"
     port: int = 0
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Files by which the two sides recognise each other. `pinned`: the server must show this certificate itself."""
+    """Files by which client and server authenticate each other. `pinned`: the certificate that the server must have."""
 
     ca: str | None = None
     cert: str | None = None
@@ -60,7 +60,7 @@ class Keys:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The caller's token, where there is one. Raises ConfigurationError for a file that holds none."""
+        """Return the headers with the caller's token, if any. Raises ConfigurationError for a file without one."""
         if not self.token_file:
             return {}
         words = read_file(self.token_file).decode("utf-8", "replace").split()
@@ -69,7 +69,7 @@ class Keys:
         return {"Authorization": f"Bearer {words[-1]}"}
 
     def context(self) -> ssl.SSLContext:
-        """TLS as a client: the system's authorities, or `ca`. Raises ConfigurationError for a file that is no PEM."""
+        """Return a TLS client context with the system's authorities, or `ca`. Raises ConfigurationError if no PEM."""
         context = ssl.create_default_context()
         try:
             if self.ca or self.pinned:
@@ -108,13 +108,13 @@ def read_url(text: str) -> Place:
 
 
 class NoListenerError(UnreachableError):
-    """Nothing listens at an address."""
+    """An UnreachableError: nothing listens at the address."""
 
 
 class Client:
-    """A connection for as long as `with` lasts. Every method raises UnreachableError, in words.
+    """One HTTP connection, closed at the end of `with`. Every method raises UnreachableError with the remedy.
 
-    Where nothing listens that is a NoListenerError.
+    It is a NoListenerError if nothing listens at the address.
     """
 
     def __init__(self, place: Place, keys: Keys, timeout_s: float = TIMEOUT_S) -> None:
@@ -157,7 +157,7 @@ class Client:
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
-        """End the connection where the exchange takes too long."""
+        """Close the connection if the exchange exceeds its timeout."""
         timer = threading.Timer(self._limit_s, self._cut)
         timer.daemon = True
         timer.start()
@@ -185,14 +185,14 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _is_nowhere(error: Exception) -> bool:
-    """Return whether the error says that nothing listens at the address."""
+    """Return True if the error means that nothing listens at the address."""
     if isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError | socket.gaierror):
         return True
     return isinstance(error, OSError) and error.errno in NOWHERE
 
 
 def _words(error: Exception, place: Place) -> str:
-    """Return what happened and what to do."""
+    """Return the problem with its remedy."""
     text = str(error) or type(error).__name__
     match error:
         case ssl.SSLError():
@@ -222,5 +222,5 @@ def _tls_words(error: ssl.SSLError, text: str) -> str:
 
 
 def pem_exists(name: str | None) -> bool:
-    """Return True where `name` is a file that may be looked at."""
+    """Return True if `name` is a file, in a folder that this process may search."""
     return name is not None and os.path.isfile(name)  # noqa: PTH113  Path.is_file raises where a folder is closed to us

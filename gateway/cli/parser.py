@@ -12,7 +12,7 @@ from gateway.terminal.program import Program, Verb, json_option, named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one verb; its exit code."""
+    """Run one verb; return its exit code."""
     return PROGRAM.main(arguments)
 
 

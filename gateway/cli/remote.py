@@ -1,4 +1,4 @@
-"""Inference by a running daemon over HTTP: the binary tensor extension going, JSON coming."""
+"""Inference requests to a running daemon over HTTP: requests in the binary tensor extension, answers in JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ANSWER_KEYS = ("model_name", "model_version", "outputs")
 
 
 def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, Any]:
-    """The daemon's answer as its JSON object.
+    """Send an inference request; return the JSON object of the answer.
 
-    Raises UnreachableError where no gateway answers, RequestError with the daemon's words where it refuses.
+    Raises UnreachableError if no gateway answers, RequestError with the daemon's message if it refuses.
     """
     base = model_path(arguments.model, arguments.model_version)
     with Client(place, keys) as client, checked(place):
@@ -34,7 +34,7 @@ def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, An
 
 @contextmanager
 def checked(place: Place) -> Iterator[None]:
-    """Turn the errors that JSON of another form raises into UnreachableError."""
+    """Turn the errors that unexpected JSON raises into UnreachableError."""
     try:
         yield
     except (TypeError, KeyError, AttributeError):
@@ -44,7 +44,7 @@ def checked(place: Place) -> Iterator[None]:
 
 
 def model_path(model: str, version: str = "") -> str:
-    """The path of a model, or of one of its versions."""
+    """Return the path of a model, or of one of its versions."""
     return f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
@@ -76,7 +76,7 @@ def _binary(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, str]]:
 
 
 def read_object(status: int, content: bytes) -> dict[str, Any]:
-    """The JSON object of an answer. Raises as `read_answer` does."""
+    """Return the JSON object of an answer. Raises as `read_answer` does."""
     answer = read_answer(status, content)
     if not isinstance(answer, dict):
         raise UnreachableError(f"the answer (HTTP {status}) is no JSON object; is this address a gateway's?")
@@ -84,7 +84,7 @@ def read_object(status: int, content: bytes) -> dict[str, Any]:
 
 
 def read_answer(status: int, content: bytes) -> Any:
-    """The JSON of an answer. UnreachableError where it is none, RequestError where the request was refused."""
+    """Return the JSON of an answer. Raises UnreachableError if it is none, RequestError if the request was refused."""
     try:
         answer = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`edge-gateway run`: the daemon, until it is told to stop."""
+"""`edge-gateway run`: the daemon, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from gateway.config import Config
 
 FILES_BESIDE = 512
-"""Descriptors of everything but connections: models, libraries, state, connections that linger."""
+"""Descriptors of everything but connections: models, libraries, state, connections that are being closed."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Serve; 0 once drained after SIGTERM or SIGINT."""
+    """Serve; return 0 once drained after SIGTERM or SIGINT."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not catch it yet
     gc.disable()  # the daemon enables it once it has started
     from gateway.cli.common import configured, overrides
@@ -38,8 +38,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _allow_files(config: Config) -> None:
-    """Allow as many open files as connections are promised: one that cannot be accepted for want of a descriptor keeps
-    callers out whose share is not used up. Handshakes of HTTP are counted apart from its connections."""
+    """Allow as many open files as there may be connections.
+
+    A connection that cannot be accepted for want of a descriptor also delays callers whose share is not used up.
+    Handshakes of HTTP are counted separately from its connections.
+    """
     from gateway.terminal.open_files import allow_open_files
 
     connections = config.grpc.max_connections + 2 * config.http.max_connections + config.control.max_connections

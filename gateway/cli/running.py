@@ -19,9 +19,9 @@ from gateway.terminal.tables import mark, print_json, print_remarks, print_table
 
 Answer = TypeVar("Answer")
 LOCAL_TIMEOUT_S = 10.0
-"""Time that a gateway on this device may take for each step."""
+"""Timeout of each step of an exchange with a gateway on this device."""
 CONTROL = Path("/run/edge-gateway/control.sock")
-"""Where the unit has its control socket."""
+"""Path of the unit's control socket."""
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not by us
 
 
@@ -29,7 +29,7 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listened on, not
 class Served:
     """A model version of a running gateway.
 
-    `reason` says why it is not ready; `why`, why this variant serves; `level`, what its trial showed.
+    `reason`: why it is not ready. `why`: why this variant serves. `level`: the result of its trial.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The models of a running gateway, and where it was asked (""); without one, `why_not` says so."""
+    """The models of a running gateway and its address (`where`); "" if none was asked, for the reason `why_not`."""
 
     where: str = ""
     models: Sequence[Served] = ()
@@ -57,9 +57,9 @@ class Running:
 
 
 def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
-    """Ask `--url`, or whatever gateway runs by `config` on this device, unless the disk is meant.
+    """Query `--url`, or the gateway that runs with `config` on this device, unless options select the disk.
 
-    Raises UnreachableError where what listens there does not answer as a gateway does. RequestError is for `--url`.
+    Raises UnreachableError if a listener there does not answer as a gateway does. RequestError only with `--url`.
     """
     if arguments.url:
         return _ask_http(read_url(arguments.url), keys_of(arguments))
@@ -71,9 +71,9 @@ def ask_running(config: Config, arguments: argparse.Namespace) -> Running:
 
 
 def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
-    """Return `--url`, else where a gateway on this device says that it lives, else why none is asked.
+    """Return `--url`, else the address of a live gateway on this device, else why none is queried.
 
-    Raises UnreachableError where what listens there does not answer as a gateway does.
+    Raises UnreachableError if a listener there does not answer as a gateway does.
     """
     if arguments.url:
         return read_url(arguments.url), keys_of(arguments)
@@ -83,14 +83,14 @@ def find_running(arguments: argparse.Namespace) -> tuple[Place, Keys] | str:
 
 
 def keys_of(arguments: argparse.Namespace, pinned: str | None = None) -> Keys:
-    """Return the files that the command line names."""
+    """Return the files that the command line names. Raises ConfigurationError for --key without --cert."""
     if arguments.key and not arguments.cert:
         raise ConfigurationError("--key needs --cert as well")
     return Keys(arguments.ca, arguments.cert, arguments.key, arguments.token_file, pinned)
 
 
 def served_json(running: Running, models: Sequence[Served]) -> dict[str, Any]:
-    """Return what a program may read of it."""
+    """Return the document of `--json`."""
     return {"asked": running.where or None, "why_not": running.why_not or None, "models": [*map(asdict, models)]}
 
 
@@ -109,7 +109,7 @@ def print_served(running: Running, *, as_json: bool) -> None:
 
 
 def sentences(running: Running, model: str) -> Iterator[str]:
-    """Say what serves now of one model."""
+    """Yield sentences on what serves now of one model."""
     if not running.where:
         yield f"from the disk: {running.why_not}"
         return
@@ -126,7 +126,7 @@ def sentences(running: Running, model: str) -> Iterator[str]:
 
 
 def disk_meant(arguments: argparse.Namespace) -> str:
-    """Return why no gateway is to be asked; "" where one may be."""
+    """Return why no gateway is queried; "" if one may be."""
     if arguments.offline:
         return "--offline was given"
     given = [f"--{name}" for name in ("models", "state") if getattr(arguments, name, None)]
@@ -135,9 +135,9 @@ def disk_meant(arguments: argparse.Namespace) -> str:
 
 
 def _first_answer(questions: Sequence[Callable[[], Answer]]) -> Answer | str:
-    """Return the first answer, or where nothing listens at any place, why there is none.
+    """Return the first answer; if nothing listens at any place, return the reason.
 
-    Raises UnreachableError where something listens and none answers: the disk may hold other models than it serves.
+    Raises UnreachableError if something listens and none answers: the disk may hold other models than it serves.
     """
     problems: list[Exception] = []
     for question in questions:
@@ -158,7 +158,7 @@ def _live(place: Place, keys: Keys) -> tuple[Place, Keys]:
 
 
 def _local(config: Config, arguments: argparse.Namespace) -> Iterator[tuple[Place, Keys]]:
-    """Yield the addresses where `config` has HTTP. By TLS the server must show its configured certificate."""
+    """Yield the HTTP addresses of `config`. With TLS the server must present its configured certificate."""
     tls, cert = config.tls.cert is not None, config.tls.cert
     keys = keys_of(arguments, cert if pem_exists(cert) else None)
     for address in config.http_listen:
@@ -179,7 +179,7 @@ def _ask_http(place: Place, keys: Keys) -> Running:
 
 
 def _served(client: Client, line: dict[str, Any]) -> Served:
-    """One line of the index; of a version that is ready, what serves it."""
+    """Return one line of the index; for a ready version, with what serves it."""
     name, version, state = line["name"], line["version"], line["state"]
     if state != "READY":
         return Served(name, version, state, line["reason"])

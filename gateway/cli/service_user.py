@@ -1,4 +1,4 @@
-"""The account that the service runs as: of the installed unit, of `--user`, or the caller."""
+"""Account that the service runs as: that of the installed unit, of `--user`, or the caller's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.store.text import read_text
 
 UNIT = "edge-gateway.service"
 UNIT_FOLDERS = tuple(f"{place}/systemd/system" for place in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
-"""Where systemd finds a unit, the first that has it counts (systemd.unit(5), "Unit File Load Path")."""
+"""Folders in which systemd finds a unit; the first that holds it counts (systemd.unit(5), "Unit File Load Path")."""
 
 HIDING = {"ProtectHome": ("/home", "/root", "/run/user"), "PrivateTmp": ("/tmp", "/var/tmp")}  # noqa: S108  compared
 """Folders that a setting hides from the unit's processes (systemd.exec(5))."""
@@ -26,7 +26,7 @@ YES = frozenset({"yes", "true", "on", "1"})
 class Unit:
     """Account settings of an installed unit; `groups` are its SupplementaryGroups=.
 
-    `state`: the folder of StateDirectory=; `hidden`: folders that ProtectHome= and PrivateTmp= take away.
+    `state`: the folder of StateDirectory=. `hidden`: folders that ProtectHome= and PrivateTmp= hide.
     """
 
     user: str = "root"
@@ -37,7 +37,7 @@ class Unit:
 
 
 def read_unit(texts: Iterable[str]) -> Unit:
-    """Read a unit and its drop-ins, in systemd's order: the last setting counts; lists add up, "" begins them again."""
+    """Read a unit and its drop-ins in systemd's order: the last setting counts; lists are appended, "" clears them."""
     single: dict[str, str] = {}
     groups: list[str] = []
     for line in (line.strip() for text in texts for line in text.splitlines()):
@@ -53,7 +53,7 @@ def read_unit(texts: Iterable[str]) -> Unit:
 
 
 def installed_unit(root: Path = Path("/")) -> Unit | None:
-    """Return the installed unit below `root`, or None. Raises ConfigurationError where it cannot be read."""
+    """Return the installed unit below `root`, or None. Raises ConfigurationError if it cannot be read."""
     folders = [root / folder.lstrip("/") for folder in UNIT_FOLDERS]
     main = next((folder / UNIT for folder in folders if (folder / UNIT).is_file()), None)
     if main is None:
@@ -63,7 +63,7 @@ def installed_unit(root: Path = Path("/")) -> Unit | None:
 
 
 def service_account(user: str | None) -> tuple[Account, Unit | None]:
-    """Return the account to judge by, and the unit that it is of: `user`, else the installed unit's, else the caller's.
+    """Return the account to check, and its unit: `user`, else the installed unit's, else the caller's.
 
     Raises ConfigurationError for a user or group that this system does not have.
     """
@@ -74,7 +74,7 @@ def service_account(user: str | None) -> tuple[Account, Unit | None]:
 
 
 def account_of(user: str, group: str = "", groups: Iterable[str] = ()) -> Account:
-    """Look an account up, with all groups that it is a member of. Raises ConfigurationError for an unknown name."""
+    """Look up an account with all its groups. Raises ConfigurationError for an unknown name."""
     try:
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
         primary = _gid(group) if group else entry.pw_gid

@@ -1,4 +1,4 @@
-"""`edge-gateway token new`: make a token, and the line by which the gateway knows it."""
+"""`edge-gateway token new`: a new token, and its line for the tokens file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gateway.domain.errors import ConfigurationError
 from gateway.terminal.tables import print_json
 
 TOKEN_BYTES = 32
-"""Random bytes of a token: 256 bits cannot be guessed, however many attempts are made."""
+"""Random bytes of a token: 256 bits cannot be guessed in any number of attempts."""
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print a new token, once, and its line for tokens_file. Raises ConfigurationError for words that are none."""
+    """Print a new token once, with its line for tokens_file. Raises ConfigurationError for invalid options."""
     if not _NAME.fullmatch(arguments.name):
         raise ConfigurationError(
             f"must be 1 to 64 letters, digits, '.', '_', '@' or '-', not {arguments.name!r:.80}", table="NAME"
@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def token_line(name: str, token: str, scopes: str, models: str | None, expires: str | None) -> str:
-    """Return the line of a tokens file that knows a token by its digest."""
+    """Return the line of a tokens file that holds the digest of `token`."""
     given = {"scopes": scopes, "models": models, "expires": expires}
     options = [f"{key}={value}" for key, value in given.items() if value is not None]
     return " ".join([name, f"{HASHED}{token_digest(token).hex()}", *options])

@@ -1,4 +1,4 @@
-"""Identification of callers, and exposure of listeners: decided on values, before a socket exists."""
+"""Identification of callers and exposure of listeners, decided on values before a socket exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.rights import DEFAULT_GRANTS, NOTHING, Caller, Grant, Scope,
 
 BEARER = "bearer "
 HASHED = "sha256:"
-"""Before the digest of a token that a tokens file holds hashed."""
+"""Prefix of the digest of a token that a tokens file holds hashed."""
 _HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _OPTIONS = ("scopes=", "models=", "expires=")
@@ -24,7 +24,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[
 
 
 class AuthenticationError(RequestError):
-    """UNAUTHENTICATED; `reason` is what metrics count: missing, unknown or expired."""
+    """An UNAUTHENTICATED refusal; `reason` is a label of metrics: missing, unknown or expired."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(Fault.UNAUTHENTICATED, message)
@@ -33,7 +33,7 @@ class AuthenticationError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The holder of a token. `expires_s` is POSIX time; `expired` is set by `Tokens.at`.
+    """A token's holder. `expires_s` is POSIX time; `expired` is set by `Tokens.at`.
 
     `hashed`: the file holds its digest, not the token itself.
     """
@@ -44,7 +44,7 @@ class Token:
     hashed: bool = field(default=True, compare=False)
 
     def at(self, now_s: float) -> Token:
-        """Return the token as it counts at a POSIX time."""
+        """Return the token with `expired` as of a POSIX time."""
         expired = self.expires_s is not None and self.expires_s <= now_s
         return self if expired == self.expired else replace(self, expired=expired)
 
@@ -56,10 +56,10 @@ class Tokens:
     by_digest: Mapping[bytes, Token]
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return the holder by an `Authorization: Bearer …` value. Raises AuthenticationError.
+        """Return the holder of the token in an `Authorization: Bearer …` value. Raises AuthenticationError.
 
-        The digest is looked up: a dictionary compares its hash by a secret key of the process first, so the time that
-        takes tells nothing of a known digest, and it does not grow with the number of tokens.
+        The digest is looked up in a dictionary, which first compares a hash keyed by a secret of the process. The time
+        of that reveals nothing of a known digest, and it does not grow with the number of tokens.
         """
         if authorization is None or not authorization.lower().startswith(BEARER):
             raise AuthenticationError("missing", "a token is required: send 'Authorization: Bearer TOKEN'")
@@ -73,7 +73,7 @@ class Tokens:
         return token.holder
 
     def at(self, now_s: float) -> Tokens:
-        """Return the tokens as they count at a POSIX time."""
+        """Return the tokens with `expired` as of a POSIX time."""
         return Tokens({digest: token.at(now_s) for digest, token in self.by_digest.items()})
 
     @property
@@ -85,9 +85,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class FailureBounds:
-    """How many failed authentications of one address are answered as such: `burst` at once, `per_s` in the long run.
+    """Bounds of failed authentications that are answered as such, per address: `burst` at once, `per_s` on average.
 
-    `addresses` (IPv6: /64) are remembered; one more takes the place of the longest idle.
+    `addresses` (IPv6: /64) are remembered; a new one replaces the one idle longest.
     """
 
     burst: int = 10
@@ -97,7 +97,7 @@ class FailureBounds:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What guards the listeners, as contents of the files that `[tls]` and `[auth]` name.
+    """Protection of the listeners, as contents of the files that `[tls]` and `[auth]` name.
 
     `certificate` (leaf first) and `key` are PEM and come together; with `client_ca` clients need a certificate of it.
     """
@@ -110,9 +110,9 @@ class Security:
     failures: FailureBounds = FailureBounds()
 
     def caller(self, name: str, identities: Sequence[str], authorization: str | None) -> Caller:
-        """Identify the peer `name` with its `identities`: by its token, else by the first grant that covers it.
+        """Identify the peer `name` by its token, else by the first grant that covers one of its `identities`.
 
-        Where tokens are configured, only a grant that an operator wrote spares a caller the token. Raises
+        If tokens are configured, only a grant written by an operator exempts a caller from the token. Raises
         AuthenticationError.
         """
         rights = granted(self.grants, identities)
@@ -123,12 +123,12 @@ class Security:
         return Caller(name, rights or NOTHING)
 
     def at(self, now_s: float) -> Security:
-        """Return the same with the tokens as they count at a POSIX time."""
+        """Return the same with tokens whose `expired` is as of a POSIX time."""
         return self if self.tokens is None else replace(self, tokens=self.tokens.at(now_s))
 
 
 def check_replaceable(old: Security, new: Security) -> None:
-    """Refuse a set that turns TLS or client certificates on or off: listeners are made for one or the other.
+    """Refuse a set that turns TLS or client certificates on or off: a listener is made for one or the other.
 
     Raises ConfigurationError (table tls).
     """
@@ -144,7 +144,7 @@ def check_replaceable(old: Security, new: Security) -> None:
 
 
 def changes(old: Security, new: Security) -> tuple[str, ...]:
-    """Name what differs, for the log: "tokens (1 added, 1 revoked)", "certificate and key", "client_ca"."""
+    """Name the differences, for the log: "tokens (1 added, 1 revoked)", "certificate and key", "client_ca"."""
     before, after = (each.tokens.by_digest if each.tokens else {} for each in (old, new))
     changed = sum(before[digest] != after[digest] for digest in before.keys() & after.keys())
     said = f"tokens ({len(after.keys() - before.keys())} added, {len(before.keys() - after.keys())} revoked"
@@ -160,10 +160,11 @@ def changes(old: Security, new: Security) -> tuple[str, ...]:
 
 
 def read_tokens(text: str, file: str) -> Tokens:
-    """Read one token a line: `NAME TOKEN [scopes=a,b] [models=cam-*,door] [expires=2031-05-09]`, or `TOKEN` alone.
+    """Read a tokens file, one token a line.
 
-    TOKEN is the token itself or `sha256:` with the 64 hex digits of its digest. '#' at a word's start begins a comment.
-    A line without scopes has every right. Raises ConfigurationError (file, line).
+    A line is `NAME TOKEN [scopes=a,b] [models=cam-*,door] [expires=2031-05-09]`, or `TOKEN` alone. TOKEN is the token
+    itself or `sha256:` with the 64 hex digits of its digest. '#' at a word's start begins a comment. A line without
+    scopes has every right. Raises ConfigurationError (file, line).
     """
     if "-----BEGIN" in text:
         raise ConfigurationError("holds PEM, not tokens; write one token a line", file=file)
@@ -185,7 +186,7 @@ def read_tokens(text: str, file: str) -> Tokens:
 
 
 def token_digest(token: str) -> bytes:
-    """Return the SHA-256 digest by which a token is known."""
+    """Return the SHA-256 digest that identifies a token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
@@ -205,7 +206,7 @@ def read_expiry(text: str) -> float:
 
 
 def _token_line(words: list[str]) -> tuple[bytes, Token]:
-    """Return digest and holder. Raises ConfigurationError, which never repeats a word that may be a token."""
+    """Return digest and holder. Raises ConfigurationError, which never quotes a word that may be a token."""
     if len(words) > 1 and words[1].startswith(_OPTIONS):
         raise ConfigurationError("a token with scopes, models or expires needs a name: write 'NAME TOKEN scopes=…'")
     if not all(word.startswith(_OPTIONS) for word in words[2:]):
@@ -232,7 +233,7 @@ def _read_token(word: str) -> tuple[bytes, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a frontend listens: a TCP host and port, or the path of a UNIX socket."""
+    """Address at which a frontend listens: a TCP host and port, or the path of a UNIX socket."""
 
     host: str = ""
     port: int = 0
@@ -245,7 +246,7 @@ class Address:
 
     @property
     def private(self) -> bool:
-        """Loopback or a UNIX socket: reachable only from this machine."""
+        """Return True for loopback or a UNIX socket: reachable only from this machine."""
         if self.path or self.host == "localhost":
             return True
         try:
@@ -257,7 +258,7 @@ class Address:
 
 
 def read_address(text: str, table: str = "", key: str = "listen") -> Address | None:
-    """`host:port`, `[v6]:port`, `unix:/path`, or `off` (None). Raises ConfigurationError."""
+    """Read `host:port`, `[v6]:port`, `unix:/path`, or `off` (None). Raises ConfigurationError."""
     if text == "off":
         return None
     if text.startswith("unix:"):
@@ -271,7 +272,7 @@ def read_address(text: str, table: str = "", key: str = "listen") -> Address | N
 
 
 def check_exposure(address: Address, security: Security, *, anonymous: bool) -> None:
-    """Refuse a listener beyond this machine that identifies no caller, unless `anonymous` callers are wanted.
+    """Refuse a listener beyond this machine that identifies no caller, unless `anonymous` is set.
 
     Raises ConfigurationError.
     """
@@ -285,7 +286,7 @@ def check_exposure(address: Address, security: Security, *, anonymous: bool) -> 
 
 
 def is_open(address: Address, security: Security) -> bool:
-    """Return True where callers on the network need neither token nor certificate."""
+    """Return True if callers on the network need neither token nor certificate."""
     return not (address.private or security.tokens or security.client_ca)
 
 

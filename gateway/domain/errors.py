@@ -1,4 +1,4 @@
-"""Two exception roots, by who can mend the matter: the caller of one request, or the operator of the device."""
+"""Two exception roots, one for what a caller of a request can correct and one for what the device's operator can."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Fault(enum.Enum):
-    """What a caller should do about a refused request; the wire codes stand in `gateway.frontends.status`."""
+    """Kind of a refusal, by what a caller should do about it; `gateway.frontends.status` has the wire codes."""
 
     INVALID = "INVALID"
     UNAUTHENTICATED = "UNAUTHENTICATED"
@@ -22,7 +22,7 @@ class Fault(enum.Enum):
 
 
 class RequestError(Exception):
-    """One request is refused; nobody else is disturbed.
+    """Refusal of one request; other requests are not affected.
 
     `retry_after_s` is set where waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE).
     """
@@ -35,7 +35,7 @@ class RequestError(Exception):
 
 
 class ConfigurationError(Exception):
-    """Something an operator wrote cannot be used: which file, table and key, on which line, and what to do."""
+    """Refusal of an operator's input: file, table, key and line, and what to do."""
 
     def __init__(
         self, problem: str, *, file: str = "", table: str = "", key: str = "", line: int | None = None
@@ -51,9 +51,9 @@ class ConfigurationError(Exception):
 
 
 class VariantError(Exception):
-    """A runtime cannot open or run a variant: `reason` says why in words, `remedy` what to do (may be empty).
+    """Failure of a runtime to open or run a variant: `reason` in words, `remedy` what to do (may be empty).
 
-    `transient`: the fault lies with the moment (no memory, no process), not with the variant.
+    `transient`: the fault is temporary (no memory, no process), not the variant's.
     """
 
     def __init__(self, reason: str, *, remedy: str = "", transient: bool = False) -> None:
@@ -64,4 +64,4 @@ class VariantError(Exception):
 
 
 class UnreachableError(ConfigurationError):
-    """What was named is well formed but cannot be had now: a port in use, a daemon that does not answer."""
+    """Failure to reach something that is named correctly: a port in use, a daemon that does not answer."""

@@ -1,4 +1,4 @@
-"""What happened, as values: the engine says it once, logs and metrics each make of it what they want."""
+"""Domain events as values: the engine publishes each once, and logs and metrics use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServableChanged:
-    """A model version moved to another state; `reason` says why where it ended badly."""
+    """A model version changed its state; `reason` says why if the change was a failure."""
 
     model: str
     version: str
@@ -18,7 +18,7 @@ class ServableChanged:
 
 @dataclass(frozen=True, slots=True)
 class VariantChosen:
-    """A variant was chosen for a model version, and why; its level of verification and what its trial remarked."""
+    """A variant was chosen for a model version, with the reason, its level of verification and its trial's remarks."""
 
     model: str
     version: str
@@ -43,7 +43,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True)
 class ModelRefused:
-    """A model on disk cannot be served: what is wrong and where. The others serve."""
+    """A model on disk cannot be served, with the problem and its place. The others serve."""
 
     model: str
     version: str
@@ -70,7 +70,7 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopLeft:
-    """A run took longer on the event loop than allowed: the model runs on its worker from now on."""
+    """A run took longer on the event loop than allowed: from then on the model runs on its worker."""
 
     model: str
     version: str
@@ -81,7 +81,7 @@ class LoopLeft:
 
 @dataclass(frozen=True, slots=True)
 class RunOverlong:
-    """A run took longer than it may: its callers are refused, and it is ended where its runtime can do that."""
+    """A run exceeded its time limit: its callers are refused, and it is cancelled if its runtime can do that."""
 
     model: str
     version: str
@@ -92,7 +92,7 @@ class RunOverlong:
 
 @dataclass(frozen=True, slots=True)
 class RunHung:
-    """A run did not end: its version is taken out of service, and opened again where that happens rarely."""
+    """A run did not end: its version is taken out of service, and opened again unless that happened too often."""
 
     model: str
     version: str
@@ -102,7 +102,7 @@ class RunHung:
 
 @dataclass(frozen=True, slots=True)
 class JoiningStopped:
-    """A joined run failed whose requests succeeded apart: requests are not joined any more."""
+    """A joined run failed whose requests succeeded one by one: requests are not joined any more."""
 
     model: str
     version: str
@@ -112,7 +112,7 @@ class JoiningStopped:
 
 @dataclass(frozen=True, slots=True)
 class PriorityRefused:
-    """The kernel refused a model's thread its lower priority: it runs beside the event loop as an equal."""
+    """The kernel refused to lower the priority of a model's thread: it competes with the event loop as an equal."""
 
     model: str
     version: str
@@ -121,7 +121,7 @@ class PriorityRefused:
 
 @dataclass(frozen=True, slots=True)
 class RouteChanged:
-    """Requests that name no version are shared out anew: `weights` in percent, by version; `shadow` is compared."""
+    """Shares of requests that name no version have changed: `weights` in percent by version; `shadow` is compared."""
 
     model: str
     weights: Mapping[str, int]
@@ -131,7 +131,7 @@ class RouteChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRanOut:
-    """Nobody renewed a route: what is committed answers again. `weights` are those that ended."""
+    """A route was not renewed in time: committed versions answer again. `weights` are the ones that ended."""
 
     model: str
     weights: Mapping[str, int]

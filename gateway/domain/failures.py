@@ -1,4 +1,4 @@
-"""Failed authentications by address: a token bucket for each, of a bounded number of addresses. No clock."""
+"""Failed authentications by address: one token bucket per address, for a bounded number of addresses. No clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Failures:
-    """The addresses that failed last."""
+    """Token buckets of the addresses whose authentication failed last."""
 
     def __init__(self, bounds: FailureBounds) -> None:
         self.bounds = bounds
@@ -22,7 +22,7 @@ class Failures:
         return len(self._buckets)
 
     def count(self, address: str, now_ns: int) -> float:
-        """Count one failure; return 0.0, or the seconds after which the address may fail again."""
+        """Count one failure; return 0.0, or the seconds until another failure of the address is answered as such."""
         group, bounds = address_group(address), self.bounds
         left, since_ns = self._buckets.pop(group, (float(bounds.burst), now_ns))
         left = min(float(bounds.burst), left + (now_ns - since_ns) * bounds.per_s / SECOND_NS)

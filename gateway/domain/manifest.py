@@ -1,4 +1,4 @@
-"""What a release of a model says of itself: inputs, outputs, labels, variants, golden set. Pure values.
+"""Declaration of a model release: inputs, outputs, labels, variants, golden set. Pure values.
 
 The TOML form (contracts.md, "A model on disk") is read by `gateway.domain.manifest_toml`.
 """
@@ -15,21 +15,24 @@ PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
 """Axes by letter: N rows, C channels, H height, W width, L length."""
 OWN_LAYOUTS = (*LAYOUTS, "LNC")
-"""Layouts that a variant's own tensors may have. LNC is what recurrent networks take by default: rows come second."""
+"""Layouts that a variant's own tensors may have. LNC is the default of recurrent networks: rows come second."""
 LEVELS = ("unverified", "exercised", "proven")
-"""What a trial found out about a variant, ascending: it opens; it ran on generated inputs; its golden set passed."""
+"""Results of a trial, ascending: the variant opens; it ran on generated inputs; its golden set passed."""
 ROWS = -1
 """A dimension whose size the caller chooses; in first place it counts batch rows."""
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether `shape` is `wanted` with a size in place of every -1."""
+    """Return True if `shape` is `wanted` with a size in place of every -1."""
     return len(shape) == len(wanted) and all(w in {ROWS, size} for size, w in zip(shape, wanted, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """How encoded images become an input: decode, colour, resize (height, width), fit, x·scale − mean per channel."""
+    """Conversion of encoded images to an input: decode, colour, resize (height, width), fit, x·scale − mean.
+
+    The mean is subtracted per channel.
+    """
 
     decode: tuple[str, ...]
     color: str = "rgb"
@@ -40,16 +43,16 @@ class Preprocess:
 
     @property
     def channels(self) -> int:
-        """Values per pixel."""
+        """Return the number of values per pixel."""
         return 1 if self.color == "gray" else 3
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor as every client sees it. `layout` names the axes where they matter ("" where they do not).
+    """A tensor as every client sees it. `layout` names the axes if they matter ("" otherwise).
 
-    `axes` are the names that a bare model's file gives to its open dimensions ("" for one without): dimensions of one
-    name have one size. Empty where the file names none.
+    `axes` are the names that a bare model's file gives to its open dimensions ("" for one without). Dimensions of one
+    name have one size. Empty if the file names none.
     """
 
     name: str
@@ -95,9 +98,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One runtime × precision of a model. `accuracy` in 0..1, None where unknown. `needs` are CPU features.
+    """One runtime × precision of a model. `accuracy` in 0..1, None if unknown. `needs` are CPU features.
 
-    `signature` names what a TFLite file with several signatures is to serve ("": the file's own default).
+    `signature` names the served signature of a TFLite file with several ("": the file's own default).
     """
 
     name: str
@@ -111,13 +114,16 @@ class Variant:
     signature: str = ""
 
     def binding(self, tensor: str) -> Binding:
-        """The variant's binding of `tensor`; the same name and no layout where none is declared."""
+        """Return the variant's binding of `tensor`; without one, the same name and no layout."""
         return self.bind.get(tensor) or Binding(tensor)
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """`agreement`: least share of rows with the same best class; `mean_abs`: largest mean absolute difference."""
+    """Tolerances.
+
+    `agreement`: least share of rows with the same best class. `mean_abs`: largest mean absolute difference.
+    """
 
     agreement: float = 0.99
     mean_abs: float = 0.02
@@ -125,7 +131,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """Held-out inputs and the answers expected of them (an npz beside the manifest), tolerances per runtime."""
+    """Held-out inputs and their expected answers (an npz next to the manifest), with tolerances per runtime."""
 
     file: str
     sha256: str
@@ -167,19 +173,19 @@ class ModelManifest:
         return self.batch is None
 
     def rows_limit(self, most: int) -> int:
-        """Return the rows that one request, or one run, may have where the engine allows `most`."""
+        """Return the most rows that one request, or one run, may have if the engine allows `most`."""
         return min(most, self.max_batch_rows or most)
 
     def output(self, name: str) -> TensorSpec | None:
-        """The output called `name`, or None."""
+        """Return the output called `name`, or None."""
         return next((spec for spec in self.outputs if spec.name == name), None)
 
     def variant(self, name: str) -> Variant | None:
-        """The variant called `name`, or None."""
+        """Return the variant called `name`, or None."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
     def reference(self) -> Variant | None:
-        """The variant the others are held against: the first fp32 with an accuracy, else the most accurate."""
+        """Return the reference of comparisons: the first fp32 variant with an accuracy, else the most accurate one."""
         measured = [variant for variant in self.variants if variant.accuracy is not None]
         exact = [variant for variant in measured if variant.precision == "fp32"]
         if exact:

@@ -1,4 +1,4 @@
-"""manifest.toml, read strictly: unknown keys, wrong types and dangling names are errors.
+"""Strict reader of manifest.toml: unknown keys, wrong types and dangling names are errors.
 
 Source: contracts.md, "A model on disk".
 """
@@ -113,7 +113,7 @@ def _tensor_name(table: Table) -> str:
 
 
 def _check_image_input(table: Table, spec: TensorSpec, preprocess: Preprocess) -> None:
-    """Images become [rows, channels, height, width] or, with layout NHWC, [rows, height, width, channels]."""
+    """Check the shape: [rows, channels, height, width] or, with layout NHWC, [rows, height, width, channels]."""
     if spec.datatype in {Datatype.BYTES, Datatype.BOOL} or spec.layout not in {"", "NCHW", "NHWC"}:
         table.refuse("preprocess", "images need a numeric input of layout NCHW or NHWC")
     height, width = preprocess.resize or (ROWS, ROWS)

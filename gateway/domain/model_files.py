@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 MODEL_SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 """Runtime by the suffix of a model file."""
 MODEL_STEM = "model"
-"""Name, without suffix, of the file that is served where several lie in one folder."""
+"""Name, without suffix, of the served file if several are in one folder."""
 NO_MODEL = f"holds no model; put a {', '.join(MODEL_SUFFIXES)} file there, or a version's folder with manifest.toml"
 
 HEAD_BYTES = 64
-"""How much of a model file `damage` reads."""
+"""Bytes of a model file that `damage` reads."""
 COPY_AGAIN = "compare its size with the original's, and copy it here again"
 """Remedy for a model file that its runtime cannot parse."""
 
@@ -23,7 +23,7 @@ _FOLDERS = frozenset({"recipes", "lost+found"})
 
 
 def is_model(name: str) -> bool:
-    """Return whether a file is a model by its suffix."""
+    """Return True if a file is a model by its suffix."""
     return PurePosixPath(name).suffix in MODEL_SUFFIXES
 
 
@@ -37,7 +37,7 @@ def damage(head: bytes) -> str:
 
 
 def misspelt(name: str) -> str:
-    """Return the problem of a file that is no model only for capital letters in its suffix; "" for all others."""
+    """Return the problem of a file whose suffix is a model's except for capital letters; "" for all others."""
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if suffix == path.suffix or suffix not in MODEL_SUFFIXES:
@@ -46,17 +46,17 @@ def misspelt(name: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is skipped without a word: its name begins with "." or "__"."""
+    """Return True if a file or folder is skipped and not reported: its name begins with "." or "__"."""
     return name.startswith(_HIDDEN)
 
 
 def is_document(name: str) -> bool:
-    """Return whether a file only tells people about models: README, LICENSE and the like, and every .md."""
+    """Return True if a file only documents models: README, LICENSE and the like, and every .md."""
     return name.upper().startswith(_DOCUMENTS) or name.lower().endswith(".md")
 
 
 def may_hold_nothing(name: str) -> bool:
-    """Return whether a folder of the model directory may be without a model."""
+    """Return True if a folder of the model directory may be without a model."""
     return name in _FOLDERS
 
 
@@ -88,9 +88,9 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
 
 
 def inner_path(file: str, location: str) -> str:
-    """Return what the model `file` refers to as `location`, relative to the same folder as `file` itself.
+    """Return the path to which the model `file` refers as `location`, relative to the same folder as `file` itself.
 
-    Raises ValueError where that is absolute or leads out of the folder of `file`.
+    Raises ValueError if it is absolute or leads out of the folder of `file`.
     """
     path = PurePosixPath(location)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in location or not location.isprintable():

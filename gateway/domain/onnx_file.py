@@ -86,7 +86,7 @@ _SINGULAR: dict[str, tuple[int, ...]] = dict.fromkeys(_PARTS, ()) | {
     "attribute": _tags(_BYTES, 5, 6, 22),
     "sparse tensor": _tags(_BYTES, 1, 2),
 }
-"""Those of them that parsers merge where they occur twice. Writers never repeat them; a file that does is refused."""
+"""The singular ones, which parsers merge if they occur twice. Writers never repeat them; such a file is refused."""
 (_OP_TYPE, _DOMAIN) = _tags(_BYTES, 4, 7)
 (_EXTERNAL_DATA,) = _tags(_BYTES, 13)
 (_DATA_LOCATION,) = _tags(_VARINT, 14)
@@ -100,7 +100,7 @@ _WANTED = {kind: _VALUES.get(kind, frozenset()).union(parts) for kind, parts in 
 
 
 class _Scanner:
-    """Protocol Buffers messages in a seekable stream; what they name is collected."""
+    """Reader of Protocol Buffers messages in a seekable stream; collects the names in them."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -111,7 +111,7 @@ class _Scanner:
         self.external: dict[str, None] = {}
 
     def scan(self, kind: str, start: int, end: int, depth: int) -> None:
-        """Read the message of `kind` that takes the bytes from `start` to `end`, and the messages inside it."""
+        """Read the message of `kind` in the bytes from `start` to `end`, and the messages inside it."""
         if depth > NESTING_LIMIT:
             raise _damage(start, f"more than {NESTING_LIMIT} messages lie inside each other")
         self.has_graph = self.has_graph or kind == "graph"

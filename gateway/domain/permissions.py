@@ -14,7 +14,7 @@ _VERBS = {READ: "read", WRITE: "write", SEARCH: "search"}
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as a process has it: `gids` holds its primary group and all others. `group` names the primary one."""
+    """A user as a process has it: `gids` has its primary group and all others. `group` names the primary one."""
 
     name: str
     uid: int
@@ -43,9 +43,9 @@ class Denial:
 
 
 def may(account: Account, node: Node, wanted: int) -> bool:
-    """Return True where `account` has all `wanted` bits on `node`. One class counts: owner, else group, else others.
+    """Return True if `account` has all `wanted` bits on `node`. One class counts: owner, else group, else others.
 
-    Root may do everything. An access control list is not judged: True.
+    Root may do everything. An access control list is not evaluated: True.
     """
     if account.uid == ROOT or node.acl:
         return True
@@ -59,7 +59,7 @@ def may(account: Account, node: Node, wanted: int) -> bool:
 
 
 def denial(account: Account, nodes: Sequence[Node], wanted: int) -> Denial | None:
-    """Return what keeps `account` from the last of `nodes`, which lead there from the root folder, or None."""
+    """Return the obstacle between `account` and the last of `nodes`, which lead there from the root folder, or None."""
     *parents, target = nodes
     for node in parents:
         if not may(account, node, SEARCH):
@@ -75,7 +75,7 @@ def denial(account: Account, nodes: Sequence[Node], wanted: int) -> Denial | Non
 
 
 def _grant(account: Account, node: Node, wanted: int) -> str:
-    """The narrowest command: by the class that counts for the account, else by its primary group."""
+    """Return the narrowest command: for the class that counts for the account, else for its primary group."""
     letters = "".join(letter for bit, letter in ((READ, "r"), (WRITE, "w"), (SEARCH, "x")) if wanted & bit)
     if account.uid == node.uid:
         return f"chmod u+{letters} {node.path}"

@@ -1,4 +1,4 @@
-"""The seams. A room imports these and nothing of its neighbours; `gateway.daemon` puts the pieces together."""
+"""Interfaces between packages. A package imports these and not its neighbours; `gateway.daemon` wires them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ class Session(Protocol):
 
     @property
     def lends(self) -> bool:
-        """Whether outputs are lent until the next run or close; else they are the caller's to keep."""
+        """Return True if outputs are lent until the next run or close; otherwise the caller may keep them."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Findings of the runtime about the file, which refuse nothing: parts of it that are not served."""
+        """Return what the runtime found about the file without refusing it: parts of it that are not served."""
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Manifest names, dtypes and layouts in and out, before postprocess; `lends` says whose the outputs are.
-        Blocks without the GIL. Raises VariantError where the engine reports an error."""
+        """Run with manifest names, dtypes and layouts in and out, before postprocess.
+
+        `lends` tells whose the outputs are. Blocks without the GIL. Raises VariantError if the engine reports an error.
+        """
 
     def cancel(self) -> bool:
-        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+        """Ask the run in progress to end with an error; return False if the engine cannot. Called by any thread."""
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
@@ -48,93 +50,99 @@ class Runtime(Protocol):
     name: str
 
     def version(self) -> str:
-        """The installed engine's version. Raises VariantError where it is absent or must not be used."""
+        """Return the installed engine's version. Raises VariantError if it is absent or must not be used."""
 
     def devices(self) -> Sequence[str]:
-        """What the engine itself lists ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
+        """Return the engine's own list ("CPU", "GPU", "CUDAExecutionProvider"). Called in a child that may die."""
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-        """Load and compile. `files` is the folder that artifact paths are relative to. Raises VariantError."""
+        """Load and compile. `files` is the folder to which artifact paths are relative. Raises VariantError."""
 
     def inspect(self, file: Path) -> Signature:
-        """Inputs and outputs of a bare model file. Called in a child that may die. Raises VariantError."""
+        """Return inputs and outputs of a bare model file. Called in a child that may die. Raises VariantError."""
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
-        """Operators of the variant's graph, by the format's own names. Called in a child. Raises VariantError."""
+        """Return the operators of the variant's graph, by the format's names. Runs in a child. Raises VariantError."""
 
 
 class Decoding(Protocol):
-    """Runs work that may be too long for the event loop."""
+    """Execution of work that may be too long for the event loop."""
 
     async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
-        """Run `steps` to their end and return their value: the first step here (`apart`: none), later ones perhaps on
-        one of a bounded number of threads that take callers in turn. A step takes about 1 ms at most. Raises what they
-        raise; OVERLOADED where no thread can begin."""
+        """Run `steps` to their end and return their value.
+
+        The first step runs here (`apart`: none), later ones perhaps on one of a bounded number of threads that take
+        callers in turn. A step takes about 1 ms at most. Raises what the steps raise; OVERLOADED if no thread starts.
+        """
 
 
 class Inference(Protocol):
-    """All that a frontend may know of what answers a request. Every method may raise RequestError."""
+    """Everything that a frontend knows of the engine. Every method may raise RequestError."""
 
     @property
     def decoding(self) -> Decoding:
-        """Threads for requests that take long to decode."""
+        """Return the threads for requests that take long to decode."""
 
     def sizes(self, model: str) -> RequestSizes:
         """Return the largest request that any version of a model takes. Raises as `describe` does."""
 
     def check(self, request: InferRequest) -> None:
         """Refuse a request that no content could make acceptable: by names, datatypes, shapes and rows of its inputs.
-        Raises as `infer` would."""
+
+        Raises as `infer` would.
+        """
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer one request. Cancelling the awaiting task abandons the request and disturbs nobody else."""
+        """Answer one request. Cancelling the awaiting task abandons this request and affects no other."""
 
     def describe(self, model: str, version: str = "") -> ModelManifest:
-        """The manifest of a served version. NOT_FOUND for an unknown model or version, UNAVAILABLE if not ready."""
+        """Return the manifest of a served version. Raises NOT_FOUND if it is unknown, UNAVAILABLE if not ready."""
 
     def ready(self, model: str = "", version: str = "") -> bool:
-        """Whether the model version (or, with "", the server) answers now. False for the unknown; never raises."""
+        """Return True if the model version (or, with "", the server) answers now; False if unknown. Never raises."""
 
     def placement(self, model: str, version: str = "") -> Placement:
-        """What serves a version now. Raises as `describe` does."""
+        """Return what serves a version now. Raises as `describe` does."""
 
 
 class Sink(Protocol):
-    """Takes the answers of submitted requests, on the event loop, and gives each its `token` back.
+    """Receiver of the answers to submitted requests, on the event loop, each with its `token`.
 
-    The answers of one run come one after the other, then one `flush`: what a sink writes, it may write then. A sink is
-    told apart by identity (hashable).
+    The answers of one run come one after the other, then one `flush`, at which the sink may write. Sinks are compared
+    by identity (hashable).
     """
 
     def answer(self, token: Any, response: InferResponse) -> None:
-        """The request was answered. Must not raise."""
+        """Accept the response to a request. Must not raise."""
 
     def refuse(self, token: Any, error: RequestError) -> None:
-        """The request was refused or dropped. Must not raise."""
+        """Accept the refusal or drop of a request. Must not raise."""
 
     def flush(self) -> None:
-        """No more comes from this run. Must not raise."""
+        """Accept the end of a run's answers. Must not raise."""
 
 
 class Pending(Protocol):
     """A submitted request that is not answered yet."""
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more: none comes. Harmless after the answer."""
+        """Cancel the request: no answer follows. Harmless after the answer."""
 
 
 class Submission(Protocol):
     """Inference without a task per request, for frontends that answer thousands a second on one core."""
 
     def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
-        """Queue a request. Raises RequestError where it is refused at the door; else exactly one `answer` or `refuse`
-        follows, never within this call, unless it is cancelled."""
+        """Queue a request. Raises RequestError if admission refuses it.
+
+        Otherwise exactly one `answer` or `refuse` follows, never within this call, unless the request is cancelled.
+        """
 
     def hold(self) -> None:
-        """Let what is submitted wait for `release`: whoever reads many sockets in a row says when it has read all."""
+        """Delay submitted requests until `release`: a caller that reads many sockets in a row releases after all."""
 
     def release(self) -> None:
-        """Run what waits; answers come within this call."""
+        """Run what is delayed; answers come within this call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +159,10 @@ class Repository(Protocol):
     """Models as a frontend may list and command them."""
 
     def index(self) -> Sequence[IndexEntry]:
-        """Every known model version, refused ones with the reason, sorted by name and version."""
+        """Return every known model version, refused ones with the reason, sorted by name and version."""
 
     def versions(self, model: str) -> Sequence[str]:
-        """Versions of `model` that are ready, oldest first. NOT_FOUND for an unknown model."""
+        """Return the versions of `model` that are ready, oldest first. NOT_FOUND for an unknown model."""
 
     async def load(self, model: str) -> None:
         """Read the model's folder again and serve what passes. DENIED unless `[models] control = true`."""
@@ -167,13 +175,15 @@ class Statistics(Protocol):
     """Counters per model version."""
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
-        """Of one version, of all versions of a model, or of all. NOT_FOUND for the unknown."""
+        """Return statistics of one version, of all versions of a model, or of all. NOT_FOUND for the unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a release became on this device: the variant that passed, where it runs (accelerator) and why it was chosen;
-    `measured` by its trial, None where that got not so far."""
+    """A release loaded on this device: the variant that passed, its accelerator, and why it was chosen.
+
+    `measured` by its trial; None if the trial ended before.
+    """
 
     variant: str
     accelerator: str
@@ -182,32 +192,40 @@ class Loaded:
 
 
 class Serving(Protocol):
-    """What the update agent may command. Each method may be repeated, and may raise RequestError."""
+    """Commands of the update agent. Each method may be repeated, and may raise RequestError."""
 
     async def plan(self, activation: Activation) -> Sequence[Candidate]:
-        """Every candidate of a signed release on this device, of which only the manifest is here. Nothing is loaded.
-        Raises VariantError where the release does not verify."""
+        """Return every candidate of a signed release on this device. Nothing is loaded.
+
+        Only the manifest of the release is here. Raises VariantError if the release does not verify.
+        """
 
     async def load(self, activation: Activation) -> Loaded:
-        """Verify a release, try it in a throw-away process, open and warm it. It serves nothing yet. Raises
-        VariantError with every reason where it cannot serve."""
+        """Verify a release, try it in a throw-away process, open and warm it. It serves nothing yet.
+
+        Raises VariantError with every reason if it cannot serve.
+        """
 
     async def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
-        """Share requests that name no version, in percent (100 in all), and ask the version `shadow`, too, for
-        comparison. Applied whole or refused: INVALID, NOT_FOUND. Ends `lease_s` after the last call: what is committed
-        answers then."""
+        """Share requests that name no version, in percent (100 in all); also send them to `shadow` for comparison.
+
+        Applied as a whole or refused: INVALID, NOT_FOUND. Ends `lease_s` after the last call: committed versions answer
+        from then on.
+        """
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
-        """Drain and free what `load` brought; harmless where that is gone. DENIED for what is committed."""
+        """Drain and free a version from `load`; harmless if it is gone. DENIED for a committed one."""
 
     async def commit(self) -> None:
-        """Serve what the store commits: what is loaded goes on, what is not committed any more is retired."""
+        """Serve what the store commits: loaded versions continue, those no longer committed are retired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a model version stands: `state` as in IndexEntry, or LOADED where it serves nothing yet; `weight` is its
-    share, in percent, of the requests that name no version. `placement` is None where it is not loaded."""
+    """State of a model version: `state` as in IndexEntry, or LOADED if it serves nothing yet.
+
+    `weight` is its share, in percent, of the requests that name no version. `placement` is None if it is not loaded.
+    """
 
     model: str
     version: str
@@ -218,7 +236,7 @@ class Standing:
 
 
 class Standings(Protocol):
-    """Every model version, also those that no caller can reach."""
+    """Every model version, including those that no caller can reach."""
 
     def standings(self) -> Sequence[Standing]:
-        """Sorted by name and version."""
+        """Return the standings, sorted by name and version."""

@@ -1,4 +1,4 @@
-"""A model version as found on disk, before anything of it is loaded; and how a bare model file becomes a release."""
+"""Model versions as found on disk, before anything of them is loaded; bare model files as releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.domain.triton_manifest import described
 from gateway.domain.verdict import Signature
 
 NO_VERSION = "-"
-"""Version of what is no version of a model at all: a file or folder that is not served. No folder can be called so."""
+"""Version of an entry that is no model version at all: a file or folder not served. No folder can have that name."""
 
 _BARE_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("cpu", "nvidia-gpu", "nvidia-jetson-gpu"),
@@ -24,13 +24,15 @@ _BARE_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`folder` is what artifact paths are relative to. `digest` changes with anything that would be served.
+    """A model version on disk.
 
-    `manifest` is None for a bare model (its `bare` variant is completed by asking the runtime, and by `config` and
-    `labels` where Triton's configuration lies with it) and for a refused one, whose `problem` says what is wrong and
-    where. The `name` of what is no model at all is its path in the model directory, its version `NO_VERSION`.
-    `signed`: its owner's signatures were verified, and it is committed on this device (or staged to be); else it was
-    given by hand.
+    Artifact paths are relative to `folder`. `digest` changes with anything that would be served.
+
+    `manifest` is None for a bare model: its `bare` variant is completed by asking the runtime, and by `config` and
+    `labels` if Triton's configuration is next to it. `manifest` is also None for a refused one, whose `problem` says
+    what is wrong and where. An entry that is no model at all has its path in the model directory as `name`, and the
+    version `NO_VERSION`. `signed`: its owner's signatures were verified, and it is committed on this device (or staged
+    to be); otherwise it was added by hand.
     """
 
     name: str
@@ -46,20 +48,20 @@ class Release:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks on what is served otherwise than the files lead to expect, each with a remedy."""
+        """Return remarks on what is served differently from what the files suggest, each with a remedy."""
         return self.config.remarks if self.config else ()
 
 
 def bare_variant(file_name: str, artifacts: tuple[Artifact, ...]) -> Variant:
-    """Return the only variant of a bare model. Its precision is not known; fp32 is what every ladder takes."""
+    """Return the only variant of a bare model. Its precision is unknown; every ladder accepts fp32."""
     runtime = MODEL_SUFFIXES[PurePosixPath(file_name).suffix]
     return Variant(runtime, runtime, "fp32", artifacts, accelerators=_BARE_ACCELERATORS[runtime])
 
 
 def complete(release: Release, variant: Variant, signature: Signature) -> ModelManifest:
-    """Return the manifest of a bare model: what its runtime says of it, and what the configuration next to it says.
+    """Return the manifest of a bare model from the `signature` of its runtime and the configuration next to it.
 
-    Raises VariantError where the two contradict each other.
+    Raises VariantError if the two contradict each other.
     """
     manifest = ModelManifest(release.name, release.version, signature.inputs, signature.outputs, (variant,))
     return described(manifest, release.config, release.labels) if release.config else manifest

@@ -1,4 +1,4 @@
-"""Rights of callers: scopes and model patterns, and the one decision whether a caller may do something."""
+"""Rights of callers: scopes, model patterns, and the decision whether a caller may do something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase, translate
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 
 PATTERNS_LIMIT = 64
-"""Patterns of one caller: they are tried for each request."""
+"""Patterns of one caller; they are matched for each request."""
 PATTERN_LIMIT_CHARS = 200
 _IDENTITY = re.compile(r"cert:.+|[ug]id:(?:[0-9]{1,10}|\*)|loopback|anonymous")
 
@@ -27,7 +27,7 @@ class Scope(enum.StrEnum):
 
 
 Needs = tuple[Scope, ...]
-"""Scopes of which a caller needs one; () is open to every caller that is identified."""
+"""Scopes of which a caller needs one; () is open to every identified caller."""
 ANY_CALLER: Needs = ()
 READ: Needs = (Scope.INFER, Scope.MODELS)
 """Metadata, configuration, readiness and statistics of models, the repository index."""
@@ -39,10 +39,10 @@ METRICS: Needs = (Scope.METRICS,)
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a caller may do: `scopes`, and `models` as patterns of names (): every model.
+    """Rights of a caller: `scopes`, and `models` as patterns of names (): every model.
 
     Patterns are those of POSIX shells (POSIX.1-2017, XCU 2.13) as Python's `fnmatchcase` reads them: `*`, `?`, `[abc]`,
-    `[!abc]`; capital letters count.
+    `[!abc]`. They are case-sensitive.
     """
 
     scopes: frozenset[Scope]
@@ -50,16 +50,16 @@ class Rights:
     _matches: Callable[[str], object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Put the patterns together, so that a name is tried once: each request names a model."""
+        """Compile the patterns into one, so that each request needs one match."""
         together = "|".join(translate(pattern) for pattern in self.models)
         object.__setattr__(self, "_matches", re.compile(together).match)
 
     def allows(self, needs: Needs) -> bool:
-        """Return True where one of `needs` is among the scopes, or nothing is needed."""
+        """Return True if one of `needs` is among the scopes, or nothing is needed."""
         return not needs or not self.scopes.isdisjoint(needs)
 
     def sees(self, model: str) -> bool:
-        """Return True where the name of a model matches a pattern."""
+        """Return True if the name of a model matches a pattern, or there is none."""
         return not self.models or self._matches(model) is not None
 
 
@@ -69,7 +69,7 @@ EVERYTHING = Rights(frozenset(Scope))
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that was identified, `by_token` or by its peer. `name` is the one of quotas, logs and shared memory."""
+    """An identified caller, `by_token` or by its peer. Quotas, logs and shared memory use `name`."""
 
     name: str
     rights: Rights
@@ -77,7 +77,7 @@ class Caller:
 
 
 def check_scope(caller: str, rights: Rights, needs: Needs) -> None:
-    """Refuse what needs a scope that the caller lacks. Raises RequestError DENIED."""
+    """Refuse an operation if the caller lacks all scopes for it. Raises RequestError DENIED."""
     if not rights.allows(needs):
         wanted = " or ".join(needs)
         raise RequestError(
@@ -88,7 +88,7 @@ def check_scope(caller: str, rights: Rights, needs: Needs) -> None:
 
 
 def check_model(caller: str, rights: Rights, model: str) -> None:
-    """Refuse a model that no pattern of the caller matches, whether it exists or not. Raises RequestError DENIED."""
+    """Refuse a model that no pattern of the caller matches, known or not. Raises RequestError DENIED."""
     if not rights.sees(model):
         raise RequestError(
             Fault.DENIED,
@@ -108,7 +108,7 @@ class Grant:
     rights: Rights
 
     def covers(self, identities: Iterable[str]) -> bool:
-        """Return True where one of a peer's identities is meant."""
+        """Return True if the grant is for one of a peer's identities."""
         return any(fnmatchcase(identity, self.caller) for identity in identities)
 
 
@@ -118,17 +118,18 @@ DEFAULT_GRANTS = (
     Grant("loopback", EVERYTHING),
     Grant("anonymous", Rights(frozenset({Scope.INFER, Scope.METRICS}))),
 )
-"""Rights where no grant names the caller and no token is asked for (decisions/0025). Whatever a caller may, models are
-controlled only with `[models] control`, and memory is registered only with `[shared_memory] allowed`."""
+"""Rights if no grant names the caller and no token is required (decisions/0025). Whatever the rights, models are
+controlled only with `[models] control`, and memory is registered only with `[shared_memory] allowed`.
+"""
 
 
 def granted(grants: Sequence[Grant], identities: Sequence[str]) -> Rights | None:
-    """Return the rights of the first grant that covers a peer, None where no grant does."""
+    """Return the rights of the first grant that covers a peer, or None."""
     return next((grant.rights for grant in grants if grant.covers(identities)), None)
 
 
 def read_rights(scopes: Iterable[str], models: Iterable[str]) -> Rights:
-    """Build rights from words; `admin` becomes every scope. Raises ConfigurationError (key scopes or models)."""
+    """Build rights from words; `admin` stands for every scope. Raises ConfigurationError (key scopes or models)."""
     words, patterns = set(scopes), tuple(models)
     known = {scope.value for scope in Scope}
     if not words or words - known:
@@ -142,12 +143,12 @@ def read_rights(scopes: Iterable[str], models: Iterable[str]) -> Rights:
 
 
 def known_scopes() -> tuple[str, ...]:
-    """Return the words for scopes."""
+    """Return the names of all scopes."""
     return tuple(scope.value for scope in Scope)
 
 
 def check_identity(text: str) -> None:
-    """Refuse what names no caller of a grant. Raises ConfigurationError (key caller)."""
+    """Refuse text that is no identity of a grant. Raises ConfigurationError (key caller)."""
     if not _IDENTITY.fullmatch(text):
         raise ConfigurationError(
             f"{text!r:.120} names no caller; write cert:NAME, uid:NUMBER, gid:NUMBER, loopback or anonymous",

@@ -12,12 +12,15 @@ from gateway.domain.addresses import address_group, plain_address
 
 PERCENT = 100
 ANONYMOUS = "anonymous"
-"""The key of a caller that nothing identifies."""
+"""Key of a caller that nothing identifies."""
 
 
 class Refusal(enum.StrEnum):
-    """Why a resource is not given: the share of the `CALLER` or `CONNECTION` is used up; the rest is a `RESERVE` for
-    callers on this device; the `TOTAL` is in use."""
+    """Reason to refuse a resource.
+
+    The share of the `CALLER` or `CONNECTION` is used up; the rest is a `RESERVE` for callers on this device; the
+    `TOTAL` is in use.
+    """
 
     CALLER = "caller"
     CONNECTION = "connection"
@@ -35,15 +38,15 @@ class ShareBounds:
 
     @classmethod
     def of(cls, total: int, *, caller_percent: int, local_percent: int) -> ShareBounds:
-        """Divide `total`, of which one unit at least is for everyone, and one for each caller."""
+        """Divide `total`: at least one unit is left for callers on other devices, and at least one for each caller."""
         reserve = min(total * local_percent // PERCENT, total - 1)
         return cls(total, reserve, max(1, total * caller_percent // PERCENT))
 
 
 class Shares:
-    """What is in use of one resource. `used` units are taken, `remote` of them by callers beyond this device.
+    """Units in use of one resource: `used` in all, `remote` of them by callers beyond this device.
 
-    Callers are named by a key (`caller_key`); who has nothing is not remembered, so that memory is bounded by `total`.
+    Callers are identified by a key (`caller_key`). A caller without units is not stored: `total` bounds the memory.
     """
 
     __slots__ = ("_by_caller", "_most_remote", "_share", "_total", "bounds", "remote", "used")
@@ -55,7 +58,7 @@ class Shares:
         self._by_caller: dict[str, int] = {}
 
     def take(self, key: str, *, local: bool, amount: int = 1) -> Refusal | None:
-        """Take `amount` units for a caller; returns why not, and then takes nothing."""
+        """Take `amount` units for a caller. Return the reason of a refusal, which takes nothing, or None."""
         held, used = self._by_caller.get(key, 0) + amount, self.used + amount
         remote = self.remote if local else self.remote + amount
         if held > self._share or used > self._total or (remote > self._most_remote and not local):
@@ -64,7 +67,7 @@ class Shares:
         return None
 
     def refusal(self, key: str, *, local: bool, amount: int = 1) -> Refusal | None:
-        """Why `amount` more units would not be given, or None."""
+        """Return why `amount` more units would be refused, or None."""
         if self._by_caller.get(key, 0) + amount > self._share:
             return Refusal.CALLER
         if self.used + amount > self._total:
@@ -74,7 +77,7 @@ class Shares:
         return None
 
     def give(self, key: str, *, local: bool, amount: int = 1) -> None:
-        """Return what was taken with the same `key` and `local`."""
+        """Give back units that were taken with the same `key` and `local`."""
         self.used -= amount
         if not local:
             self.remote -= amount
@@ -85,7 +88,7 @@ class Shares:
             self._by_caller.pop(key, None)
 
     def add(self, key: str, *, local: bool, amount: int = 1) -> None:
-        """Count `amount` units more (negative: fewer) that are in use already, whatever the bounds say."""
+        """Count `amount` more units (negative: fewer) that are in use already, regardless of the bounds."""
         self.used += amount
         if not local:
             self.remote += amount
@@ -96,13 +99,15 @@ class Shares:
             self._by_caller.pop(key, None)
 
     def held(self, key: str) -> int:
-        """Units that a caller has."""
+        """Return the units that a caller holds."""
         return self._by_caller.get(key, 0)
 
 
 def caller_key(*, token: str = "", certificate: str = "", uid: int | None = None, address: str = "") -> str:
-    """Name a caller, `class:name`, by the strongest of what identifies it: "token:north", "user:1000",
-    "loopback:127.0.0.1", "address:2001:db8::/64"."""
+    """Return the key of a caller, `class:name`, by the strongest identification available.
+
+    Examples: "token:north", "user:1000", "loopback:127.0.0.1", "address:2001:db8::/64".
+    """
     if token:
         return f"token:{token}"
     if certificate:
@@ -111,12 +116,12 @@ def caller_key(*, token: str = "", certificate: str = "", uid: int | None = None
 
 
 def caller_class(key: str) -> str:
-    """The class of a `caller_key`, such as "token": the label of metrics."""
+    """Return the class of a `caller_key`, such as "token": the label of metrics."""
     return key.partition(":")[0]
 
 
 def is_loopback(key: str) -> bool:
-    """Whether a `caller_key` is an address of this device alone."""
+    """Return True if a `caller_key` is a loopback address."""
     return caller_class(key) == "loopback"
 
 

@@ -10,7 +10,7 @@ from gateway.domain.manifest import ROWS, ModelManifest, TensorSpec
 from gateway.domain.tensor import Datatype
 
 VARINT_BYTES = 10
-"""Longest varint (protobuf, "Encoding"): what a negative number takes in typed contents."""
+"""Longest varint (protobuf, "Encoding"): the size of a negative number in typed contents."""
 JSON_BYTES = 64
 """Bytes of one element in JSON: 25 for the longest FP64, and as many again for line breaks and indentation."""
 _TYPED_BYTES = {Datatype.BOOL: 1, Datatype.FP32: 4, Datatype.FP64: 8}
@@ -45,7 +45,7 @@ def request_sizes(manifest: ModelManifest, max_batch_rows: int, slack_bytes: int
 
 
 def widest(sizes: Iterable[RequestSizes]) -> RequestSizes:
-    """Return the largest of several versions' sizes. ValueError for none."""
+    """Return the largest of several versions' sizes. Raises ValueError for none."""
     each = list(sizes)
     return RequestSizes(_widest([size.binary_bytes for size in each]), _widest([size.json_bytes for size in each]))
 
@@ -56,7 +56,7 @@ def _widest(sizes: list[int | None]) -> int | None:
 
 
 def _elements(spec: TensorSpec, rows: int | None) -> int | None:
-    """Return how many elements an input has at most; None where that is open."""
+    """Return the most elements that an input can have; None if that is open."""
     shape = spec.shape if rows is None else (rows, *spec.shape[1:])
     if spec.datatype is Datatype.BYTES or ROWS in shape:
         return None

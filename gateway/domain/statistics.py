@@ -1,4 +1,4 @@
-"""What is counted per model version: the fields of Triton's statistics extension, in nanoseconds and counts."""
+"""Counters per model version: the fields of Triton's statistics extension, in nanoseconds and counts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened and how long it took in all."""
+    """Number of events of one kind and their total time."""
 
     count: int = 0
     ns: int = 0
 
     def add(self, ns: int, count: int = 1) -> None:
-        """Count `count` more that took `ns` in all."""
+        """Add `count` events that took `ns` in all."""
         self.count += count
         self.ns += ns
 
@@ -25,12 +25,12 @@ LATENCY_BOUNDS_NS = tuple(
     round(step * 1e9)
     for step in (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 )
-"""Upper bounds of the latency buckets, ascending; what took longer than the last falls into one more bucket."""
+"""Upper bounds of the latency buckets, ascending; one more bucket counts what took longer than the last."""
 
 
 @dataclass(slots=True)
 class Latency:
-    """How long answered requests took from admission to answer: counts per bucket of LATENCY_BOUNDS_NS and the sum."""
+    """Histogram of the time from admission to answer: counts per bucket of LATENCY_BOUNDS_NS, and the sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_NS) + 1))
     ns: int = 0
@@ -48,7 +48,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric that a frontend offers: `name` and `help` as in METRICS.md, `counter` or else a gauge."""
+    """One value of a frontend's metric: `name` and `help` as in METRICS.md; a `counter` or a gauge."""
 
     name: str
     help: str
@@ -69,7 +69,7 @@ class BatchStatistics:
 
 @dataclass(slots=True)
 class RunTimes:
-    """Where the time of one run went; `queue_ns` is summed over its requests, `ended_ms` wall clock since the epoch."""
+    """Times of one run's stages; `queue_ns` is summed over its requests, `ended_ms` is wall clock since the epoch."""
 
     queue_ns: int
     input_ns: int
@@ -80,8 +80,10 @@ class RunTimes:
 
 @dataclass(slots=True)
 class ShadowStatistics:
-    """A version compared with what another answered: rows `compared`, and of them `disagreed`; `difference` is the sum
-    over all rows of their mean absolute difference. `not_compared` counts requests, by reason."""
+    """Comparison of a version with the one that answered: rows `compared`, and of them `disagreed`.
+
+    `difference` is the sum over all rows of their mean absolute difference. `not_compared` counts requests, by reason.
+    """
 
     compared: int = 0
     disagreed: int = 0
@@ -101,16 +103,18 @@ class ShadowStatistics:
 
 @dataclass(slots=True)
 class ServableStatistics:
-    """`inferences` counts rows, `executions` counts runs; `last_inference_ms` is wall clock since the epoch.
+    """Counters of one version.
 
-    `drops` counts requests that were refused or left before they ran, by reason; `lanes` counts runs by where they ran
-    (inline: on the event loop, worker: on the model's thread); `ignored_parameters` those nobody here knows.
-    `failed_runs`: runs that raised, which is the version's fault; `rejected_runs`: runs that raised for the data of
+    `inferences` counts rows, `executions` runs. `last_inference_ms` is wall clock since the epoch.
+
+    `drops` counts requests that were refused or cancelled before they ran, by reason. `lanes` counts runs by where they
+    ran (inline: on the event loop, worker: on the model's thread). `ignored_parameters` counts unknown parameters.
+    `failed_runs`: runs that raised, which is the version's fault. `rejected_runs`: runs that raised for the data of
     their only request. `overruns`: runs that took so long on the event loop that the model left it. `overlong_runs`:
-    runs that took longer than they may, `hung_runs`: those of them that did not end. `weight`: its share
-    now, in percent, of the requests that name no version. `queued` requests wait now; `busy`: some wait, or are in a
-    run. `shadow`: what it answered beside another version, for comparison; no caller waited for that, and no other
-    counter but `failed_runs` knows.
+    runs that exceeded their time limit. `hung_runs`: those of them that did not end. `weight`: its share now, in
+    percent, of the requests that name no version. `queued`: requests that wait now. `busy`: some wait, or are in a run.
+    `shadow`: comparisons with another version's answers. Comparisons have no caller, and of the other counters only
+    `failed_runs` counts them.
     """
 
     model: str
@@ -140,7 +144,7 @@ class ServableStatistics:
     shadow: ShadowStatistics = field(default_factory=ShadowStatistics)
 
     def batch(self, size_rows: int) -> BatchStatistics:
-        """The statistics of runs of `size_rows` rows."""
+        """Return the statistics of runs of `size_rows` rows."""
         known = self.batches.get(size_rows)
         if known is None:
             known = self.batches[size_rows] = BatchStatistics(size_rows)
@@ -152,7 +156,7 @@ class ServableStatistics:
         self.latency.add(began_ns, now_ns)
 
     def executed(self, requests: int, rows: int, times: RunTimes, lane: str) -> None:
-        """Count one run. As Triton counts, each of its requests took the whole run's time."""
+        """Count one run. As in Triton, each of its requests took the whole run's time."""
         self.inferences += rows
         self.executions += 1
         self.lanes[lane] = self.lanes.get(lane, 0) + 1
@@ -173,10 +177,12 @@ class ServableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What serves a model version now: variant, runtime, accelerator, why, and the largest batch in rows (0: none);
-    `signed`: its owner signed it, and this gateway verified that; else it was given by hand. `level` is what its trial
-    found out (one of LEVELS), with its `remarks`; `joining` says why requests are not joined ("": they are, where that
-    pays)."""
+    """The variant that serves a model version now: runtime, accelerator, reason, and largest batch in rows (0: none).
+
+    `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
+    of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined ("": they are, where that
+    pays).
+    """
 
     variant: str
     runtime: str

@@ -20,11 +20,11 @@ from gateway.domain.errors import Fault, RequestError
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
-"""Arrays by tensor name: what a session takes and gives."""
+"""Arrays by tensor name: the inputs or outputs of a session."""
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work in steps of about 1 ms at most; its value is the generator's."""
+"""Work in steps of at most about 1 ms each; its value is the generator's."""
 
 LENGTH_PREFIX_BYTES = 4
 STEP_ELEMENTS = 512
@@ -36,7 +36,7 @@ ELEMENT_BYTES = 56
 RANK_LIMIT = 32
 """Dimensions of a tensor: what numpy 1.x can hold."""
 ELEMENTS_LIMIT = 2**48
-"""Elements of a tensor, zeros counted as ones: beyond it numpy cannot build even an empty array of such a shape."""
+"""Most elements of a tensor, zeros counted as ones: above it numpy cannot build even an empty array of that shape."""
 
 
 class Datatype(enum.Enum):
@@ -66,7 +66,7 @@ class Datatype(enum.Enum):
 
 
 CONVERTED = frozenset({Datatype.BYTES, Datatype.BF16, Datatype.BOOL})
-"""Datatypes whose bytes on the wire are not what lies in memory, or may not be taken for it unseen."""
+"""Datatypes whose bytes on the wire differ from those in memory, or must be checked first."""
 DATATYPES: Mapping[str, Datatype] = {datatype.label: datatype for datatype in Datatype}
 """Datatype by its OIP name."""
 
@@ -83,7 +83,7 @@ class Tensor:
 
 
 def datatype_named(label: str, tensor: str) -> Datatype:
-    """The datatype called `label`; RequestError INVALID names the tensor otherwise."""
+    """Return the datatype called `label`. Raises RequestError INVALID that names the tensor."""
     try:
         return DATATYPES[label]
     except KeyError:
@@ -95,12 +95,12 @@ def datatype_named(label: str, tensor: str) -> Datatype:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Datatype:
-    """The OIP datatype of a numpy dtype (float32 → FP32, strings and objects → BYTES). KeyError where there is none."""
+    """Return the OIP datatype of a numpy dtype (float32 → FP32, strings, objects → BYTES). Raises KeyError if none."""
     return Datatype.BYTES if dtype.kind in "OSU" else _BY_DTYPE[dtype.newbyteorder("<")]
 
 
 def element_count(shape: Sequence[int], tensor: str) -> int:
-    """Product of `shape`; RequestError INVALID where a dimension is negative or there are too many of them."""
+    """Return the product of `shape`. Raises RequestError INVALID for a negative dimension or too many of them."""
     if len(shape) > RANK_LIMIT:
         raise RequestError(
             Fault.INVALID, f"tensor '{tensor}' has {len(shape)} dimensions; at most {RANK_LIMIT} are served"
@@ -113,9 +113,9 @@ def element_count(shape: Sequence[int], tensor: str) -> int:
 
 
 def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview, tensor: str) -> Array:
-    """Array of `shape` over the little-endian bytes `raw`: no copy but for BF16, BOOL and BYTES.
+    """Return an array of `shape` over the little-endian bytes `raw`: no copy except for BF16, BOOL and BYTES.
 
-    Raises RequestError INVALID where the byte count does not fit datatype and shape.
+    Raises RequestError INVALID if the byte count does not fit datatype and shape.
     """
     count = element_count(shape, tensor)
     if datatype is Datatype.BYTES:
@@ -134,7 +134,7 @@ def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview
 
 
 def encode_raw(datatype: Datatype, array: Array) -> bytes:
-    """The tensor's bytes as they travel: little-endian, C order."""
+    """Return the tensor's bytes on the wire: little-endian, C order."""
     if datatype is Datatype.BYTES:
         return encode_bytes(array)
     if datatype is Datatype.BF16:
@@ -143,12 +143,12 @@ def encode_raw(datatype: Datatype, array: Array) -> bytes:
 
 
 def decode_bytes(raw: bytes | memoryview, count: int, tensor: str) -> Array:
-    """Object array [count] of `bytes` from length-prefixed elements; the count must match exactly (OIP, BYTES)."""
+    """Return an object array [count] of `bytes` from length-prefixed elements; the count must match (OIP, BYTES)."""
     return finish(bytes_steps(raw, count, tensor))
 
 
 def bytes_steps(raw: bytes | memoryview, count: int, tensor: str) -> Steps[Array]:
-    """Do the work of `decode_bytes` in steps of STEP_ELEMENTS. Raises as it does."""
+    """Decode as `decode_bytes` does, in steps of STEP_ELEMENTS. Raises as it does."""
     view, offset = memoryview(raw), 0
     if count * LENGTH_PREFIX_BYTES > len(view):
         raise _truncated(tensor, len(view), count)
@@ -176,7 +176,7 @@ def bytes_steps(raw: bytes | memoryview, count: int, tensor: str) -> Steps[Array
 
 
 def raw_steps(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview, tensor: str) -> Steps[Array]:
-    """Do the work of `decode_raw` in steps. Raises as it does."""
+    """Decode as `decode_raw` does, in steps. Raises as it does."""
     count = element_count(shape, tensor)
     if datatype is Datatype.BYTES:
         return (yield from bytes_steps(raw, count, tensor)).reshape(shape)
@@ -202,12 +202,12 @@ def finish(steps: Steps[T]) -> T:
 
 
 def decoded_bytes(datatype: Datatype, count: int) -> int:
-    """Return the memory that an array of `count` elements takes, the content of BYTES aside."""
+    """Return the memory of an array of `count` elements, without the content of BYTES."""
     return count * (ELEMENT_BYTES if datatype is Datatype.BYTES else datatype.dtype.itemsize)
 
 
 def encode_bytes(array: Array) -> bytes:
-    """Length-prefixed elements in C order; str elements travel as UTF-8."""
+    """Return length-prefixed elements in C order; str elements are encoded as UTF-8."""
     parts: list[bytes] = []
     for element in array.ravel():
         content = element.encode() if isinstance(element, str) else bytes(element)
@@ -216,7 +216,7 @@ def encode_bytes(array: Array) -> bytes:
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """Exact: bfloat16 is the upper half of a float32."""
+    """Convert exactly: bfloat16 is the upper half of a float32."""
     return (bits.astype("<u4") << 16).view("<f4")
 
 

@@ -1,7 +1,7 @@
-"""Text format of Protocol Buffers, as Triton's `config.pbtxt` uses it: read into blocks whose fields are asked for.
+"""Text format of Protocol Buffers, as in Triton's `config.pbtxt`: read into blocks, whose fields are taken by name.
 
-Source: the text format specification of Protocol Buffers, without extensions, `Any`, and bytes that are not
-ASCII in escapes.
+Source: the text format specification of Protocol Buffers, without extensions, `Any`, and escapes of bytes that are
+not ASCII.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ class Block:
         return any(name.text == key for name, _ in self._fields)
 
     def refuse(self, key: str, problem: str) -> NoReturn:
-        """Raise ConfigurationError for the field `key`, or for the block where it has none."""
+        """Raise ConfigurationError for the field `key`, or for the block if it has no such field."""
         self._fail(key, self._lines.get(key, self.line), problem)
 
     def text(self, key: str) -> str:
-        """Take a string; "" where it is absent."""
+        """Take a string; return "" if it is absent."""
         return self._text(key, self._one(key, "string"))
 
     def word(self, key: str) -> str:
-        """Take the name of an enumerated value; "" where it is absent."""
+        """Take the name of an enumerated value; return "" if it is absent."""
         token = self._one(key, "word")
         return token.text if token else ""
 
     def flag(self, key: str) -> bool:
-        """Take a truth value; False where it is absent."""
+        """Take a truth value; return False if it is absent."""
         token = self._one(key, "word", "number")
         if token and token.text not in _FLAGS:
             self.refuse(key, f"must be true or false, not {token.text!r:.80}")
         return token is not None and _FLAGS[token.text]
 
     def integer(self, key: str, *, low: int, high: int) -> int | None:
-        """Take an integer in [low, high]; None where it is absent."""
+        """Take an integer in [low, high]; return None if it is absent."""
         token = self._one(key, "number")
         return None if token is None else self._integer(key, token, low, high)
 
@@ -90,7 +90,7 @@ class Block:
         return tuple(self._integer(key, token, low, high) for token in self._tokens(key, "number"))
 
     def block(self, key: str) -> Block | None:
-        """Take a message; None where it is absent."""
+        """Take a message; return None if it is absent."""
         found = self.blocks(key)
         if len(found) > 1:
             self.refuse(key, "is given twice; keep one")
@@ -105,11 +105,11 @@ class Block:
         return blocks
 
     def skip(self, key: str) -> bool:
-        """Take a field of any type; return whether it is there."""
+        """Take a field of any type; return True if it is there."""
         return bool(self._take(key))
 
     def refuse_any(self, refused: Mapping[str, str]) -> None:
-        """Refuse fields that are known and not offered; `refused` has the remedy of each."""
+        """Refuse fields that are known and not offered; `refused` holds the remedy of each."""
         for name, _ in self._fields:
             if name.text in refused:
                 self.refuse(name.text, f"is not offered here; {refused[name.text]}")
@@ -163,7 +163,7 @@ class Block:
 
 
 def _character(found: re.Match[str]) -> str:
-    """Return the ASCII character of an escape. Raises KeyError for any other."""
+    """Return the ASCII character of an escape. Raises KeyError for any other character."""
     if found["one"]:
         return _ESCAPES[found["one"]]
     value = int(found["hex"], 16) if found["hex"] else int(found["octal"], 8)
@@ -173,7 +173,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 class _Parser:
-    """Tokens of one text, read one after the other."""
+    """Parser of one text: reads its tokens one after the other."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file = text, file
@@ -181,7 +181,7 @@ class _Parser:
         self._next = self._token()
 
     def block(self, name: str, line: int, end: str, *, depth: int) -> Block:
-        """Read fields up to the mark `end`, or up to the end of the text where that is ""."""
+        """Read fields up to the mark `end`, or up to the end of the text if `end` is ""."""
         if depth > NESTING_LIMIT:
             self._fail(f"more than {NESTING_LIMIT} blocks lie inside each other")
         fields: list[tuple[Token, Token | Block]] = []

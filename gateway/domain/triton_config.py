@@ -1,4 +1,4 @@
-"""Triton's `config.pbtxt` next to a bare model: the subset that is served here, and why the rest is refused.
+"""Triton's `config.pbtxt` next to a bare model: the supported subset, and the reason to refuse any other field.
 
 Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused;
 one that changes only how Triton schedules its runs is accepted, and a remark says what to set here instead.
@@ -97,7 +97,7 @@ class TritonConfig:
 
     @property
     def batched(self) -> bool | None:
-        """Return whether the first dimension counts rows, which Triton adds to `dims`; None: not stated at all."""
+        """Return True if the first dimension counts rows, which Triton adds to `dims`; None if not stated."""
         if self.max_batch_size is None:
             return False if self.inputs or self.outputs else None
         return self.max_batch_size > 0
@@ -132,7 +132,7 @@ class TritonConfig:
 def read_config(text: str, file: str, model: str) -> TritonConfig:
     """Read a configuration; `file` is named in errors, `model` is the name that it must have.
 
-    Raises ConfigurationError with the line: for what is unknown, not offered here, or not about this model.
+    Raises ConfigurationError with the line for a field that is unknown, not offered here, or not for this model.
     """
     top = read_text_format(text, file)
     top.refuse_any(_REFUSED)
@@ -194,7 +194,7 @@ def _outputs(top: Block) -> tuple[tuple[ConfigTensor, ...], str]:
 
 
 def _distinct(top: Block, key: str, tensors: Iterable[ConfigTensor]) -> tuple[ConfigTensor, ...]:
-    """Return the tensors. Raises ConfigurationError where two have one name."""
+    """Return the tensors. Raises ConfigurationError if two have one name."""
     by_name: dict[str, ConfigTensor] = {}
     for tensor in tensors:
         if by_name.setdefault(tensor.name, tensor) is not tensor:

@@ -1,4 +1,4 @@
-"""The manifest of a bare model from what Triton's configuration says of it, held against what the runtime says."""
+"""Manifest of a bare model from Triton's configuration, compared with what the runtime reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.domain.triton_config import ConfigTensor, TritonConfig
 def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, ...]) -> ModelManifest:
     """Return the manifest of a bare model as its configuration describes it; only the outputs named there are served.
 
-    Raises VariantError naming the tensor, what the file says and what to change.
+    Raises VariantError with the tensor, the file's description of it and what to change.
     """
     if config.inputs and (unnamed := {spec.name for spec in manifest.inputs} - {each.name for each in config.inputs}):
         raise VariantError(f"{config.file} does not describe the input {min(unnamed)!r} of the model", remedy="add it")
@@ -36,7 +36,7 @@ def described(manifest: ModelManifest, config: TritonConfig, labels: tuple[str, 
 def _specs(
     config: TritonConfig, tensors: Iterable[ConfigTensor], specs: tuple[TensorSpec, ...], role: str
 ) -> Iterator[TensorSpec]:
-    """Yield the tensors of one side: as configured, else as the file has them, with rows where these are stated."""
+    """Yield the tensors of one side: as configured, else as in the file, with rows if these are stated."""
     by_name = {spec.name: spec for spec in specs}
     if not tensors:
         yield from (_with_rows(config, spec) for spec in specs)
@@ -69,7 +69,7 @@ def _spec(config: TritonConfig, tensor: ConfigTensor, spec: TensorSpec) -> Tenso
 
 
 def _agree(own: tuple[int, ...], actual: tuple[int, ...], *, batched: bool) -> bool:
-    """Return whether the file takes what the configuration says; one row counts as any number of them."""
+    """Return True if the file accepts the configured shape; one row counts as any number of them."""
     if len(own) != len(actual):
         return False
     pairs = list(zip(own, actual, strict=True))
@@ -79,7 +79,7 @@ def _agree(own: tuple[int, ...], actual: tuple[int, ...], *, batched: bool) -> b
 
 
 def _is_quantised(config: TritonConfig, tensor: ConfigTensor, spec: TensorSpec) -> bool:
-    """Return whether integers may pass as they are: LiteRT offers its quantised tensors as FP32, too."""
+    """Return True if integers may pass unchanged: LiteRT offers its quantised tensors as FP32, too."""
     return config.runtime == "litert" and spec.datatype is Datatype.FP32 and tensor.datatype.dtype.kind in "iu"
 
 

@@ -1,4 +1,4 @@
-"""What a trial in a throw-away process found out about one variant on one accelerator of this device."""
+"""Result of a trial of one variant on one accelerator of this device, in a throw-away process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gateway.domain.tensor import DATATYPES
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one session may use: threads (≥ 1; the most that a trial may settle on), the ladder step's options, a folder
-    for compiled blobs ("": none). `memory_bytes`: what it may add to the process (0: not bounded).
+    """Resources of one session: threads (≥ 1; the most that a trial may choose) and the ladder step's options.
+
+    `cache_dir`: a folder for compiled blobs ("": none). `memory_bytes`: the most that it may add to the process (0: not
+    bounded).
     """
 
     threads: int = 1
@@ -27,8 +29,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One-row runs on this device: wall time p50 and p99, CPU time per run (user + system), process memory added;
-    `row_us` is the wall time per row in a batch (0: not batched)."""
+    """One-row runs on this device: wall time p50 and p99, CPU time per run (user + system), process memory added.
+
+    `row_us` is the wall time per row in a batch (0: not batched).
+    """
 
     p50_us: float
     p99_us: float
@@ -42,8 +46,8 @@ class Joining:
     """Result of the joining proof of one variant.
 
     `independent`: the first dimension of every tensor counts rows, and no row's answer depends on the other rows of the
-    run. `allowed`: requests may share a run, which takes more than that (no state, no randomness, no control flow).
-    `reason` says why not. `rows` are those of the largest run that showed it: no run may join more.
+    run. `allowed`: requests may share a run, which requires more than that (no state, no randomness, no control flow).
+    `reason` says why not. `rows` is the size of the largest run that showed it: no run may join more.
     """
 
     independent: bool = False
@@ -54,13 +58,15 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`passed` and why; `measured` where the trial got that far; `accuracy` on the golden set and how much that loses
-    against the golden answers, None without labels; `threads` it is to serve with. `answered`: it compiled and ran to
-    the end, rightly or not. A `transient` failure is not kept.
+    """Result of a trial: `passed` and the reason.
 
-    `level` is one of LEVELS. `joining` is None where it was not tried. `unbounded` says why the time of a run has no
+    `measured` if the trial got that far. `accuracy` on the golden set, and its loss against the golden answers; None
+    without labels. `threads` to serve with. `answered`: it compiled and ran to the end, correctly or not. A `transient`
+    failure is not kept.
+
+    `level` is one of LEVELS. `joining` is None if it was not tried. `unbounded` says why the time of a run has no
     bound that a trial could measure ("": it has one). `sample` numbers the generated inputs that were accepted (see
-    `gateway.runtimes.generate`), None where there are none. `remarks` are findings that refuse nothing.
+    `gateway.runtimes.generate`), None if there are none. `remarks` are findings that refuse nothing.
     """
 
     passed: bool
@@ -80,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a runtime says of a bare model file."""
+    """Inputs and outputs of a bare model file, as a runtime reports them."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -88,7 +94,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """Whether a runtime can be used, or the problem and its remedy. `version` is None where no package is installed."""
+    """Availability of a runtime, or the problem and its remedy. `version` is None if no package is installed."""
 
     name: str
     version: str | None = None
@@ -105,9 +111,10 @@ def verdict_key(
     *,
     cpu: Cpu,
 ) -> str:
-    """Digest of all that a verdict depends on: content, bindings, golden set, runtime version, device, threads.
+    """Return the digest of all on which a verdict depends.
 
-    The processor always belongs to it: a card moved to another board brings its state along.
+    These are content, bindings, golden set, runtime version, device and threads. The processor always belongs to it:
+    the state moves along with a card that is put into another board.
     """
     hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
     facts = (
@@ -130,12 +137,12 @@ def verdict_key(
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """Plain values, as JSON carries them between processes and restarts."""
+    """Return plain values, as JSON transports them between processes and stores them over restarts."""
     return asdict(verdict)
 
 
 def read_verdict(document: Mapping[str, Any]) -> Verdict:
-    """The inverse of `verdict_document`. KeyError, TypeError or ValueError for anything else."""
+    """Read the output of `verdict_document`. Raises KeyError, TypeError or ValueError for anything else."""
     measured, joining = document["measured"], document["joining"]
     values = {
         "measured": Measurement(**measured) if measured is not None else None,
@@ -154,7 +161,7 @@ def signature_document(signature: Signature) -> dict[str, Any]:
 
 
 def read_signature(document: Mapping[str, Any]) -> Signature:
-    """The inverse of `signature_document`. Raises as `read_verdict` does."""
+    """Read the output of `signature_document`. Raises as `read_verdict` does."""
     inputs, outputs = (
         tuple(
             TensorSpec(name, DATATYPES[label], tuple(shape), layout, axes=tuple(axes))
