@@ -34,7 +34,8 @@ class Caller(asyncio.Protocol):
     def __init__(self, message: bytes, token: str) -> None:
         self.seen = Seen()
         self.free = asyncio.Event()
-        self._headers = encode((*ASKED, (b"authorization", f"Bearer {token}".encode())))
+        authorization = ((b"authorization", f"Bearer {token}".encode()),) if token else ()
+        self._headers = encode((*ASKED, *authorization))
         self._body = b"\0" + len(message).to_bytes(4) + message
         self._sent_s: dict[int, float] = {}
         self._with_data: set[int] = set()
@@ -91,10 +92,16 @@ class Caller(asyncio.Protocol):
             self.free.set()
 
 
-async def connect(address: str, message: bytes, tokens: Sequence[str]) -> list[Caller]:
-    """Connect one caller for each token."""
+async def connect(
+    address: str, message: bytes, tokens: Sequence[str], sources: Sequence[str] | None = None
+) -> list[Caller]:
+    """Connect one caller for each token ("": none), from the addresses `sources` if given."""
     host, port = address.rsplit(":", 1)
     callers = [Caller(message, token) for token in tokens]
-    for caller in callers:
-        await asyncio.get_running_loop().create_connection(lambda caller=caller: caller, host, int(port))  # type: ignore[misc]
+    for index, caller in enumerate(callers):
+        source = None if sources is None else (sources[index], 0)
+        made = asyncio.get_running_loop().create_connection(
+            lambda caller=caller: caller, host, int(port), local_addr=source
+        )  # type: ignore[misc]
+        await made
     return callers
