@@ -130,7 +130,7 @@ def _chosen(folder: Path, releases: list[Release], described: Described | None) 
 def _left_over(
     folder: Path,
     found: Iterable[tuple[Release, str]],
-    entries: Iterable[Path],
+    entries: Sequence[Path],
     described: Described | None,
     settings: LibrarySettings,
 ) -> Iterator[Release]:
@@ -142,14 +142,16 @@ def _left_over(
             used.add(version)
             if not release.problem:
                 inner, files = _entries(folder / version, settings, settings.entries_limit)
-                yield from _unused(folder / version, [*inner, *files], _parts(release), f"{folder.name}/{version}/")
+                yield from _unused(
+                    folder / version, [*inner, *files], _paths(release), f"{folder.name}/{version}/", settings
+                )
         else:
             is_clear = not release.problem
-            used |= _parts(release)
+            used |= _paths(release)
         if described and (release.config or release.problem):
             used |= {CONFIG, described.config.label_filename}
     if is_clear:
-        yield from _unused(folder, entries, used, f"{folder.name}/")
+        yield from _unused(folder, entries, used, f"{folder.name}/", settings)
 
 
 def _files_of_root(
@@ -169,13 +171,13 @@ def _files_of_root(
             yield refused(names[0], NO_VERSION, root, f"{root / names[0]}: {problem}")
         else:
             release = read_version(stem, "1", root, settings, files=names)
-            used |= _parts(release)
+            used |= _paths(release)
             yield release
-    yield from _unused(root, files, used, "")
+    yield from _unused(root, files, used, "", settings)
 
 
-def _parts(release: Release) -> set[str]:
-    """Return the names, in a release's folder, of its files and of the folders that hold them."""
+def _paths(release: Release) -> set[str]:
+    """Return the paths of a release's files, relative to its folder."""
     if release.bare:
         paths = [artifact.path for artifact in release.bare.artifacts]
     elif release.manifest:
@@ -184,12 +186,21 @@ def _parts(release: Release) -> set[str]:
         paths += [artifact.path for variant in release.manifest.variants for artifact in variant.artifacts]
     else:
         paths = []
-    return {PurePosixPath(path).parts[0] for path in paths}
+    return {str(PurePosixPath(path)) for path in paths}
 
 
-def _unused(folder: Path, entries: Iterable[Path], used: Collection[str], prefix: str) -> Iterator[Release]:
-    """Yield one refused release for all entries of a kind that are neither used nor documents."""
-    rest = [entry for entry in entries if entry.name not in used and not is_document(entry.name)]
+def _unused(
+    folder: Path, entries: Sequence[Path], used: Collection[str], prefix: str, settings: LibrarySettings
+) -> Iterator[Release]:
+    """Yield one refused release for all entries of a kind that are neither used nor documents.
+
+    `used`: paths relative to `folder`. A folder that holds some of them is searched as well.
+    """
+    inner: dict[str, set[str]] = {}
+    for path in used:
+        name, _, rest_of_path = path.partition("/")
+        inner.setdefault(name, set()).update([rest_of_path] if rest_of_path else ())
+    rest = [entry for entry in entries if entry.name not in inner and not is_document(entry.name)]
     rest = [entry for entry in rest if not may_hold_nothing(entry.name)]
     kinds: dict[str, list[Path]] = {}
     for entry in rest:
@@ -197,6 +208,10 @@ def _unused(folder: Path, entries: Iterable[Path], used: Collection[str], prefix
     for why, (first, *others) in kinds.items():
         problem = f"{first}: {why}{_named('likewise', others)}"
         yield refused(f"{prefix}{first.name}", NO_VERSION, folder, problem)
+    for entry in entries:
+        if (below := inner.get(entry.name)) and entry.is_dir():
+            folders, files = _entries(entry, settings, settings.entries_limit)
+            yield from _unused(entry, [*folders, *files], below, f"{prefix}{entry.name}/", settings)
 
 
 def _named(word: str, entries: Sequence[Path]) -> str:

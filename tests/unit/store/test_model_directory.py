@@ -342,6 +342,15 @@ def test_what_is_not_served_stands_there_with_the_reason(tmp_path: Path, kind: s
     assert words in told[key]
 
 
+def test_a_file_beside_weights_in_their_folder_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "x" / "1" / "weights").mkdir(parents=True)
+    write_external(tmp_path / "x" / "1" / "model.onnx", 1.0, "weights/w.bin")
+    put(tmp_path / "x" / "1" / "weights" / "old.bin")
+    told = found(tmp_path)
+    assert told.pop(("x", "1")) == ""
+    assert list(told) == [("x/1/weights/old.bin", NO_VERSION)]
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: place.symlink_to("gone")])
 @pytest.mark.parametrize("name", ["config.pbtxt", "1/manifest.toml"])
 def test_a_description_that_is_no_file_is_not_passed_over(
