@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import itertools
 import select
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tests.attack.attacker import Pace
 from tests.attack.rig import Target
+from tests.attack.transport import WOULD_BLOCK, connected
 
 CONNECTIONS, PROCESSES = 128, 2
-SOURCE = "127.0.0.66"
-"""Address of the attacker; the well-behaved clients are at 127.0.0.1."""
 PART_BYTES = 16 * 1024
 """Bytes that wait for the socket at least."""
 MOST_EVENTS = 100
@@ -26,9 +24,8 @@ Words = Callable[[], Iterator[bytes]]
 class Flooder:
     """One connection. It reads and forgets what comes back."""
 
-    def __init__(self, address: str, words: Words) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), TIMEOUT_S, (SOURCE, 0))
+    def __init__(self, target: Target, address: str, words: Words) -> None:
+        self.socket = connected(target, address, TIMEOUT_S)
         self.socket.setblocking(False)
         self._words, self._waiting = words(), b""
 
@@ -38,7 +35,7 @@ class Flooder:
             self._waiting += b"".join(itertools.islice(self._words, MOST_EVENTS))
         try:
             sent = self.socket.send(self._waiting)
-        except BlockingIOError:
+        except WOULD_BLOCK:
             return 0
         self._waiting = self._waiting[sent:]
         return sent
@@ -48,7 +45,7 @@ class Flooder:
         try:
             if not self.socket.recv(1 << 16):
                 raise ConnectionAbortedError
-        except BlockingIOError:
+        except WOULD_BLOCK:
             pass
 
 
@@ -58,7 +55,10 @@ def flood(target: Target, address: str, ends_s: float, floods: Sequence[Words]) 
     flooders, poll = dict[int, Flooder](), select.epoll()
     while time.monotonic() < ends_s:
         if len(flooders) < CONNECTIONS // PROCESSES:
-            flooder = Flooder(address, next(endless))
+            try:
+                flooder = Flooder(target, address, next(endless))
+            except OSError:
+                continue  # refused: the share of one caller is used up
             flooders[flooder.socket.fileno()] = flooder
             poll.register(flooder.socket, select.EPOLLIN | select.EPOLLOUT)
             continue

@@ -18,6 +18,9 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from tests.attack.rig import Target
+from tests.attack.transport import HttpConnection, channel
+
 EVERY_S = 0.02
 DEADLINE_S = 30.0
 X = np.arange(64, dtype=np.float32)
@@ -28,26 +31,25 @@ BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 64]
 LOCAL = (("grpc.use_local_subchannel_pool", 1),)
 
 
-def kept(address: str) -> Callable[[], str]:
+def kept(target: Target, address: str) -> Callable[[], str]:
     """Calls over one channel."""
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(address, LOCAL))
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel(target, address, LOCAL))
     return lambda: _asked(stub)
 
 
-def fresh(address: str) -> Callable[[], str]:
+def fresh(target: Target, address: str) -> Callable[[], str]:
     """Calls with a connection each."""
 
     def call() -> str:
-        with grpc.insecure_channel(address, LOCAL) as channel:
-            return _asked(service_pb2_grpc.GRPCInferenceServiceStub(channel))
+        with channel(target, address, LOCAL) as connection:
+            return _asked(service_pb2_grpc.GRPCInferenceServiceStub(connection))
 
     return call
 
 
-def rest(address: str, *, keeps: bool = True) -> Callable[[], str]:
+def rest(target: Target, address: str, *, keeps: bool = True) -> Callable[[], str]:
     """HTTP calls over one connection, made again where it ended; or with a connection each."""
-    host, port = address.rsplit(":", 1)
-    connection = http.client.HTTPConnection(host, int(port), timeout=DEADLINE_S)
+    connection = HttpConnection(target, address, DEADLINE_S, source="127.0.0.1")
 
     def call() -> str:
         try:
@@ -84,14 +86,18 @@ def _call_on(client: str, call: Callable[[], str], over: threading.Event, printi
 
 def main() -> None:
     """Call until standard input ends."""
-    target = json.loads(sys.argv[1])
-    makers = {"grpc": (kept, "grpc"), "grpc-fresh": (fresh, "grpc"), "unix": (kept, "unix"), "http": (rest, "http")}
-    makers["http-fresh"] = (partial(rest, keeps=False), "http")
+    target = Target(**json.loads(sys.argv[1]))
+    makers = {
+        "grpc": partial(kept, address=target.grpc),
+        "grpc-fresh": partial(fresh, address=target.grpc),
+        "unix": partial(kept, address=target.unix),
+        "http": partial(rest, address=target.http),
+        "http-fresh": partial(rest, address=target.http, keeps=False),
+    }
     over, printing = threading.Event(), threading.Lock()
     threads = []
     for client in sys.argv[2:]:
-        make, address = makers[client]
-        threads.append(threading.Thread(target=_call_on, args=(client, make(target[address]), over, printing)))
+        threads.append(threading.Thread(target=_call_on, args=(client, makers[client](target), over, printing)))
         threads[-1].start()
     sys.stdin.read()
     over.set()

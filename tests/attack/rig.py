@@ -7,8 +7,10 @@ in another process (`good_client`). Loopback only.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -23,6 +25,7 @@ from typing import Self
 import onnx.parser
 import psutil
 
+from tests.simulators.authority import Authority
 from tests.simulators.daemon import ANYWHERE, QUIET, ROOT, SHORT_TRIALS, Daemon, DaemonEndedError, running
 
 GRAPHS: Mapping[str, str] = {"small": "(float[1,64] x) => (float[1,64] y) { y = Neg(x) }"}
@@ -39,14 +42,22 @@ SAMPLE_S = 0.05
 CLIENTS = ("grpc", "grpc-fresh", "unix", "http")
 
 
+TRANSPORTS = ("tcp", "tls", "unix")
+"""What an attacker may connect over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Addresses of the daemon under attack, host:port and `unix:PATH` (gRPC); the rate of the link to it."""
+    """Addresses of the daemon under attack, host:port or `unix:PATH`; the rate of the link to it.
+
+    `unix` is gRPC's UNIX socket. With `authority`, the file of a CA's certificate, TCP speaks TLS.
+    """
 
     grpc: str
     http: str
     unix: str
     bytes_per_s: float = LINK_BYTES_PER_S
+    authority: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,17 @@ class _Call:
     failure: str
 
 
-def observe(attack: Attack, folder: Path) -> Observed:
-    """Run one attack on a daemon of its own. The daemon must end cleanly afterwards."""
-    with victim(attack, folder) as daemon, Watch(daemon) as watch, good_clients(daemon, attack.clients) as calls_file:
+def observe(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
+    """Run one attack on a daemon of its own, over one of TRANSPORTS. The daemon must end cleanly afterwards."""
+    clients = [client for client in attack.clients if over != "unix" or client != "unix" or os.getuid() == 0]
+    with (
+        victim(attack, folder, over) as daemon,
+        Watch(daemon) as watch,
+        good_clients(daemon, clients) as calls_file,
+    ):
         target = target_of(daemon)
+        if over == "unix":
+            target = replace(target, grpc=target.unix, http=_unix_address(daemon, "http"))
         time.sleep(QUIET_S)
         began_s, used_s = time.monotonic(), watch.cpu_s()
         sent = _attacked(attack, target)
@@ -142,9 +160,9 @@ def observe(attack: Attack, folder: Path) -> Observed:
     )
 
 
-def check_harmless(attack: Attack, folder: Path) -> Observed:
+def check_harmless(attack: Attack, folder: Path, over: str = "tcp") -> Observed:
     """Observe an attack. Assert that it sent something, failed no well-behaved client and delayed no ping too long."""
-    observed = observe(attack, folder)
+    observed = observe(attack, folder, over)
     assert not observed.failures
     assert observed.watchdog_gap_s <= WATCHDOG_GAP_S
     assert observed.sent_bytes > 0
@@ -152,24 +170,40 @@ def check_harmless(attack: Attack, folder: Path) -> Observed:
 
 
 @contextmanager
-def victim(attack: Attack, folder: Path) -> Iterator[Daemon]:
-    """The daemon that is attacked, on TCP and on a UNIX socket."""
+def victim(attack: Attack, folder: Path, over: str = "tcp") -> Iterator[Daemon]:
+    """The daemon that is attacked, on TCP (with `over` "tls": TLS) and on UNIX sockets that every user may open."""
     models = folder / "models"
     for name, graph in {**GRAPHS, **attack.graphs}.items():
         (models / name).mkdir(parents=True)
         model = onnx.parser.parse_model(f"{HEAD}g {graph}")
         (models / name / "model.onnx").write_bytes(model.SerializeToString())
-    grpc = (ANYWHERE, f"unix:{folder / 'grpc.sock'}")
-    config = QUIET + SHORT_TRIALS + attack.config.replace("FOLDER", str(folder))
-    with running(folder / "gateway", models=models, config=config, grpc=grpc, environ=WATCHDOG) as daemon:
-        daemon.wait_logged("listening", protocol="http")
-        yield daemon
+    with tempfile.TemporaryDirectory(prefix="attack-") as sockets:
+        config = QUIET + SHORT_TRIALS + attack.config.replace("FOLDER", sockets)
+        if over == "tls":
+            files = Authority().write(_authority(folder / "gateway"))
+            config += f"[tls]\ncert = '{files / 'cert.pem'}'\nkey = '{files / 'key.pem'}'\n"
+        listen = {each: (ANYWHERE, f"unix:{sockets}/{each}.sock") for each in ("grpc", "http")}
+        with running(folder / "gateway", models=models, config=config, environ=WATCHDOG, **listen) as daemon:
+            daemon.wait_logged("listening", protocol="http")
+            for place in (Path(sockets), *Path(sockets).iterdir()):
+                place.chmod(0o777)
+            yield daemon
 
 
 def target_of(daemon: Daemon) -> Target:
     """Where the daemon listens."""
-    unix = next(address for address in daemon.addresses("grpc") if address.startswith("unix:"))
-    return Target(daemon.grpc, daemon.http, unix)
+    authority = _authority(daemon.folder) / "ca.pem"
+    unix = _unix_address(daemon, "grpc")
+    return Target(daemon.grpc, daemon.http, unix, authority=str(authority) if authority.exists() else "")
+
+
+def _authority(gateway: Path) -> Path:
+    """The folder of the daemon's certificate and its authority."""
+    return gateway.with_name("tls")
+
+
+def _unix_address(daemon: Daemon, protocol: str) -> str:
+    return next(address for address in daemon.addresses(protocol) if address.startswith("unix:"))
 
 
 class Watch:

@@ -6,6 +6,7 @@ daemon, and what well-behaved clients saw; exit code 1 where one of them failed 
 examples:
   python -m tests.attack.run                   # all
   python -m tests.attack.run "header floods"   # one of them
+  python -m tests.attack.run --over tls        # attackers and well-behaved clients on TLS; also unix
   python -m tests.attack.run --json            # figures of all, for programs
 """
 
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.attack.rig import WATCHDOG_GAP_S, Attack, Calls, Observed, observe
+from tests.attack.rig import TRANSPORTS, WATCHDOG_GAP_S, Attack, Calls, Observed, observe
 
 COLUMNS = ("attack", "MB/s sent", "CPU", "peak MB", "grown MB", "watchdog s", "recovery s", "client", "failed")
 PHASES = ("quiet p50/p99 ms", "attacked p50/p99 ms")
@@ -68,6 +69,7 @@ def main() -> int:
     """Run the attacks that were named; print what was seen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="attacks to run; all where none is named")
+    parser.add_argument("--over", choices=TRANSPORTS, default="tcp", help="how attackers connect")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     attacks = known()
@@ -77,7 +79,7 @@ def main() -> int:
     for name in arguments.names or attacks:
         print(f"{name} ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-            seen[name] = observe(attacks[name], Path(folder))
+            seen[name] = observe(attacks[name], Path(folder), arguments.over)
     if arguments.json:
         print(json.dumps({name: asdict(observed) for name, observed in seen.items()}, indent=2))
     else:

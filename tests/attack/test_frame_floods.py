@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.attacker import Pace, connected
+from tests.attack.attacker import Pace
 from tests.attack.rig import Attack, Target, check_harmless
+from tests.attack.transport import connected
 from tests.simulators.http2_floods import FLOODS
 from tests.simulators.http2_peer import WELCOME
 
@@ -24,7 +25,7 @@ def flood(target: Target, ends_s: float) -> int:
     for words, _ in itertools.cycle(FLOODS.values()):
         if time.monotonic() >= ends_s:
             break
-        with connected(target.grpc) as peer:
+        with connected(target, target.grpc) as peer:
             endless = itertools.chain([WELCOME], words())
             try:
                 while time.monotonic() < ends_s:

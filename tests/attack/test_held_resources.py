@@ -14,10 +14,9 @@ import pytest
 
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from tests.attack.rig import CLIENTS, Attack, Target, check_harmless
+from tests.attack.transport import WOULD_BLOCK, connected
 from tests.simulators.http2_peer import ASKED, REQUEST, WELCOME, headers
 
-ELSEWHERE = "127.0.0.66"
-"""The attacker's address; well-behaved clients call from 127.0.0.1."""
 STREAM = encode([(key, b"/inference.GRPCInferenceService/ModelStreamInfer" if key == b":path" else value)
                  for key, value in ASKED])  # fmt: skip
 HALF_POST = b"POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
@@ -28,7 +27,7 @@ PAUSE_S = 0.01
 """Between two looks at connections that were closed."""
 
 
-def hold(address: str, count: int, words: bytes, ends_s: float) -> int:
+def hold(target: Target, address: str, count: int, words: bytes, ends_s: float) -> int:
     """Hold `count` connections on which `words` were said; those that are closed are opened again. Return the bytes."""
     sent, held = 0, dict[int, socket.socket]()
     poll = select.poll()
@@ -39,7 +38,8 @@ def hold(address: str, count: int, words: bytes, ends_s: float) -> int:
                 held.pop(number).close()
         for _ in range(min(count - len(held), AT_ONCE)):
             with suppress(OSError):
-                peer = _connected(address)
+                peer = connected(target, address, 5.0, mute=not words)
+                peer.setblocking(False)
                 held[peer.fileno()] = peer
                 poll.register(peer, select.POLLIN)
                 sent += peer.send(words) if words else 0
@@ -52,23 +52,18 @@ def hold(address: str, count: int, words: bytes, ends_s: float) -> int:
 def _closed(peer: socket.socket) -> bool:
     try:
         return not peer.recv(1 << 16)
-    except BlockingIOError:
+    except WOULD_BLOCK:
         return False
     except OSError:
         return True
 
 
-def _connected(address: str) -> socket.socket:
-    host, port = address.rsplit(":", 1)
-    peer = socket.create_connection((host, int(port)), 5.0, source_address=(ELSEWHERE, 0))
-    peer.setblocking(False)
-    return peer
-
-
-def both(first: tuple[str, int, bytes], second: tuple[str, int, bytes], ends_s: float) -> int:
+def both(target: Target, first: tuple[str, int, bytes], second: tuple[str, int, bytes], ends_s: float) -> int:
     """Hold connections to gRPC and to HTTP."""
     sent: list[int] = []
-    threads = [threading.Thread(target=lambda each=each: sent.append(hold(*each, ends_s))) for each in (first, second)]
+    threads = [
+        threading.Thread(target=lambda each=each: sent.append(hold(target, *each, ends_s))) for each in (first, second)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -78,23 +73,25 @@ def both(first: tuple[str, int, bytes], second: tuple[str, int, bytes], ends_s: 
 
 def idle_streams(target: Target, ends_s: float) -> int:
     """1,024 ModelStreamInfer streams on one connection that bring nothing."""
-    return hold(target.grpc, 1, WELCOME + _all(headers(number, 0, STREAM) for number in range(1, 2048, 2)), ends_s)
+    return hold(
+        target, target.grpc, 1, WELCOME + _all(headers(number, 0, STREAM) for number in range(1, 2048, 2)), ends_s
+    )
 
 
 def half_open_requests(target: Target, ends_s: float) -> int:
     """1,100 requests whose body never comes, one on each connection."""
     words = WELCOME + headers(1, 0, REQUEST)
-    return both((target.grpc, 1100, words), (target.http, 1100, HALF_POST), ends_s)
+    return both(target, (target.grpc, 1100, words), (target.http, 1100, HALF_POST), ends_s)
 
 
 def mute_sockets(target: Target, ends_s: float) -> int:
     """2,294 connections to each port that say nothing."""
-    return both((target.grpc, 2294, b""), (target.http, 2294, b""), ends_s)
+    return both(target, (target.grpc, 2294, b""), (target.http, 2294, b""), ends_s)
 
 
 def kept_alive(target: Target, ends_s: float) -> int:
     """520 connections that asked once and are kept."""
-    return both((target.grpc, 1100, WELCOME), (target.http, 520, GET), ends_s)
+    return both(target, (target.grpc, 1100, WELCOME), (target.http, 520, GET), ends_s)
 
 
 def _all(words: Iterable[bytes]) -> bytes:

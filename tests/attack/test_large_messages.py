@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.attack.attacker import Pace
 from tests.attack.rig import Attack, Target, check_harmless
+from tests.attack.transport import HttpConnection, channel
 
 SIZE = 60_000_000
 JSON_SIZE = 15_000_000
@@ -58,8 +59,8 @@ def _over_grpc(kind: str, target: Target, ends_s: float, *, compressed: bool = F
     content, pace = _messages()[kind], Pace(target)
     compression = grpc.Compression.Gzip if compressed else grpc.Compression.NoCompression
     sent_bytes = len(gzip.compress(content, 1)) if compressed else len(content)
-    with grpc.insecure_channel(target.grpc, OPTIONS, compression) as channel:
-        infer = channel.unary_unary(INFER)
+    with channel(target, target.grpc, OPTIONS, compression) as connection:
+        infer = connection.unary_unary(INFER)
         while not pace.sent_bytes or time.monotonic() < ends_s:
             with suppress(grpc.RpcError):
                 infer(content, timeout=60.0)
@@ -103,10 +104,9 @@ def compressed(target: Target, ends_s: float) -> int:
 
 
 def _over_http(model: str, body: bytes, headers: Mapping[str, str], target: Target, ends_s: float) -> int:
-    host, port = target.http.rsplit(":", 1)
     pace = Pace(target)
     while not pace.sent_bytes or time.monotonic() < ends_s:
-        connection = http.client.HTTPConnection(host, int(port), timeout=60.0)
+        connection = HttpConnection(target, target.http, 60.0)
         try:
             connection.request("POST", f"/v2/models/{model}/infer", body, dict(headers))
             response = connection.getresponse()
