@@ -1,1 +1,1 @@
-"""The one door: admission, queues, batches and workers between a request and a session."""
+"""Admission control, queues, batches and workers between a request and a session."""

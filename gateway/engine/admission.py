@@ -1,6 +1,7 @@
-"""Admission: a request held against the manifest, before it costs anything; each form of request once.
+"""Admission control: the check of a request against the manifest before the request uses resources.
 
-Every refusal is a RequestError that names the tensor, what was sent and what is wanted.
+Each form of request is checked once. Every refusal is a RequestError that names the tensor, the value that was sent and
+the value that is expected.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from gateway.domain.tensor import Datatype, Tensor
 from gateway.engine.cost import Cost
 
 Signature = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
-"""What must be equal for the rows of two requests to be stacked: names, datatypes and shapes without the rows."""
+"""Conditions for stacking the rows of two requests: equal names, datatypes, and shapes without the rows."""
 
 
 @dataclass(slots=True, eq=False)
 class Form:
-    """All that requests of one form (names, datatypes, shapes, requested outputs) have in common once admitted.
+    """Properties that all requests of one form share after admission.
 
-    `rows` they add to a batch (1 where the model has no batch dimension); `finite` inputs hold no NaN or infinity;
-    `encoded` ones are images still to be decoded. `cost_ns`: what a run led by one of them takes, learned as runs show
-    it; `costly`: such a run is not for the event loop.
+    A form is names, datatypes, shapes and requested outputs. `rows`: rows that a request adds to a batch (1 if the
+    model has no batch dimension). `finite`: inputs without NaN or infinity. `encoded`: inputs with images that are not
+    decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs. `costly`: such a run
+    is too long for the event loop.
     """
 
     rows: int
@@ -39,28 +41,28 @@ class Form:
     stacks: bool = True
 
     def joins(self, other: Form) -> bool:
-        """Whether rows of both can be stacked, and that pays."""
+        """Return True if rows of both forms can be stacked and stacking pays."""
         return self.stacks and (self.signature is other.signature or self.signature == other.signature)
 
 
 class Admission:
-    """Checks requests for one model version; remembers the last `forms` forms that passed."""
+    """Check of requests for one model version. Remembers the last `forms` forms that passed."""
 
     def __init__(self, manifest: ModelManifest, cost: Cost, *, max_batch_rows: int, forms: int) -> None:
         self._manifest, self._cost, self._max_batch_rows, self._limit = manifest, cost, max_batch_rows, forms
         self._forms: dict[object, Form] = {}
 
     def reprice(self, cost: Cost) -> None:
-        """Admit by another cost from now on; forms that are known are checked again."""
+        """Use another cost from now on, and check known forms again."""
         self._cost = cost
         self._forms.clear()
 
     def check(self, request: InferRequest) -> None:
-        """Refuse what `form` would refuse, contents aside. Raises RequestError INVALID."""
+        """Refuse what `form` would refuse, except for the contents. Raises RequestError INVALID."""
         admit(request, self._manifest, self._max_batch_rows)
 
     def form(self, request: InferRequest) -> Form:
-        """The form of a request that may run. Raises RequestError INVALID."""
+        """Return the form of a request that may run. Raises RequestError INVALID."""
         key: object
         if len(request.inputs) == 1:
             ((name, tensor),) = request.inputs.items()
@@ -91,10 +93,10 @@ class Admission:
 
 
 def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -> Form:
-    """Check names, datatypes, shapes, rows and requested outputs: what equal forms have in common.
+    """Check names, datatypes, shapes, rows and requested outputs: the properties that equal forms share.
 
-    A request for a bare model runs alone where its inputs differ in their rows (the graph may broadcast them), where it
-    has none, and where it has more than `max_batch_rows`: no author said what the first dimension counts.
+    A request for a bare model runs alone in three cases. Its inputs differ in their rows (the graph may broadcast
+    them), it has no rows, or it has more than `max_batch_rows`: no author stated what the first dimension counts.
     Raises RequestError INVALID.
     """
     _check_names(request, manifest)
@@ -127,7 +129,7 @@ def _rows_problem(rows: set[int], most: int) -> str:
 
 
 def encoded_images(spec: TensorSpec, tensor: Tensor) -> bool:
-    """Whether the tensor holds encoded images for an input that declares how to decode them (contracts.md)."""
+    """Return True if the tensor holds encoded images and the input declares how to decode them."""
     return tensor.datatype is Datatype.BYTES and spec.preprocess is not None
 
 

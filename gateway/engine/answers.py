@@ -1,4 +1,4 @@
-"""Runs to answers, on the loop: each ticket its own rows; every run and every refusal counted once."""
+"""Answers from runs, on the event loop: each ticket gets its own rows; every run and refusal is counted once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gateway.engine.run import Ran
 from gateway.engine.ticket import Ticket
 
 WORDS_LIMIT_CHARS = 500
-"""How much of a runtime's own words a caller is told."""
+"""Most characters of a runtime's own message that a caller receives."""
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
-"""Shared by all responses."""
+"""Empty parameters, shared by all responses."""
 
 
 class Answers:
-    """Of one servable. Every ticket given to it is ended, unless its caller left before."""
+    """Delivery of the results of one servable. Completes every ticket exactly once unless it was cancelled."""
 
     def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
         self._manifest, self._variant, self._statistics, self._publish = manifest, variant, statistics, publish
@@ -34,7 +34,7 @@ class Answers:
         self._only = (manifest.outputs[0].name, manifest.outputs[0].datatype) if only else ("", Datatype.BYTES)
 
     def deliver(self, ran: Ran) -> None:
-        """Answer a run's tickets, then let each sink write."""
+        """Answer the tickets of a run, then flush each sink."""
         if ran.plan.expired:
             self.refuse(ran.plan.expired, expired(self._manifest.name), "expired")
         if ran.parts:
@@ -63,7 +63,7 @@ class Answers:
         self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
-        """End tickets with an error; count them as dropped where a `reason` is given."""
+        """End tickets with an error, and count them as dropped if a `reason` is given."""
         now_ns = time.monotonic_ns()
         sinks: set[Sink] = set()
         for ticket in tickets:
@@ -81,7 +81,7 @@ class Answers:
             self._statistics.drop(reason)
 
     def _answer(self, ticket: Ticket, outputs: Tensors, start: int, stop: int | None) -> None:
-        """`stop` None: the run was this ticket's alone."""
+        """Answer one ticket. `stop` is None if the run was this ticket's alone."""
         ticket.end()
         try:
             name, datatype = self._only
@@ -95,7 +95,7 @@ class Answers:
             ticket.sink.answer(
                 ticket.token, InferResponse(model, version, ticket.request.id, own, variant, NO_PARAMETERS)
             )
-        except Exception as error:  # noqa: BLE001  one caller's boundary: its defect costs nobody else in the batch an answer
+        except Exception as error:  # noqa: BLE001  one caller's boundary: the others of the batch still get answers
             self._tell(f"answering: {type(error).__name__}: {error}")
             self._refuse(ticket, self._failed())
 
@@ -168,5 +168,5 @@ def overlong(model: str) -> RequestError:
 
 
 def expired(model: str) -> RequestError:
-    """Told to requests whose deadline passed while they waited."""
+    """Return the refusal of requests whose deadline passed while they waited."""
     return RequestError(Fault.EXPIRED, f"the request's time was over before model '{model}' could run it")

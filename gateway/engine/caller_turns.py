@@ -1,4 +1,4 @@
-"""Waiting work of many callers, taken in turns: one item of each caller before the second of any."""
+"""Fair queue of callers: takes one item of each caller before the second item of any caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class CallerTurns(Generic[T]):
-    """Items by caller, each caller's in the order of arrival. Not thread-safe; every operation takes constant time."""
+    """Items by caller, in order of arrival for each caller. Not thread-safe; every operation takes constant time."""
 
     __slots__ = ("_lines",)
 
@@ -20,16 +20,18 @@ class CallerTurns(Generic[T]):
         return bool(self._lines)
 
     def add(self, caller: str, item: T) -> None:
-        """Add the caller's last item."""
+        """Add an item behind the caller's other items."""
         self._lines.setdefault(caller, deque()).append(item)
 
     def put_back(self, caller: str, item: T) -> None:
-        """Add the caller's first item: one that was taken and is not finished."""
+        """Add an item before the caller's other items: one that was taken and is not finished."""
         self._lines.setdefault(caller, deque()).appendleft(item)
 
     def take(self) -> tuple[str, T]:
-        """Remove and return the first item of the caller that waits longest for its turn. Raises StopIteration if
-        there is none."""
+        """Remove and return the first item of the caller that has waited longest for its turn.
+
+        Raises StopIteration if there is no item.
+        """
         caller = next(iter(self._lines))
         line = self._lines.pop(caller)
         item = line.popleft()

@@ -1,4 +1,4 @@
-"""Answers of two versions held against each other, on a thread: large outputs take longer than the loop has."""
+"""Comparison of two versions' answers on a thread: large outputs take too long for the event loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from gateway.domain.tensor import Tensors
 from gateway.engine.threads import Threads
 
 Compared = Callable[[Comparison | None], None]
-"""Told on the loop what came of it; None: these outputs cannot be held against each other."""
+"""Callback for the result, on the event loop. None: these outputs cannot be compared."""
 
 
 class Comparing:
-    """At most `limit` comparisons wait or run at a time: each keeps the outputs of two runs in memory."""
+    """Comparisons on one thread, at most `limit` at a time: each keeps the outputs of two runs in memory."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._pending = limit, 0
         self._thread = Threads(1, "compare")
 
     def begin(self, answers: Tensors, others: Tensors, rows: int, compared: Compared) -> bool:
-        """Compare, and tell `compared`; False where too many comparisons are pending, no thread can begin, or this was
-        closed."""
+        """Compare, then call `compared`. Return False if the comparison was not accepted.
+
+        It is not accepted if too many comparisons are pending, no thread can start, or `close` was called.
+        """
         if self._pending >= self._limit:
             return False
         try:
@@ -37,11 +39,11 @@ class Comparing:
         return True
 
     def close(self) -> None:
-        """Begin no more."""
+        """Accept no more comparisons."""
         self._thread.close()
 
     def _post(self, loop: asyncio.AbstractEventLoop, compared: Compared, future: Future[Comparison]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+        with suppress(RuntimeError):  # the event loop is closed: nothing can receive the result
             loop.call_soon_threadsafe(self._end, compared, future)
 
     def _end(self, compared: Compared, future: Future[Comparison]) -> None:

@@ -1,4 +1,4 @@
-"""What a run costs, as the trial measured it and as runs since then showed, and where it runs therefore. Pure."""
+"""Cost of a run, measured by the trial and corrected by later runs, and the thread that it selects. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from gateway.domain.manifest import ROWS, ModelManifest
 from gateway.domain.verdict import Verdict
 
 SAMPLE_SHIFT = 3
-"""A new sample counts for an eighth: eight runs tell more than one that was interrupted."""
+"""Shift of a new sample's weight, an eighth: eight runs are more reliable than one that was interrupted."""
 SAMPLE_LIMITS = 4
-"""A sample counts for at most four limits, so that one run preempted for long does not move its kind to the worker."""
+"""Most limits that one sample counts for: one run preempted for long does not move its form to the worker."""
 STACKING_BYTES_PER_NS = 5
-"""How fast rows are taken to be copied together, on the safe side (`tests/performance/engine.py --copies`)."""
+"""Assumed speed of stacking rows, on the safe side (`tests/performance/engine.py --copies`)."""
 COSTLY_LIMITS = 2
-"""What costs more than two limits goes to the worker, and comes back below one: nothing flaps between the two."""
+"""Limits above which a run moves to the worker. It returns below one limit: the gap prevents oscillation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One model on this device: a run of one row and a row in a batch (0: not known), the limit below which a run
-    happens on the event loop (0: never), the rows that one run may join on the worker and on the loop."""
+    """Cost of one model on this device.
+
+    `run_ns`, `row_ns`: duration of a run of one row, and of a row in a batch (0: not known). `limit_ns`: limit below
+    which a run happens on the event loop (0: never). `worker_rows`, `loop_rows`: rows that one run may join on the
+    worker and on the event loop.
+    """
 
     run_ns: int = 0
     row_ns: int = 0
@@ -38,20 +42,22 @@ class Cost:
         return replace(self, worker_rows=1, loop_rows=1)
 
     def expected_ns(self, rows: int) -> int:
-        """Return what a run of `rows` rows should take."""
+        """Return the expected duration of a run of `rows` rows."""
         return max(self.run_ns, rows * (self.row_ns or self.run_ns))
 
     def stacking_pays(self, row_bytes: int) -> bool:
-        """Whether copying a row of so many bytes beside others costs less than running it there saves. The trial's
-        batch lay stacked already, so that its gain alone would join camera frames at a loss."""
+        """Return True if copying a row of that many bytes into a batch costs less than the batch saves.
+
+        The trial's batch was stacked before. Its gain alone would join camera frames at a loss.
+        """
         return row_bytes < (self.run_ns - self.row_ns) * STACKING_BYTES_PER_NS
 
     def learned_ns(self, known_ns: int, ran_ns: int) -> int:
-        """What is known after one more run."""
+        """Return the known cost after one more run."""
         return known_ns + (min(ran_ns, SAMPLE_LIMITS * self.limit_ns) - known_ns >> SAMPLE_SHIFT)
 
     def too_costly(self, known_ns: int, *, before: bool) -> bool:
-        """Whether such a run is the worker's; `before` is what it was so far."""
+        """Return True if such a run belongs on the worker. `before`: it did until now."""
         return known_ns > self.limit_ns * (1 if before else COSTLY_LIMITS)
 
 
@@ -66,8 +72,8 @@ def judge(
 ) -> Cost:
     """Return the cost of a variant from its trial.
 
-    Requests are joined where `joins` and the trial measured that it pays. They run on the event loop only where one row
-    on the CPU was measured to stay below the limit and the time of a run cannot grow beyond it.
+    Requests are joined if `joins` and if the trial measured that it pays. They run on the event loop under two
+    conditions: one row on the CPU was measured below the limit, and the duration of a run cannot grow beyond it.
     """
     measured = verdict.measured if verdict else None
     if verdict is None or measured is None:
@@ -86,6 +92,6 @@ def judge(
 
 
 def of_one_shape(manifest: ModelManifest) -> bool:
-    """Return whether requests differ in rows only, so that the trial has measured them all."""
+    """Return True if requests differ in rows only, so that the trial has measured them all."""
     inner = (spec.shape[1:] if manifest.batched else spec.shape for spec in manifest.inputs)
     return all(ROWS not in shape for shape in inner)

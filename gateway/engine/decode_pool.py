@@ -1,4 +1,4 @@
-"""Decoding of large requests: begun on the event loop, continued on threads that take callers in turn."""
+"""Decoding of large requests: starts on the event loop, continues on threads that serve callers in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Steps = Generator[None, None, Any]
 
 SLICE_NS = 5_000_000
-"""Time that a request is decoded for before the next caller's: a large one delays others by no more."""
+"""Time slice of one request before the next caller's turn: the longest delay that a large request causes."""
 PAUSE_S = 0.0001
 """Pause after each step: the event loop gets the GIL at once, not after the 5 ms of `sys.getswitchinterval`."""
 
@@ -31,7 +31,7 @@ class _Job:
     future: asyncio.Future[Any]
 
     def settle(self, value: Any, error: BaseException | None) -> None:
-        """Complete the future, on its loop, unless its caller has left."""
+        """Complete the future, on its event loop, unless its caller cancelled it."""
         if self.future.done():
             return
         if error is None:
@@ -41,9 +41,10 @@ class _Job:
 
 
 class DecodePool:
-    """`gateway.domain.ports.Decoding`. A thread begins with the first job that finds none free, and ends with the last.
+    """Implementation of `gateway.domain.ports.Decoding`, with up to `decode_threads` threads.
 
-    What waits is bounded by the frontends, which count the memory of every message.
+    A new job starts a thread if fewer are running than that. A thread ends when no job is left. The frontends bound the
+    waiting jobs: they count the memory of every message.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -54,7 +55,7 @@ class DecodePool:
         self._begun = 0
 
     async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
-        """Decoding.run."""
+        """Implement `Decoding.run`."""
         ends_ns = time.perf_counter_ns() + self._inline_ns
         while not apart:
             try:
@@ -70,7 +71,7 @@ class DecodePool:
             self._add(_Job(caller, steps, loop, future))
             return await future
         finally:
-            del future  # else it and an error in it hold each other, and the message
+            del future  # else the future and an error in it hold each other, and the message
 
     def _add(self, job: _Job) -> None:
         with self._lock:
@@ -96,7 +97,7 @@ class DecodePool:
             del job  # it holds the message
 
     def _next(self) -> _Job | None:
-        """Return the next caller's oldest job; None ends the thread."""
+        """Return the next caller's oldest job. None ends the thread."""
         with self._lock:
             if not self._waiting:
                 self._begun -= 1
@@ -105,7 +106,7 @@ class DecodePool:
 
 
 def _advance(job: _Job) -> bool:
-    """Decode for one slice of time; True once the job is settled."""
+    """Decode for one time slice. Return True if the job is settled."""
     ends_ns = time.perf_counter_ns() + SLICE_NS
     while True:
         try:
@@ -113,8 +114,8 @@ def _advance(job: _Job) -> bool:
         except StopIteration as done:
             _tell(job, done.value, None)
             return True
-        except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets what went wrong
-            # Without this frame in its traceback: it holds the job, which holds the error.
+        except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets the error
+            # Removes this frame from the traceback: it holds the job, which holds the error.
             within = error.__traceback__ and error.__traceback__.tb_next
             _tell(job, None, error.with_traceback(within))
             return True
@@ -124,5 +125,5 @@ def _advance(job: _Job) -> bool:
 
 
 def _tell(job: _Job, value: Any, error: BaseException | None) -> None:
-    with suppress(RuntimeError):  # the loop has ended
+    with suppress(RuntimeError):  # the event loop has ended
         job.loop.call_soon_threadsafe(job.settle, value, error)

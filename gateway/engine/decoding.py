@@ -1,4 +1,4 @@
-"""Requests that bring encoded images: decoded in a pool before they queue, bounded like the queue they go to."""
+"""Requests with encoded images: decoded by a thread pool before they enter the queue, within the queue's bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Decoded = dict[str, Tensor]
 
 
 class Decoding:
-    """The tickets of one servable whose images are not decoded yet. They hold places in its queue."""
+    """Tickets of one servable whose images are not decoded yet. They hold places in its queue."""
 
     def __init__(
         self,
@@ -35,9 +35,11 @@ class Decoding:
         self.none.set()
 
     def begin(self, ticket: Ticket) -> Ticket | None:
-        """Decode a ticket's images; `done` hears of it on the loop. Returns, as `Queue.offer` does, whom that costs the
-        place: older frames of its stream that are not decoded yet, too. Raises RequestError OVERLOADED where no thread
-        can be had."""
+        """Decode a ticket's images. Return the evicted ticket as `Queue.offer` does.
+
+        `done` is called on the event loop. With the policy "latest", older frames of the same stream that are not
+        decoded yet are evicted, too. Raises RequestError OVERLOADED if no thread can start.
+        """
         displaced = self._older(ticket) if self._queue.policy == "latest" else None
         if displaced is None and self._queue.full:
             displaced = next(iter(self._under_way), None) if self._queue.policy == "oldest" else ticket
@@ -49,7 +51,7 @@ class Decoding:
         return displaced
 
     def forget(self, ticket: Ticket) -> bool:
-        """Free a ticket's place; its decoding is not begun any more. False where it is not here."""
+        """Free a ticket's place and do not start its decoding. Return False if it has no place here."""
         future = self._under_way.get(ticket)
         if future is None:
             return False
@@ -58,7 +60,7 @@ class Decoding:
         return True
 
     def abandon(self) -> list[Ticket]:
-        """Forget all of them."""
+        """Forget all tickets. Return them."""
         left = list(self._under_way)
         for ticket in left:
             self.forget(ticket)

@@ -1,4 +1,4 @@
-"""The one door: what every frontend knows of the gateway (Inference and Statistics)."""
+"""Entry point of the engine: the interface of all frontends to the gateway (Inference and Statistics)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gateway.engine.turn import Turn
 
 
 class Engine:
-    """Answers requests out of a registry that the repository fills. Implements Inference, Submission, Statistics."""
+    """Request processing with a registry that the repository fills. Implements Inference, Submission, Statistics."""
 
     def __init__(
         self, registry: Registry, turn: Turn, quotas: Quotas | None = None, decoding: DecodePool | None = None
@@ -33,17 +33,17 @@ class Engine:
         self.turn, self.hold, self.release = turn, turn.hold, turn.release
         self._futures = Futures()
         self.serving = False
-        """Set once the model directory was read for the first time, cleared when draining begins."""
+        """Readiness: set once the model directory was read for the first time, cleared when draining begins."""
 
     def submit(self, request: InferRequest, sink: Sink, token: Any) -> Pending:
-        """Submission.submit: find the version, hand the request to it."""
+        """Implement `Submission.submit`: find the version and pass the request to it."""
         servable = self._registry.find(request.model, request.version)
         if self._quotas is None:
             return servable.submit(request, sink, token)
         return self._submit_within(self._quotas, servable, request, sink, token)
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Inference.infer: a submission that is awaited."""
+        """Implement `Inference.infer`: submit the request and await its answer."""
         future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
         pending = self.submit(request, self._futures, future)
         try:
@@ -53,18 +53,18 @@ class Engine:
             raise
 
     def describe(self, model: str, version: str = "") -> ModelManifest:
-        """Inference.describe."""
+        """Implement `Inference.describe`."""
         return self._registry.find(model, version).manifest
 
     def sizes(self, model: str) -> RequestSizes:
-        """Inference.sizes."""
+        """Implement `Inference.sizes`."""
         loaded = self._registry.known(model).loaded
         if not loaded:
-            self._registry.find(model)  # says why
+            self._registry.find(model)  # raises with the reason
         return widest(servable.sizes for servable in loaded.values())
 
     def check(self, request: InferRequest) -> None:
-        """Inference.check."""
+        """Implement `Inference.check`."""
         servable = self._registry.find(request.model, request.version)
         try:
             servable.check(request)
@@ -73,11 +73,11 @@ class Engine:
             raise
 
     def placement(self, model: str, version: str = "") -> Placement:
-        """Inference.placement."""
+        """Implement `Inference.placement`."""
         return self._registry.find(model, version).placement
 
     def ready(self, model: str = "", version: str = "") -> bool:
-        """Inference.ready."""
+        """Implement `Inference.ready`."""
         if not model:
             return self.serving
         try:
@@ -87,7 +87,7 @@ class Engine:
         return True
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
-        """Statistics.statistics: `queued` is what waits now; staged versions are counted like others."""
+        """Implement `Statistics.statistics`: `queued` is the number that waits now; staged versions are included."""
         if model and version:
             self._registry.find(model, version)
         elif model:
@@ -101,7 +101,7 @@ class Engine:
         return chosen
 
     def quiet_ns(self, now_ns: int) -> int:
-        """How long no request has been under way; 0 while one is."""
+        """Return the time since the last request was under way; 0 while one is."""
         servables = list(self._registry.servables())
         if any(servable.busy for servable in servables):
             return 0
@@ -126,17 +126,17 @@ class Engine:
 
 
 class Futures:
-    """A sink for those who await their answer; the token is a future."""
+    """Sink for callers that await their answer; the token is a future."""
 
     def answer(self, token: asyncio.Future[InferResponse], response: InferResponse) -> None:
-        """Sink.answer."""
+        """Implement `Sink.answer`."""
         if not token.done():
             token.set_result(response)
 
     def refuse(self, token: asyncio.Future[InferResponse], error: RequestError) -> None:
-        """Sink.refuse."""
+        """Implement `Sink.refuse`."""
         if not token.done():
             token.set_exception(error)
 
     def flush(self) -> None:
-        """Sink.flush: the loop wakes each waiter by itself."""
+        """Implement `Sink.flush`: the event loop wakes each waiter by itself."""

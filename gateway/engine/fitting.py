@@ -1,4 +1,4 @@
-"""From an open session to a servable: which session, its placement, what its runs cost, the threads that they take."""
+"""Construction of a servable from a release: session, placement, cost of runs, and threads that a run takes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from gateway.engine.worker import Footing
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Makes servables for one device."""
+    """Factory of servables for one device."""
 
     loader: Loader
     house: House
 
     async def first(self, release: Release, meanwhile: Callable[[Release], Servable | None]) -> Opened | Servable:
-        """As `Loader.first`; but once that has ended, well or not, what `meanwhile` names of this release comes first.
+        """Open a release as `Loader.first` does, unless `meanwhile` returns a servable of it after that.
 
-        A session of its own is closed then.
+        `meanwhile` is asked after success and after failure, and its servable has precedence. The session that was
+        opened is closed then.
         """
         try:
             opened = await self.loader.first(release)
@@ -42,9 +43,9 @@ class Fitting:
         return there or opened
 
     def servable(self, opened: Opened, old: Servable | None = None) -> Servable:
-        """A servable of an opened release; it goes on counting where `old`, of the same manifest, stopped.
+        """Return a servable of an opened release. It continues the counters of `old` if that has the same manifest.
 
-        Raises VariantError, the session closed, where there is no thread for it.
+        Raises VariantError, with the session closed, if no thread can start for it.
         """
         manifest = opened.served
         try:
@@ -81,7 +82,7 @@ class Fitting:
         )
 
     def _not_joined(self, opened: Opened) -> str:
-        """Return why requests are not joined, "" where they may be."""
+        """Return why requests are not joined, or "" if they may be."""
         if not self.house.settings.queue_of(opened.manifest.name).join:
             return "[[limits.queue]] switches it off"
         return joining_obstacle(opened.manifest, opened.candidate.verdict)
@@ -89,8 +90,8 @@ class Fitting:
     def _cost(self, opened: Opened) -> Cost:
         """Return the cost of a candidate.
 
-        A model whose requests wait to be joined runs on its worker: the loop's timers are too coarse for that. So does
-        one whose open axes let a caller choose how long a run takes.
+        A model whose requests wait to be joined runs on its worker: the event loop's timers are too coarse for that. A
+        model with open axes runs there, too: they let a caller choose how long a run takes.
         """
         settings, manifest, candidate = self.house.settings, opened.served, opened.candidate
         on_loop = of_one_shape(manifest) and not settings.queue_of(manifest.name).delay_us
@@ -106,13 +107,13 @@ class Fitting:
 
 
 def footing(loader: Loader, settings: EngineSettings) -> Footing:
-    """What the workers of the loader's device stand on."""
+    """Return the settings of the workers of the loader's device."""
     budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
     return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), budget.worker_nice)
 
 
 def _threads(candidate: Candidate) -> int:
-    """Of the processor, taken by a run; none where an accelerator does the work."""
+    """Return the processor threads that a run takes; 0 if an accelerator runs it."""
     if candidate.accelerator not in {None, CPU}:
         return 0
     return candidate.verdict.threads if candidate.verdict else 1

@@ -1,7 +1,7 @@
-"""Encoded images to an input tensor, as the manifest declares: decode, colour, resize, fit, scale, mean.
+"""Decoding of encoded images to an input tensor as the manifest declares.
 
-Pillow decodes; a JPEG is decoded at the smallest scale that still covers the wanted size (`draft`).
-What a peer sent is hostile until proven otherwise: bytes and pixels are bounded before decoding.
+The steps are decode, colour, resize, fit, scale and mean. Pillow decodes; a JPEG is decoded at the smallest scale that
+still covers the wanted size (`draft`). Data from a peer is untrusted: bytes and pixels are bounded before decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_CHANNELS_FIRST = ("NHWC",)
 def decode_inputs(
     inputs: Mapping[str, Tensor], encoded: Sequence[TensorSpec], settings: EngineSettings
 ) -> dict[str, Tensor]:
-    """The inputs with those in `encoded` decoded. Raises as `decode_images` does."""
+    """Return the inputs with those in `encoded` decoded. Raises as `decode_images` does."""
     decoded = {
         spec.name: Tensor(spec.datatype, decode_images(inputs[spec.name].array, spec, settings)) for spec in encoded
     }
@@ -35,9 +35,9 @@ def decode_inputs(
 
 
 def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> Array:
-    """Tensor [n, …] in the spec's datatype and layout from n encoded images.
+    """Return a tensor [n, …] in the spec's datatype and layout from n encoded images.
 
-    Raises RequestError: INVALID for what is no image of a declared format, TOO_LARGE beyond the bounds.
+    Raises RequestError: INVALID if an image has no declared format, TOO_LARGE if it exceeds the bounds.
     """
     if spec.preprocess is None:
         raise RequestError(Fault.INVALID, f"input '{spec.name}' does not take encoded images")
@@ -61,7 +61,7 @@ def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) ->
 def _decode(
     content: bytes, where: str, spec: TensorSpec, settings: EngineSettings, pixels_left: int
 ) -> tuple[Array, int]:
-    """The image as the spec wants it, and how many pixels it had."""
+    """Return the image as the spec requires it, and its number of pixels."""
     preprocess = spec.preprocess or Preprocess(())
     if len(content) > settings.image_bytes:
         raise RequestError(
@@ -79,7 +79,7 @@ def _decode(
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Integers are rounded and held within their range, as quantised inputs expect."""
+    """Convert to `dtype`. Integers are rounded and clipped to their range, as quantised inputs expect."""
     if dtype.kind in "iu":
         bounds = np.iinfo(dtype)
         values = np.rint(values).clip(bounds.min, bounds.max)
@@ -121,7 +121,7 @@ def _check_pixels(pixels: int, limit: int, where: str) -> None:
 
 
 def _draft_size(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
-    """Least size (width, height) of a scaled decode: what any fit needs on both sides."""
+    """Return the least size (width, height) of a scaled decode: the size that any fit needs on both sides."""
     scale = max(wanted[1] / size[0], wanted[0] / size[1])
     return max(1, int(size[0] * scale)), max(1, int(size[1] * scale))
 

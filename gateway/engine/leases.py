@@ -1,4 +1,4 @@
-"""Routes that are lent: requests that name no version are shared as somebody asked, for as long as that is renewed."""
+"""Leased routes: shares of the requests that name no version, valid for as long as the lease is renewed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from gateway.engine.registry import Entry, Registry, Route
 
 
 class Leases:
-    """Sets and ends the routes of a registry. Lives on the loop; one timer per lent route."""
+    """Routes of a registry with a limited time. Used on the event loop; one timer per leased route."""
 
     def __init__(self, registry: Registry, limit_s: float, publish: Publish) -> None:
         self._registry, self._limit_s, self._publish = registry, limit_s, publish
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def route(self, model: str, weights: Mapping[str, int], shadow: str, lease_s: float) -> None:
-        """Serving.route: applied whole, or RequestError INVALID or NOT_FOUND and nothing has changed.
+        """Implement `Serving.route`: apply the route as a whole. Raises RequestError INVALID or NOT_FOUND.
 
-        What is the default anyway needs no lease. The same weights again go on where their turns are.
+        Nothing has changed after an error. A route that equals the default needs no lease. A route with the same
+        weights continues the turns of the old one.
         """
         entry = self._registry.known(model)
         self._check(model, entry, weights, shadow, lease_s)
@@ -38,8 +39,10 @@ class Leases:
             self._publish(RouteChanged(model, *_told(entry)))
 
     def settle(self, model: str, before: Route | None, reason: str) -> None:
-        """After `model` gained or lost a version: say what became of its route (`before`); end one that is the default
-        by now."""
+        """Report the route's change after `model` gained or lost a version; `before` is the route before that.
+
+        Ends the route if it equals the default now.
+        """
         entry = self._registry.entry(model)
         route = entry.route
         if route is not None and _is_default(route, entry):
@@ -51,14 +54,14 @@ class Leases:
             self._publish(RouteChanged(model, *_told(entry), reason))
 
     def end(self, model: str, reason: str) -> None:
-        """Let the default answer again."""
+        """End the route: the default version answers again."""
         entry = self._registry.entry(model)
         before, entry.route = entry.route, None
         entry.settle()
         self.settle(model, before, reason)
 
     def close(self) -> None:
-        """Let every lease be."""
+        """Cancel the timers of all leases."""
         for model in list(self._timers):
             self._cancel(model)
 
@@ -93,7 +96,7 @@ def _some(weights: Mapping[str, int]) -> dict[str, int]:
 
 
 def _told(entry: Entry) -> tuple[Mapping[str, int], str]:
-    """Who gets how much, and who is compared."""
+    """Return each version's weight and the shadow version."""
     return dict(entry.weights), entry.route.shadow if entry.route else ""
 
 

@@ -1,7 +1,7 @@
-"""The device's threads, shared out among models that run on them at the same time.
+"""Threads of the device, divided among models that run at the same time.
 
-Start-time fair queueing (Goyal, Vin, Cheng 1996): who has consumed least goes next; who was idle re-enters where the
-others are. `Shares` decides on values; `Limiter` lets threads wait for it.
+Start-time fair queueing (Goyal, Vin, Cheng 1996): the model that has consumed least goes next. A model that was idle
+re-enters at the others' position. `Shares` decides on values; `Limiter` blocks threads until their turn.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """One model's claim: `threads` per run (0: it runs on an accelerator), time × threads consumed so far."""
+    """Claim of one model: `threads` per run (0: it runs on an accelerator), time × threads consumed so far."""
 
     threads: int
     consumed_ns: int = 0
@@ -22,7 +22,7 @@ class Share:
 
 
 class Shares:
-    """Who may run now. A run that needs more threads than there are takes them all."""
+    """Decision which models may run now. A run that needs more threads than there are takes them all."""
 
     def __init__(self, threads: int) -> None:
         self.threads = self.free = threads
@@ -30,16 +30,16 @@ class Shares:
         self._clock_ns = 0
 
     def ask(self, share: Share) -> list[Share]:
-        """Wait for a run; returns who may begin now."""
+        """Request a run. Return the shares that may begin now."""
         share.consumed_ns = max(share.consumed_ns, self._clock_ns)
         self.waiting.append(share)
         return self._grant()
 
     def end(self, share: Share, ran_ns: int, *, again: bool) -> list[Share]:
-        """A run is over, and the model has another one `again` or not; returns who may begin now.
+        """End a run, and request the next one if `again`. Return the shares that may begin now.
 
-        Both at once: a model that always has work would otherwise lose its place to whoever waits, and models with
-        short runs would get as many of them as others get long ones.
+        Both happen in one step. Otherwise a model that always has work would lose its place to any waiting model.
+        Models with short runs would get as many of them as other models get long ones.
         """
         if share.running:  # else it was abandoned
             share.running = False
@@ -48,14 +48,14 @@ class Shares:
         return self.ask(share) if again else self._grant()
 
     def insist(self, share: Share) -> bool:
-        """Run although there are too few threads; False where it was granted meanwhile."""
+        """Run although there are too few threads. Return False if the run was granted in the meantime."""
         if share not in self.waiting:
             return False
         self._begin(share)
         return True
 
     def begin_if_free(self, share: Share) -> bool:
-        """Begin a run that is in nobody's way; False where there are too few threads, or somebody waits for some."""
+        """Begin a run if it delays no other. Return False if there are too few threads, or another share waits."""
         if self.waiting or self._needs(share) > self.free:
             return False
         self.waiting.append(share)
@@ -63,7 +63,10 @@ class Shares:
         return True
 
     def _grant(self) -> list[Share]:
-        """The least served first; nobody overtakes it, so that a run that needs many threads gets its turn."""
+        """Grant runs, the least served share first.
+
+        No share overtakes it, so that a run that needs many threads gets its turn.
+        """
         granted: list[Share] = []
         while self.waiting:
             share = min(self.waiting, key=lambda each: each.consumed_ns)
@@ -84,8 +87,10 @@ class Shares:
 
 
 class Limiter:
-    """Lets runs on the processor wait until their threads are free, but no longer than `wait_s`: a run that hangs must
-    not stop other models for good."""
+    """Limit of concurrent runs on the processor: each waits until its threads are free, but at most `wait_s`.
+
+    A run that hangs must not stop other models for good.
+    """
 
     def __init__(self, threads: int, wait_s: float) -> None:
         self._shares, self.wait_s = Shares(threads), wait_s
@@ -98,7 +103,7 @@ class Limiter:
         if not share.asked:
             with self._lock:
                 self._wake(self._shares.ask(share), share)
-        while not share.running:  # `granted` may be left over from a turn that came before the wait for it
+        while not share.running:  # `granted` may be left from an earlier grant
             if not share.granted.wait(self.wait_s):
                 with self._lock:
                     self._shares.insist(share)
@@ -106,21 +111,21 @@ class Limiter:
         share.asked = False
 
     def enter_if_free(self, share: Share) -> bool:
-        """As `enter`, without waiting; False where others run or wait on the threads that it takes."""
+        """Enter without waiting. Return False if other runs use or wait for the threads that it takes."""
         if not share.threads:
             return True
         with self._lock:
             return self._shares.begin_if_free(share)
 
     def leave(self, share: Share, ran_ns: int, *, again: bool) -> None:
-        """The run is over. With `again`, the next `enter` follows at once and was asked for here."""
+        """End a run. With `again`, the next run is requested here, and `enter` follows at once."""
         if share.threads:
             with self._lock:
                 share.asked = again
                 self._wake(self._shares.end(share, ran_ns, again=again), share)
 
     def abandon(self, share: Share) -> None:
-        """Give back the threads of a run that does not end, also where it ends later."""
+        """Release the threads of a run that does not end, also if it ends later."""
         with self._lock:
             if share.running:
                 self._wake(self._shares.end(share, 0, again=False), share)
@@ -128,5 +133,5 @@ class Limiter:
     @staticmethod
     def _wake(granted: list[Share], own: Share) -> None:
         for share in granted:
-            if share is not own:  # that is the thread which is here
+            if share is not own:  # else it is the calling thread
                 share.granted.set()

@@ -1,6 +1,6 @@
-"""From a release on disk to an open session: complete, plan, prove in a throw-away process, choose, open.
+"""Steps from a release on disk to an open session: complete, plan, try in a throw-away process, choose, open.
 
-What it needs of other rooms comes in as callables, so that this file decides the order and nothing else.
+Functions of other packages are passed in as callables. This file decides the order and nothing else.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Trial = Callable[[ModelManifest, Variant, Path, Budget], Awaitable[Verdict]]
 Inspect = Callable[[str, Path], Awaitable[Signature]]
 OpenSession = Callable[[ModelManifest, Variant, Path, Budget], Session]
 Witness = Callable[[ModelManifest, Path, Verdict | None], Tensors | None]
-"""Returns an input that the model answered in its trial, None where there is none."""
+"""Function that returns an input that the model answered in its trial, or None if there is none."""
 
 
 class Verdicts(Protocol):
-    """Where verdicts outlive a restart."""
+    """Storage of verdicts over restarts."""
 
     def verdict(self, key: str) -> Verdict | None: ...
     def keep_verdict(self, key: str, verdict: Verdict) -> None: ...
@@ -53,7 +53,7 @@ class Verdicts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session that passed its gate, the candidate it belongs to, and the release that both come from."""
+    """A session that passed its gate, its candidate, and the release of both."""
 
     release: Release
     manifest: ModelManifest
@@ -63,13 +63,13 @@ class Opened:
 
     @property
     def served(self) -> ModelManifest:
-        """The manifest as callers see it: with rows only where they are declared or proven."""
+        """Return the manifest as callers see it: with rows only if they are declared or proven."""
         return settled(self.manifest, self.candidate.verdict)
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Brings releases up on one device (`site`) by one `objective`."""
+    """Loader of releases on one device (`site`), by one `objective`."""
 
     site: Site
     objective: str
@@ -82,7 +82,7 @@ class Loader:
     require: str = ""
 
     async def manifest(self, release: Release) -> ModelManifest:
-        """The release's manifest; a bare model's is completed by its runtime in a child process. VariantError."""
+        """Return the release's manifest. A child process completes that of a bare model. Raises VariantError."""
         if release.manifest is not None:
             return release.manifest
         if release.bare is None:
@@ -94,11 +94,11 @@ class Loader:
         return complete(release, release.bare, signature)
 
     def plan(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
-        """Every candidate on this device, without verdicts."""
+        """Return every candidate on this device, without verdicts."""
         return plan(manifest, self.site)
 
     def candidates(self, manifest: ModelManifest) -> tuple[Candidate, ...]:
-        """Every candidate of the plan, with the verdicts kept for this device."""
+        """Return every candidate of the plan, with the verdicts kept for this device."""
         return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
@@ -120,9 +120,9 @@ class Loader:
         return tried
 
     async def open(self, release: Release, candidate: Candidate, manifest: ModelManifest) -> Opened:
-        """Open a proven candidate in this process. VariantError where the runtime refuses after all.
+        """Open a proven candidate in this process. Raises VariantError if the runtime refuses after all.
 
-        Cancelling closes the session as soon as it is open.
+        On cancellation the session is closed as soon as it is open.
         """
         call = partial(self._open, release, candidate, manifest)
         nice = self.site.profile.budget.worker_nice if candidate.budget.accelerator == CPU else 0
@@ -130,13 +130,13 @@ class Loader:
             return await _opened(begin(f"open {manifest.name}/{manifest.version}", stepped_back, nice, call))
         except VariantError:
             raise
-        except Exception as error:  # a thread's boundary: whatever an engine raises refuses this model only
+        except Exception as error:  # a thread's boundary: an error of an engine refuses this model only
             raise VariantError(f"{type(error).__name__}: {error}") from error
 
     async def first(self, release: Release) -> Opened:
-        """Return what serves at once: the choice among those that passed, else the first untried one that passes.
+        """Open the variant that serves first: the choice among those that passed, else the first that passes a trial.
 
-        Raises VariantError with every variant's reason where none passes.
+        Raises VariantError with every variant's reason if none passes.
         """
         manifest = await self.manifest(release)
         candidates = self.candidates(manifest)
@@ -153,7 +153,7 @@ class Loader:
         raise VariantError(f"no variant can serve on this device: {'; '.join(reasons) or 'the release has none'}")
 
     def obstacle(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> str:
-        """Return why a candidate that passed may not serve this release, "" where it may."""
+        """Return why a candidate that passed may not serve this release, or "" if it may."""
         required = required_level(manifest, signed=release.signed, configured=self.require)
         return level_obstacle(candidate.verdict, required) if candidate.verdict else ""
 

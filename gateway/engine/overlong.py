@@ -1,4 +1,4 @@
-"""Time limit of the runs of one worker: a run that takes too long is cancelled, one that does not end is reported."""
+"""Time limit of the runs of one worker: an overlong run is cancelled; a run that does not end is reported."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gateway.engine.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`run_ns` returns the time that a run of so many rows may take; `end_ns` is what it then has left to end."""
+    """Time limits. `run_ns`: function from rows to the time that a run may take. `end_ns`: time to end after that."""
 
     run_ns: Callable[[int], int]
     end_ns: int
 
 
 class RunWatch:
-    """One timer of the loop while a worker is busy; none while it is idle.
+    """Timer of the event loop while a worker is busy; no timer while it is idle.
 
-    `cancel` and `hung` are called at most once for a run, with its plan: when its time is over, and when it did not end
-    after that.
+    `cancel` is called with the plan when the run's time is over. `hung` is called when the run did not end after that.
+    Each is called at most once per run.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RunWatch:
             self._check_in(self._limits.run_ns(1))
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -23,7 +23,7 @@ EXAMINED = 32
 
 @dataclass(slots=True)
 class Plan:
-    """What to do next: run `batch`, of `rows` rows, together; tell `expired` that their time is over."""
+    """Next step: run the `rows` rows of `batch` together, and refuse `expired` because their deadline passed."""
 
     batch: list[Ticket]
     rows: int
@@ -32,7 +32,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Level:
-    """One priority: each caller's line, and whose turn it is. No line is empty."""
+    """One priority: each caller's line, and the order of the callers' turns. No line is empty."""
 
     lines: dict[str, deque[Ticket]] = field(default_factory=dict)
     turn: deque[str] = field(default_factory=deque)
@@ -44,9 +44,9 @@ class Level:
 
 
 class Queue:
-    """Waiting tickets. Used by one thread at a time: by the loop, or under its worker's lock.
+    """Waiting tickets. Used by one thread at a time: by the event loop's, or under its worker's lock.
 
-    `length` tickets wait here; `reserved` places are held for those that are still being prepared.
+    `length` tickets wait here; `reserved` places are held for tickets that are being prepared.
     """
 
     __slots__ = ("_calm", "_levels", "_priority", "_requests", "_service", "length", "policy", "reserved")
@@ -60,15 +60,15 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        """Whether a newcomer costs somebody the place."""
+        """Return True if the next ticket evicts one or is refused."""
         return self.length + self.reserved >= self._requests
 
     def __iter__(self) -> Iterator[Ticket]:
-        """All that wait, in no particular order."""
+        """Iterate over all waiting tickets, in no particular order."""
         return (ticket for level in self._levels.values() for line in level.lines.values() for ticket in line)
 
     def offer(self, ticket: Ticket) -> Ticket | None:
-        """Enqueue `ticket`. Return the evicted ticket: None, another one, or `ticket` itself if there is no room."""
+        """Enqueue `ticket`. Return the evicted ticket: None, another one, or `ticket` itself if the queue is full."""
         if self.policy == "latest" and (older := self._older(ticket)) is not None:
             return self._replace(older, ticket)
         evicted = None
@@ -81,15 +81,18 @@ class Queue:
         return evicted
 
     def head(self) -> Ticket | None:
-        """Who goes next."""
+        """Return the ticket that goes next, or None."""
         if not self.length:
             return None
         level = self._levels[min(self._levels)]
         return level.lines[level.turn[0]][0]
 
     def take(self, now_ns: int, batch_rows: int) -> Plan:
-        """The next run: the first whose time is not over, and those behind it that differ from it in rows only, while
-        there are at most `batch_rows` rows. The first that cannot join ends the run."""
+        """Take the next run: the first ticket in time, and those behind it that differ from it in rows only.
+
+        The run has at most `batch_rows` rows, unless its first ticket alone has more. The first ticket that cannot join
+        ends the run.
+        """
         plan = Plan([], 0, [])
         while self._levels:
             priority = min(self._levels)
@@ -102,7 +105,7 @@ class Queue:
         return plan
 
     def remove(self, ticket: Ticket) -> bool:
-        """Free the place of a ticket; False where it does not wait here."""
+        """Free the place of a ticket. Return False if it does not wait here."""
         priority, caller = self._urgency(ticket), ticket.request.caller
         level = self._levels.get(priority)
         line = level.lines.get(caller) if level else None
@@ -117,7 +120,7 @@ class Queue:
         return True
 
     def clear(self) -> list[Ticket]:
-        """Take out all that wait."""
+        """Remove and return all waiting tickets."""
         waiting = list(self)
         self._levels.clear()
         self.length = 0
@@ -139,7 +142,7 @@ class Queue:
 
     @staticmethod
     def _take_level(level: Level, plan: Plan, now_ns: int, batch_rows: int) -> bool:
-        """Move tickets of one level to the plan; whether the level is used up."""
+        """Move tickets of one level to the plan. Return True if the level is empty."""
         lines, turn, batch, rows = level.lines, level.turn, plan.batch, plan.rows
         while turn:
             line = lines[turn[0]]
@@ -164,13 +167,13 @@ class Queue:
         return ticket.request.priority or self._priority
 
     def _older(self, ticket: Ticket) -> Ticket | None:
-        """The waiting ticket of the same caller's same stream."""
+        """Return the waiting ticket of the same caller and stream, or None."""
         caller, stream = ticket.request.caller, ticket.request.stream
         lines = (level.lines.get(caller, ()) for level in self._levels.values())
         return next((waiting for line in lines for waiting in line if waiting.request.stream == stream), None)
 
     def _replace(self, older: Ticket, newer: Ticket) -> Ticket:
-        """The newer takes the older's place, so that a stream that keeps sending still has its turn."""
+        """Put the newer ticket in the older one's place: a stream that sends continuously still gets its turn."""
         if self._urgency(older) != self._urgency(newer):
             self.remove(older)
             self._append(newer)

@@ -1,4 +1,4 @@
-"""What one caller may ask for: a rate (token bucket) and requests under way. Decisions on values, no clock."""
+"""Quotas of callers: a rate (token bucket) and a number of requests under way. Decisions on values, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What a caller has used of its quota; `tokens` are requests it may make at once."""
+    """Use of a quota by one caller. `tokens`: requests that it may make at once."""
 
     quota: QuotaSettings
     tokens: float
@@ -22,23 +22,23 @@ class Account:
     in_flight: int = 0
 
     def refill(self, now_ns: int) -> None:
-        """Add what the rate gave since the last time, at most the burst."""
+        """Add the tokens that the rate gave since the last time, at most up to the burst."""
         earned = (now_ns - self.refilled_ns) * self.quota.requests_per_s / SECOND_NS
         self.tokens, self.refilled_ns = min(self.quota.allowance, self.tokens + earned), now_ns
 
 
 def quotas(settings: EngineSettings) -> Quotas | None:
-    """The quotas that are configured; None where there are none, so that they cost nothing."""
+    """Return the configured quotas, or None if there are none, so that they cost nothing."""
     if not settings.quota:
         return None
     return Quotas(settings.quota, callers=settings.quota_callers, retry_after_s=settings.retry_after_s)
 
 
 class Quotas:
-    """The callers that were seen last, `callers` of them; a caller beyond takes the place of the longest idle.
+    """Accounts of the last `callers` callers. A new caller takes the place of the one that was idle longest.
 
-    Who is forgotten begins with a full bucket. Callers with requests under way are never forgotten: their number is
-    bounded by the queues.
+    A forgotten caller starts with a full bucket. Callers with requests under way are never forgotten: the queues bound
+    their number.
     """
 
     def __init__(self, quotas: Sequence[QuotaSettings], *, callers: int, retry_after_s: float) -> None:
@@ -48,11 +48,11 @@ class Quotas:
         self._accounts: OrderedDict[str, Account] = OrderedDict()
 
     def __len__(self) -> int:
-        """Callers that are remembered."""
+        """Return the number of remembered callers."""
         return len(self._accounts)
 
     def enter(self, caller: str, now_ns: int) -> Account | None:
-        """Count one request under way; whoever ends it takes one off `in_flight`. None for callers without a quota.
+        """Count one request under way; the code that ends it decrements `in_flight`. Return None without a quota.
 
         Raises RequestError OVERLOADED with the time after which the bucket holds a request again.
         """

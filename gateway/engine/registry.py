@@ -1,4 +1,4 @@
-"""What is served, what is staged, loading, refused and why: by model name and version. Lives on the loop, no lock."""
+"""Models and versions that are served, staged, loading or refused, with reasons. Used on the event loop, no lock."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from gateway.engine.split import Split
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How requests that name no version are shared for now, and who is asked beside them ("": nobody)."""
+    """Shares of the requests that name no version, and the shadow version ("": none)."""
 
     turns: Turns
     shadow: str = ""
 
     @property
     def weights(self) -> Mapping[str, int]:
-        """What every version gets; those with nothing are left out."""
+        """Return each version's weight; versions with weight 0 are left out."""
         return self.turns.weights
 
     def only(self, version: str) -> bool:
-        """Whether `version` gets everything and nobody is compared with it."""
+        """Return True if `version` gets all requests and there is no shadow."""
         return not self.shadow and list(self.weights) == [version]
 
 
 @dataclass(slots=True)
 class Entry:
-    """One model's versions: `serving` answer requests, `staged` are loaded and answer only what a `route` gives them,
-    `loading` will serve, `refused` say why they do not. `committed` is the version that the fleet committed ("": none).
+    """Versions of one model.
 
-    `routes` is what requests may name: with "" for what the route says, else the committed version, else the newest.
+    `serving`: answer requests. `staged`: loaded, and answer only what a `route` gives them. `loading`: will serve.
+    `refused`: reasons why they do not serve. `committed`: the version that the fleet committed ("": none). `routes`:
+    servables by the version that a request names. The key "" is the route's choice, else the committed version, else
+    the newest.
     """
 
     serving: dict[str, Servable] = field(default_factory=dict)
@@ -48,55 +50,55 @@ class Entry:
 
     @property
     def default(self) -> str | None:
-        """The version that answers where no route says otherwise."""
+        """Return the version that answers requests without a version if there is no route; None if none serves."""
         return self.committed if self.committed in self.serving else newest_version(self.serving)
 
     @property
     def loaded(self) -> dict[str, Servable]:
-        """Every loaded version once; what serves stands before what is staged under the same version."""
+        """Return every loaded version once. A serving version replaces a staged one of the same name."""
         return {**self.staged, **self.serving}
 
     @property
     def reachable(self) -> set[str]:
-        """Versions that a request may name."""
+        """Return the versions that a request may name."""
         return self.routes.keys() - {""}
 
     @property
     def weights(self) -> Mapping[str, int]:
-        """Percent of the requests that name no version, by version."""
+        """Return the percentage of the requests that name no version, by version."""
         if self.route is not None:
             return percentages(self.route.weights)
         return {} if self.default is None else {self.default: WHOLE}
 
     def serve(self, version: str, servable: Servable, *, committed: bool = False) -> None:
-        """Let a servable answer for its version from now on, and for the model where it is `committed`."""
+        """Let a servable answer for its version from now on, and for the model if it is `committed`."""
         self.serving[version] = servable
         if committed:
             self.committed = version
         self.settle()
 
     def stage(self, version: str, servable: Servable) -> Servable | None:
-        """Keep a servable loaded; returns the one that it takes the place of."""
+        """Keep a servable as staged. Return the one that it replaces."""
         old = self.staged.get(version)
         self.staged[version] = servable
         self.settle()
         return old
 
     def withdraw(self, version: str) -> Servable | None:
-        """Let a version serve no more; returns what did."""
+        """Stop serving a version. Return its servable."""
         servable = self.serving.pop(version, None)
         self.committed = "" if version == self.committed else self.committed
         self.settle()
         return servable
 
     def unstage(self, version: str) -> Servable | None:
-        """Let a staged version go; returns it."""
+        """Remove a staged version. Return its servable."""
         servable = self.staged.pop(version, None)
         self.settle()
         return servable
 
     def settle(self) -> None:
-        """Bring `routes` in step with what is loaded; a route loses what is not."""
+        """Update `routes` to the loaded versions; a route loses versions that are not loaded."""
         loaded = self.loaded
         self.route = _healed(self.route, loaded)
         routes: dict[str, Servable | Split] = dict(self.serving)
@@ -112,68 +114,68 @@ class Entry:
 
 
 class Registry:
-    """Looked up once per request; changed only by the repository and by who holds its routes."""
+    """Index of all models. Read once per request; changed by the repository and by the leases of its routes."""
 
     def __init__(self, retry_after_s: float) -> None:
         self._entries: dict[str, Entry] = {}
         self._retry_after_s = retry_after_s
 
     def entry(self, model: str) -> Entry:
-        """The entry of `model`, made when absent."""
+        """Return the entry of `model`; create it if there is none."""
         return self._entries.setdefault(model, Entry())
 
     def known(self, model: str) -> Entry:
-        """The entry of `model`. Raises RequestError NOT_FOUND with the text that clients match (Triton's)."""
+        """Return the entry of `model`. Raises RequestError NOT_FOUND with the text that clients match (Triton's)."""
         entry = self._entries.get(model)
         if entry is None:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
     def find(self, model: str, version: str = "") -> Servable | Split:
-        """What answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
+        """Return what answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
         except KeyError:
             raise self._absent(model, version, self.known(model)) from None
 
     def serving(self, model: str, version: str) -> Servable | None:
-        """What serves a version, or nothing."""
+        """Return the servable that serves a version, or None."""
         entry = self._entries.get(model)
         return None if entry is None else entry.serving.get(version)
 
     def servables(self) -> Iterator[Servable]:
-        """All that are loaded, staged ones first."""
+        """Iterate over all loaded servables; those of one model staged first."""
         for entry in self._entries.values():
             yield from (*entry.staged.values(), *entry.serving.values())
 
     def loaded(self) -> Iterator[tuple[Servable, int]]:
-        """Each loaded version once, with its weight, sorted by model and version."""
+        """Iterate over each loaded version once, with its weight, sorted by model and version."""
         for name in sorted(self._entries):
             entry = self._entries[name]
             loaded, weights = entry.loaded, entry.weights
             yield from ((loaded[version], weights.get(version, 0)) for version in sorted(loaded, key=version_order))
 
     def settled(self) -> set[tuple[str, str]]:
-        """Model and version of all that serves, loads or is refused."""
+        """Return model and version of everything that serves, loads or is refused."""
         return {(name, v) for name, e in self._entries.items() for v in (*e.serving, *e.loading, *e.refused)}
 
     def forget(self, model: str, version: str) -> None:
-        """Drop what is remembered of a version that is gone from disk."""
+        """Forget a version that is gone from disk."""
         self.entry(model).refused.pop(version, None)
         self.tidy(model)
 
     def tidy(self, model: str) -> None:
-        """Drop a model of which nothing serves, loads, is staged or refused."""
+        """Forget a model that has no version serving, loading, staged or refused."""
         entry = self.entry(model)
         if not (entry.serving or entry.staged or entry.loading or entry.refused):
             del self._entries[model]
 
     def index(self) -> list[IndexEntry]:
-        """Every version that callers may name once: what serves before what loads before what is refused."""
+        """Return each version that callers may name once: as serving, else as loading, else as refused."""
         return [line for name in sorted(self._entries) for line in _lines(name, self._entries[name])]
 
     def standings(self) -> list[Standing]:
-        """Every version once, staged ones as well."""
+        """Return every version once, including staged ones."""
         return [line for name in sorted(self._entries) for line in _standings(name, self._entries[name])]
 
     def _absent(self, model: str, version: str, entry: Entry) -> RequestError:
@@ -190,7 +192,7 @@ class Registry:
 
 
 def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None:
-    """The route without versions that are gone: their share goes to the others. None where nobody is left."""
+    """Return the route without unloaded versions: the others get their share. None if no version is left."""
     if route is None:
         return None
     weights = {version: weight for version, weight in route.weights.items() if version in loaded}

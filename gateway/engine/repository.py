@@ -1,4 +1,4 @@
-"""Keeps what is served in step with the releases on disk; the old version serves until the new one passes its gate."""
+"""Serving of the releases on disk: a version serves until the new one passes its gate."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ TrialKey = tuple[str, str, str | None]
 
 
 class ModelRepository:
-    """Implements Repository and Standings. One change at a time: loads, unloads and swaps wait for each other; what is
-    staged waits for nobody, and is nobody's but its stager's until a release of the same digest is to be served."""
+    """Implementation of Repository and Standings.
+
+    One change at a time: loads, unloads and swaps wait for each other. Staging waits for none of them. A staged release
+    belongs to its stager until a release of the same digest is to be served.
+    """
 
     def __init__(
         self,
@@ -70,40 +73,41 @@ class ModelRepository:
         self._staging = Staging(registry, self._fitting, self._leases, settings, publish, served=self._served)
 
     def index(self) -> Sequence[IndexEntry]:
-        """Repository.index."""
+        """Implement `Repository.index`."""
         return self._registry.index()
 
     def versions(self, model: str) -> Sequence[str]:
-        """Repository.versions."""
+        """Implement `Repository.versions`."""
         return sorted(self._registry.known(model).reachable, key=version_order)
 
     def standings(self) -> Sequence[Standing]:
-        """Standings.standings."""
+        """Implement `Standings.standings`."""
         return self._registry.standings()
 
     async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
-        """Load the release that `fetch` brings of this version as `synchronise` would, trials and all, and keep it: it
-        answers no request before `route` or `synchronise` says so, and stays whatever `synchronise` serves. What is
-        staged or served already, by digest, is told again; another release takes the place of what was staged as the
-        same version. While a version of the same name serves from another release, what is staged answers nothing until
-        it is committed.
+        """Load the release that `fetch` returns for this version as `synchronise` would, trials included, and keep it.
 
-        Raises what `fetch` raises, VariantError or ConfigurationError with every reason where it cannot serve, a
-        transient VariantError where it was unstaged or staged anew meanwhile, RequestError OVERLOADED where too many
-        are staged.
+        It answers no request before `route` or `synchronise` selects it, and stays loaded whatever `synchronise`
+        serves. A release that is staged or served already, by digest, is reported again. Another release replaces the
+        one that was staged as the same version. While the same version serves from another release, the staged one
+        answers nothing until it is committed.
+
+        Raises what `fetch` raises. Raises VariantError or ConfigurationError with every reason if the release cannot
+        serve, and a transient VariantError if it was unstaged or staged again in the meantime. Raises RequestError
+        OVERLOADED if too many are staged.
         """
         return await self._staging.stage(model, version, fetch)
 
     def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
-        """Serving.route. Raises RequestError INVALID, or NOT_FOUND where a version is not loaded."""
+        """Implement `Serving.route`. Raises RequestError INVALID, or NOT_FOUND if a version is not loaded."""
         self._leases.route(model, weights, shadow, lease_s)
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
-        """Serving.unload. Raises RequestError DENIED for a version that is served, not staged."""
+        """Implement `Serving.unload`. Raises RequestError DENIED for a version that is served, not staged."""
         await self._staging.unstage(model, version, drain_s)
 
     async def load(self, model: str) -> None:
-        """Repository.load: UNAVAILABLE with the reason where a version found on disk does not pass."""
+        """Implement `Repository.load`. Raises UNAVAILABLE with the reason if a version found on disk does not pass."""
         self._check_control("load")
         named = NAME_PATTERN.fullmatch(model)
         async with self._changing:
@@ -119,7 +123,7 @@ class ModelRepository:
                 raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused.values())}")
 
     async def unload(self, model: str) -> None:
-        """Repository.unload: requests under way finish; the version stays in the index as UNAVAILABLE."""
+        """Implement `Repository.unload`: requests under way finish; the version stays in the index as UNAVAILABLE."""
         self._check_control("unload")
         async with self._changing:
             entry = self._registry.known(model)
@@ -130,14 +134,14 @@ class ModelRepository:
                 await self._retire(self._withdraw(model, version))
 
     async def synchronise(self, releases: Sequence[Release]) -> None:
-        """Serve what `releases` say: load the new and changed, retire what is gone."""
+        """Serve exactly `releases`: load new and changed ones, retire the others."""
         async with self._changing:
             await self._follow(releases)
 
     async def refine(self) -> None:
-        """Measure what was never tried while the device is idle; swap where the objective then says so.
+        """Measure untried variants while the device is idle; swap if the objective then requires it.
 
-        Returns when nothing is left to try. Nothing is tried twice, also where its verdict could not be kept.
+        Returns when nothing is left to try. Nothing is tried twice, even if its verdict could not be kept.
         """
         tried: set[TrialKey] = set()
         while (job := self._next_trial(tried)) is not None:
@@ -169,13 +173,13 @@ class ModelRepository:
         task.add_done_callback(self._replacing.discard)
 
     async def _replace(self, hung: Servable) -> None:
-        """Open a version again whose run does not end; after `max_hangs` of them it stays out.
+        """Open a version again whose run does not end; after `max_hangs` such runs it stays out of service.
 
         The old session's memory and its thread are lost: nothing in this process can end them.
         """
         key = model, version = hung.manifest.name, hung.manifest.version
         async with self._changing:
-            if self._registry.serving(model, version) is not hung:  # staged, or replaced meanwhile
+            if self._registry.serving(model, version) is not hung:  # staged, or already replaced
                 await hung.close(0.0)
                 return
             release = self._releases.pop(key)
@@ -190,7 +194,7 @@ class ModelRepository:
             self._publish(ModelRefused(model, version, reason))
 
     async def _follow(self, releases: Sequence[Release], only: str = "") -> None:
-        """As `synchronise`, of model `only` where given."""
+        """Serve `releases` as `synchronise` does; only those of model `only` if it is given."""
         gate = asyncio.Semaphore(self._selection.loads_at_once)
         async with asyncio.TaskGroup() as loads:
             for release in releases:
@@ -205,20 +209,23 @@ class ModelRepository:
         return set(self._releases) | self._registry.settled()
 
     def _served(self, release: Release) -> Servable | None:
-        """What serves this very release."""
+        """Return the servable that serves exactly this release, or None."""
         kept = self._releases.get((release.name, release.version))
         same = kept is not None and kept.digest == release.digest
         return self._registry.serving(release.name, release.version) if same else None
 
     def _keeps_others(self, release: Release) -> bool:
-        """Whether what a model served so far stays: where what its folder holds is not known, or what the fleet
-        committed could not be brought up."""
+        """Return True if the other versions of the model stay.
+
+        They stay if the contents of its folder are not known, or if the version that the fleet committed could not be
+        loaded.
+        """
         if not release.version:
             return True
         return release.signed and self._registry.serving(release.name, release.version) is None
 
     async def _bring_up_through(self, gate: asyncio.Semaphore, release: Release) -> None:
-        """A few at once, so that one whose trial hangs until its deadline holds up nobody."""
+        """Load a few releases at once, so that one whose trial hangs until its deadline delays no other."""
         async with gate:
             await self._bring_up(release)
 
@@ -256,7 +263,7 @@ class ModelRepository:
         return servable
 
     def _serve(self, release: Release, servable: Servable) -> Servable | None:
-        """Let a servable answer for its version; returns the one that it takes the place of."""
+        """Let a servable answer for its version. Return the servable that it replaces."""
         entry = self._registry.entry(release.name)
         before, old = entry.route, entry.serving.get(release.version)
         entry.serve(release.version, servable, committed=release.signed)

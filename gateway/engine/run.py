@@ -1,4 +1,4 @@
-"""One run: the rows of its tickets stacked, through the session, finished. Used by one thread at a time."""
+"""One run: stack the rows of its tickets, call the session, finish the outputs. Used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gateway.engine.queue import Plan
 from gateway.engine.ticket import Ticket
 
 WITNESS_FRESH_TIMES = 10
-"""How many times as long as it took a run of the witness counts: bad data costs a tenth of the model's time more."""
+"""Validity of a witness's answer, as a multiple of its run's duration: bad data costs a tenth more model time."""
 WITNESS_FRESH_S = 1.0
-"""How long it counts at most: failures of a model that breaks meanwhile are taken for its callers' fault."""
+"""Longest validity: failures of a model that breaks within that time are attributed to its callers."""
 
 
 @dataclass(slots=True)
 class Ran:
-    """Result of a plan's batch: outputs for all its rows, or the `failure` that all share; monotonic times of the
-    stages; what the run cost (`cost_ns`), whether it happened on the loop or on the worker (`lane`).
+    """Result of a plan's batch: outputs for all its rows, or the `failure` that all share.
 
-    `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the run was cancelled. `parts`
-    are the runs that a failed joined run was repeated in; they hold all its requests.
+    `*_ns`: monotonic times of the stages. `cost_ns`: cost of the run. `lane`: the run happened on the event loop
+    ("inline") or on the worker. `by_caller`: the failure is the fault of the request, not of the model. `overlong`: the
+    run was cancelled. `parts`: runs in which a failed joined run was repeated; they hold all its requests.
     """
 
     plan: Plan
@@ -46,9 +46,9 @@ class Ran:
 
 
 class Runner:
-    """A session with what comes before and after it.
+    """A session with the steps before and after it.
 
-    `witness` is an input that the model answered in its trial: where it fails now as well, the model is at fault.
+    `witness` is an input that the model answered in its trial. If it fails now as well, the model is at fault.
     """
 
     def __init__(self, session: Session, manifest: ModelManifest, witness: Tensors | None = None) -> None:
@@ -62,7 +62,7 @@ class Runner:
     def run(self, plan: Plan) -> Ran:
         """Run a batch, if there is one. A joined run that fails is repeated in parts, so that only the culprit fails.
 
-        Never raises: what an engine raises is the failure of the batch, or of the part of it that fails alone.
+        Never raises: an engine's error is the failure of the batch, or of the part of it that fails alone.
         """
         ran = self._run(plan)
         if ran.failure and self._cancelled is not None:
@@ -70,7 +70,7 @@ class Runner:
             if cancelled is plan:
                 ran.overlong = True
                 return ran
-            ran = self._run(plan)  # the run that was meant had ended when the engine was told
+            ran = self._run(plan)  # the cancelled run had ended before the engine was asked
         if ran.failure and self._works():
             if len(plan.batch) > 1:
                 ran.parts = self._halves(plan.batch)
@@ -79,7 +79,7 @@ class Runner:
         return ran
 
     def cancel(self, plan: Plan) -> bool:
-        """Ask the run of `plan`, which another thread is at, to end. False where the engine cannot do that."""
+        """Ask the run of `plan`, on another thread, to end. Return False if the engine cannot do that."""
         self._cancelled = plan
         return self._session.cancel()
 
@@ -96,14 +96,14 @@ class Runner:
             outputs = self._finished(raw)
             if len(plan.batch) > 1:
                 self._check_rows(outputs, plan.rows)
-        except Exception as error:  # noqa: BLE001  a run's boundary: whatever an engine raises, the callers get an answer
+        except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
             now_ns = clock()
             words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
             return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
         return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns)
 
     def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
-        """Run both halves; what fails is halved again. One culprit among n requests costs 2·log2(n) runs."""
+        """Run both halves; a half that fails is halved again. One culprit among n requests costs 2·log2(n) runs."""
         middle, parts = len(batch) // 2, []
         for half in (list(batch[:middle]), list(batch[middle:])):
             ran = self._run(Plan(half, sum(ticket.form.rows for ticket in half), []))
@@ -115,7 +115,7 @@ class Runner:
         return parts
 
     def _works(self) -> bool:
-        """Return whether the model answers its witness now; True where it has none."""
+        """Return True if the model answers its witness now, or if it has none."""
         began_ns = time.monotonic_ns()
         if self._witness is None or began_ns < self._fresh_until_ns:
             return True
@@ -132,14 +132,14 @@ class Runner:
         self._session.close()
 
     def _finished(self, raw: Tensors) -> Tensors:
-        """Outputs that the callers may keep: what the session only lends is copied, once for the whole batch."""
+        """Return outputs that the callers may keep: arrays that the session lends are copied, once per batch."""
         outputs = finish_outputs(self._manifest, raw) if self._finishes else raw
         if not self._lends:
             return outputs
         return {name: _kept(outputs[name], raw.get(name)) for name in self._names}
 
     def _check_rows(self, outputs: Tensors, rows: int) -> None:
-        """ValueError where an output of a joined run has not its rows: nobody may get another caller's."""
+        """Raise ValueError if a joined output has a wrong number of rows: no caller may get another caller's."""
         for name in self._names:
             shape = outputs[name].shape
             if not shape or shape[0] != rows:
@@ -151,7 +151,7 @@ def _kept(array: Array, lent: Array | None) -> Array:
 
 
 def gather(batch: Sequence[Ticket]) -> Tensors:
-    """One request's inputs as they are (no copy), or several stacked along the rows (one copy)."""
+    """Return one request's inputs unchanged (no copy), or several stacked along the rows (one copy)."""
     first = batch[0].inputs
     if len(batch) == 1:
         return {name: tensor.array for name, tensor in first.items()}

@@ -1,6 +1,6 @@
-"""A loaded model version: admits requests, lets them wait, decides where they run, closes without losing one.
+"""A loaded model version: admits and queues requests, selects the thread of each run, and closes without loss.
 
-Everything here runs on the loop. The session is used by whoever owns the queue: the loop, or the worker's thread.
+Everything here runs on the event loop. The queue's owner uses the session: the event loop, or the worker's thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from gateway.engine.worker import Calls, Footing, Worker
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """What all servables of a device share."""
+    """Objects that all servables of a device share."""
 
     settings: EngineSettings
     turn: Turn
@@ -58,11 +58,11 @@ class House:
     comparing: Comparing
     publish: Publish
     replace: Callable[[Servable], None]
-    """Called for a servable whose run does not end."""
+    """Callback for a servable whose run does not end."""
 
 
 class Servable:
-    """One version of one model behind one session. Create it on the loop; `close` drains and frees it."""
+    """One version of one model with one session. Create it on the event loop; `close` drains and frees it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Servable:
     ) -> None:
         self.manifest, self.placement, self.comparing = manifest, placement, house.comparing
         self.declared = declared or manifest
-        """The manifest as it was tried: `manifest` is what callers see of it."""
+        """Manifest as it was tried; `manifest` is the part that callers see."""
         self.statistics = statistics or ServableStatistics(manifest.name, manifest.version)
         self.state = State.START
         self.used_ns = time.monotonic_ns()
@@ -121,22 +121,22 @@ class Servable:
         self.move(State.LOADING)
 
     def move(self, to: State, reason: str = "") -> None:
-        """Go to another state of the table and say so."""
+        """Change to another state of the table and publish it."""
         self.state = advance(self.state, to)
         self._publish(ServableChanged(self.manifest.name, self.manifest.version, to.value, reason))
 
     @property
     def pending(self) -> int:
-        """Requests admitted and not yet taken into a run."""
+        """Return the number of requests that are admitted and not yet in a run."""
         return self._queue.length + self._queue.reserved
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """Return True if a request is under way."""
         return self.pending > 0 or self._worker.begun != self._delivered
 
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Ticket:
-        """Submission.submit. Raises RequestError where the request is refused at the door."""
+        """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
         try:
             form = self._admission.form(request)
@@ -157,11 +157,11 @@ class Servable:
         return ticket
 
     def ask_beside(self, inputs: Mapping[str, Tensor], form: Form | None, ended: Callable[[Ran | None], None]) -> bool:
-        """Run what no caller waits for, on the worker, once the device's threads are free; False where anything is
-        under way here. No counter knows of it, but for a run that fails. `ended` hears how it went, on the loop; None:
-        it never ran, because others came first.
+        """Run inputs without a caller on the worker once the device's threads are free; return False if busy or closed.
 
-        `form` None: the inputs were not admitted yet. Raises RequestError INVALID where they cannot be.
+        Of the counters, only that of failed runs includes it. `ended` gets the result on the event loop; None if other
+        requests came first and it never ran. `form` None: the inputs were not admitted yet. Raises RequestError INVALID
+        if they are bad.
         """
         if self._closed or self.busy:
             return False
@@ -173,7 +173,7 @@ class Servable:
         return self._worker.offer_beside(ticket)
 
     def run_inline(self) -> bool:
-        """One run on the loop, at the end of one of its turns; whether there is more to run."""
+        """Run once at the end of a pass of the event loop. Return True if there is more to run."""
         queue = self._queue
         head = None if self._worker.owns else queue.head()
         if head is None:
@@ -192,7 +192,7 @@ class Servable:
         return self._on_turn
 
     def _check_overrun(self) -> None:
-        """Leave the loop for good where a run took it for too long, and not other processes the processor."""
+        """Leave the event loop for good if a run itself used too much CPU time, not other processes."""
         used_ns = self._turn.used_ns()
         if used_ns <= self._overrun_ns:
             return
@@ -227,14 +227,14 @@ class Servable:
         self._worker.reprice(cost)
 
     def leave(self, ticket: Ticket) -> None:
-        """A caller went: its place is free at once, and a run that it is part of goes on for the others."""
+        """Free a cancelled ticket's place at once. A run that it is part of goes on for the others."""
         self.statistics.drop("cancelled")
         self._forget(ticket)
 
     async def close(self, drain_s: float) -> None:
         """Finish the queue (longer than `drain_s`, or without a thread: refuse the rest), then free the session.
 
-        A run that lasts longer is cancelled. One that hangs for another `drain_s` is left behind with its thread:
+        A run that lasts longer is cancelled. A run that hangs for another `drain_s` is abandoned with its thread:
         nothing in Python can end it.
         """
         self.move(State.UNLOADING)
@@ -257,8 +257,8 @@ class Servable:
         self.move(State.END)
 
     async def _drain(self) -> None:
-        """Images still being decoded join the queue before it closes; the worker finishes it."""
-        while not self._decoding.none.is_set():  # one more may have come before this wakes
+        """Wait until images still being decoded have joined the queue, then let the worker finish it."""
+        while not self._decoding.none.is_set():  # another may have started before this wakes
             await self._decoding.none.wait()
         self._closed = True
         if not self._worker.owns:
@@ -270,7 +270,7 @@ class Servable:
         self._answers.refuse(self._worker.begin_closing(), self._unloaded())
 
     def _wait(self, ticket: Ticket) -> None:
-        """Let a ticket wait where its queue is. Raises RequestError OVERLOADED where there is no room for it."""
+        """Enqueue a ticket with the queue's owner. Raises RequestError OVERLOADED if the queue is full."""
         if self._worker.owns:
             displaced = self._worker.offer(ticket)
             self._watch.arm()
@@ -285,7 +285,7 @@ class Servable:
             self._displace(displaced, ticket)
 
     def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
-        """Refuse whom the newcomer cost the place: itself at once, another one later, outside its submit."""
+        """Refuse the ticket that lost its place: the newcomer at once, another one later, outside its submit."""
         manifest, policy = self.manifest, self._queue.policy
         if displaced is newcomer:
             self.statistics.drop("queue_full")
@@ -309,7 +309,7 @@ class Servable:
             self._displace(displaced, ticket)
 
     def _image_decoded(self, ticket: Ticket, decoded: Future[Decoded]) -> None:
-        """What was decoded is admitted as if it had been sent so. Its place is still reserved."""
+        """Admit decoded images as if they had been sent decoded. Their place is still reserved."""
         if ticket.done:
             return
         try:
@@ -322,7 +322,7 @@ class Servable:
                 self._queue.reserved += 1
         except RequestError as error:
             self._answers.refuse((ticket,), error)
-        except Exception as error:  # noqa: BLE001  a thread's boundary: whatever a decoder raises, the caller gets an answer
+        except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets an answer to any error
             self._tell(f"decode: {type(error).__name__}: {error}")
             self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
@@ -331,7 +331,7 @@ class Servable:
             (self._worker if self._worker.owns else self._queue).remove(ticket)
 
     def _arm(self, tickets: Iterable[Ticket]) -> None:
-        """Tell those who wait for a worker when their time is over, not when it gets to them."""
+        """Set timers for tickets that wait for a worker: they expire at their deadline, not when their turn comes."""
         for ticket in tickets:
             deadline_ns = ticket.request.deadline_ns
             if deadline_ns is not None and ticket.timer is None:
@@ -362,13 +362,13 @@ class Servable:
 
     def _beside_ended(self, ticket: Ticket, ran: Ran | None) -> None:
         self._delivered += 1
-        if ran is not None and ran.failure:  # the other version answered that request: the fault is this one's
+        if ran is not None and ran.failure:  # the other version answered it: this version's fault
             self.statistics.failed_runs += 1
             self._tell(ran.failure)
         ticket.token(ran)
 
     def _ran(self, ran: Ran) -> None:
-        """Answer a run, and learn from it what its like costs, unless it failed: bad data may end it early."""
+        """Answer a run and learn its cost, unless it failed: bad data may end it early."""
         batch = ran.plan.batch
         if batch and self._cost.limit_ns and not ran.failure:
             form = batch[0].form

@@ -1,7 +1,7 @@
-"""What others answered is also asked of one version, and compared, at nobody's cost.
+"""Shadow version: answers the same requests again, so that both answers are compared, at no caller's cost.
 
-A caller has its answer before the shadow hears of the request. The shadow runs it on its worker's thread, only while
-nothing else is under way there and the device's threads are idle; everything else is left out, and counted by reason.
+A caller has its answer before the shadow gets the request. The shadow runs it on its worker's thread, only while
+nothing else is under way there and the device's threads are idle. Other requests are skipped, and counted by reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.engine.ticket import Ticket
 
 
 class Shadow:
-    """Compares `servable` with those that answer. One request at a time; further ones meanwhile are left out."""
+    """Comparison of `servable` with the versions that answer. One request at a time; others are skipped."""
 
     def __init__(self, servable: Servable) -> None:
         self.servable = servable
@@ -41,7 +41,7 @@ class Shadow:
         return tap.ticket
 
     def answered(self, by: Servable, ticket: Ticket, response: InferResponse) -> None:
-        """Hear of an answer that its caller has. Does nothing that takes time: others of its run wait for theirs."""
+        """Receive an answer that its caller already has. Returns at once: other callers of the run wait for theirs."""
         if self._asking:
             self._counted.skip("busy")
         else:
@@ -81,8 +81,10 @@ class Shadow:
 
 
 class _Tap:
-    """A sink that hands everything on to the caller's own, which comes first. It equals it, so that a run in which
-    both have answers flushes once."""
+    """Sink that forwards everything to the caller's own sink first.
+
+    It equals that sink, so that a run with answers for both flushes once.
+    """
 
     __slots__ = ("_by", "_shadow", "_sink", "ticket")
 
@@ -97,23 +99,25 @@ class _Tap:
         return hash(self._sink)
 
     def answer(self, token: Any, response: InferResponse) -> None:
-        """Sink.answer."""
+        """Implement `Sink.answer`."""
         self._sink.answer(token, response)
         if self.ticket is not None:
             self._shadow.answered(self._by, self.ticket, response)
 
     def refuse(self, token: Any, error: RequestError) -> None:
-        """Sink.refuse."""
+        """Implement `Sink.refuse`."""
         self._sink.refuse(token, error)
 
     def flush(self) -> None:
-        """Sink.flush."""
+        """Implement `Sink.flush`."""
         self._sink.flush()
 
 
 def _unfit(ticket: Ticket, *, alike: bool) -> str:
-    """Why a request cannot be asked again ("": it can). Images are not decoded twice: what one version decoded serves
-    the other where both take the `alike` inputs."""
+    """Return why a request cannot be repeated ("": it can).
+
+    Images are not decoded twice: the decoded images of one version serve the other if both take the `alike` inputs.
+    """
     if not ticket.form.plain:
         return "classification"
     if ticket.inputs is not ticket.request.inputs:
@@ -122,12 +126,12 @@ def _unfit(ticket: Ticket, *, alike: bool) -> str:
 
 
 def _shared(inputs: Mapping[str, Tensor]) -> bool:
-    """Whether an input lies in its caller's memory: after the answer it may hold anything."""
+    """Return True if an input is in its caller's memory: after the answer it may hold anything."""
     return any(isinstance(_owner(tensor.array), mmap.mmap) for tensor in inputs.values())
 
 
 def _owner(array: Array) -> object:
-    """Whose memory an array is a view of, where that is not numpy's."""
+    """Return the owner of the memory that an array is a view of, or None if it is numpy's."""
     base = array.base
     while base is not None and hasattr(base, "base"):
         base = base.base

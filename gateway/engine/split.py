@@ -1,6 +1,6 @@
-"""Several versions behind one model's name, while requests are shared among them; made only for as long as that is so.
+"""Several versions of one model that share its requests; exists only while they do.
 
-It stands where a servable stands in the routes, so that models that are not shared pay nothing for it.
+It replaces a servable in the routes, so that models that are not shared pay nothing for it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from gateway.engine.shadow import Shadow
 
 
 class Split:
-    """`servables` by version take the `turns`; `shadow`, where there is one, is asked what another answered. What is
-    told of the model (manifest, placement) is the version's with most weight."""
+    """Versions of a model that take `turns`. `shadow`, if there is one, gets requests that another version answered.
+
+    Manifest, placement and statistics of the model are those of the version with most weight.
+    """
 
     def __init__(self, servables: Mapping[str, Servable], turns: Turns, shadow: Servable | None) -> None:
         main = servables[main_version(turns.weights)]
@@ -28,7 +30,7 @@ class Split:
         self._shadow = None if shadow is None else Shadow(shadow)
 
     def check(self, request: InferRequest) -> None:
-        """Inference.check: refuse what every version refuses."""
+        """Implement `Inference.check`: refuse a request that every version refuses."""
         refusal: RequestError | None = None
         for servable in self._servables.values():
             try:
@@ -41,7 +43,7 @@ class Split:
             raise refusal
 
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
-        """Submission.submit: hand the request to the version whose turn it is."""
+        """Implement `Submission.submit`: pass the request to the version whose turn it is."""
         servable, shadow = self._servables[self._turns.next()], self._shadow
         if shadow is None or shadow.servable is servable:
             return servable.submit(request, sink, token, account)

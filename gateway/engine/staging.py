@@ -1,4 +1,4 @@
-"""Releases that are loaded before they are served: tried, opened, kept apart, taken over or let go."""
+"""Releases that are loaded before they are served: tried, opened, kept apart, taken over or released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 
 class Staging:
-    """What is staged, by model and version. Trials run side by side with everything else."""
+    """Staged releases, by model and version. Trials run concurrently with everything else."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Staging:
         self._settings, self._publish, self._served = settings, publish, served
         self._releases: dict[Key, Release] = {}
         self._loads: dict[Key, object] = {}
-        """The last load under way of each version: an earlier one is not kept, nor one that was unloaded meanwhile."""
+        """Last load under way of each version: results of an earlier load or of an unloaded version are discarded."""
         self._closed = False
 
     async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
-        """As `ModelRepository.stage`. Cancelled, it leaves no session behind."""
+        """Implement `ModelRepository.stage`. On cancellation no session is left open."""
         key = (model, version)
-        if self._registry.serving(model, version) is None:  # else it may be what serves: told again, it takes no place
+        if self._registry.serving(model, version) is None:  # else it may be the one that serves: it takes no place
             self._check_room(key)
         load = self._loads[key] = object()
         try:
@@ -54,7 +54,7 @@ class Staging:
                 del self._loads[key]
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
-        """As `ModelRepository.unstage`."""
+        """Implement `ModelRepository.unstage`."""
         load, servable = self._loads.pop((model, version), None), self._let_go(model, version)
         if servable is not None:
             await servable.close(drain_s)
@@ -63,7 +63,7 @@ class Staging:
             raise RequestError(Fault.DENIED, what)
 
     def take(self, release: Release) -> Servable | None:
-        """What was staged of this very release, to be served from now on; None where there is nothing."""
+        """Remove and return the servable staged from exactly this release, to be served; None if there is none."""
         staged = self._staged(release)
         if staged is not None:
             del self._releases[release.name, release.version]
@@ -71,7 +71,7 @@ class Staging:
         return staged
 
     def close(self) -> None:
-        """Keep nothing any more that is still being tried or opened."""
+        """Discard everything that is still being tried or opened."""
         self._closed = True
 
     def _staged(self, release: Release) -> Servable | None:
@@ -109,7 +109,7 @@ class Staging:
             raise
 
     def _keep(self, opened: Opened, load: object) -> tuple[Servable, Servable | None]:
-        """Returns what is staged now, and what it takes the place of. Never waits, so that nothing is left behind."""
+        """Return the servable that is staged now, and the one that it replaces. Never waits, so that nothing leaks."""
         release = opened.release
         if (unwanted := self._unwanted(release, load)) is not None:
             opened.session.close()
@@ -140,7 +140,7 @@ class Staging:
         return servable
 
     def _told(self, servable: Servable) -> Loaded:
-        """What became of a release before."""
+        """Return the result of an earlier load."""
         placement = servable.placement
         candidates = self._fitting.loader.candidates(servable.declared)
         own = (
@@ -157,7 +157,7 @@ class Staging:
 
 
 def chosen(servable: Servable) -> VariantChosen:
-    """Which variant serves a version, and why."""
+    """Return the event for the variant that serves a version, with the reason."""
     manifest, placement = servable.manifest, servable.placement
     return VariantChosen(
         manifest.name,

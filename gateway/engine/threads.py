@@ -1,6 +1,7 @@
-"""Calls on threads that leave nothing behind where the process may have no further thread.
+"""Calls on threads that leave nothing behind if the process may not start another thread.
 
-`ThreadPoolExecutor.submit` and `asyncio.to_thread` raise then, too, but keep the call, and make it later, for nobody.
+`ThreadPoolExecutor.submit` and `asyncio.to_thread` raise then, too. But they keep the call, and make it later without a
+receiver of its result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most `limit` threads, each begun by the first call that finds no other free. Callers take turns."""
+    """At most `limit` threads. A call starts a thread if no other is free. Callers take turns."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit, self._name = limit, name
@@ -28,13 +29,13 @@ class Threads:
         self._closed = False
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Make a call of no caller in particular, as `submit_for` does."""
+        """Make a call without a caller, as `submit_for` does."""
         return self.submit_for("", call, *args, **kwargs)
 
     def submit_for(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Make a call as soon as a thread is free and it is the caller's turn.
 
-        Raises RuntimeError where the thread that it needs cannot begin, or after `close`.
+        Raises RuntimeError if the thread that it needs cannot start, or after `close`.
         """
         future: Future[T] = Future()
         with self._changed:
@@ -49,7 +50,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Take no more calls. The threads end once they have made those that wait."""
+        """Accept no more calls. The threads end once they have made those that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -57,7 +58,7 @@ class Threads:
     def _work(self) -> None:
         while (call := self._next()) is not None:
             call()
-            del call  # else it is held, and what it was given, until the next one comes
+            del call  # else the call and its arguments are held until the next one comes
             with self._changed:
                 self._pending -= 1
 
@@ -69,7 +70,7 @@ class Threads:
 
 
 def begin(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Make one call on a thread of its own. Raises RuntimeError where that cannot begin."""
+    """Make one call on a thread of its own. Raises RuntimeError if that cannot start."""
     future: Future[T] = Future()
     threading.Thread(target=_fulfil, name=name, args=(future, partial(call, *args, **kwargs))).start()
     return future
@@ -80,8 +81,8 @@ def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001  a thread's boundary: whoever waits for the future hears of it
+    except BaseException as error:  # noqa: BLE001  a thread's boundary: the future passes the error on
         future.set_exception(error)
-        del future, call  # else the error holds them, and they the error
+        del future, call  # else the error holds them, and they hold the error
     else:
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""A submitted request on its way, from the door to its answer."""
+"""A submitted request, from admission control to its answer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gateway.engine.quotas import Account
 
 
 class Home(Protocol):
-    """Where a ticket waits."""
+    """Owner of a waiting ticket."""
 
     def leave(self, ticket: Ticket) -> None:
-        """Nobody waits for this ticket's answer any more."""
+        """Stop waiting for this ticket's answer: its caller cancelled it."""
 
 
 class NoCaller:
     """Sink of runs whose outcome no caller awaits."""
 
     def answer(self, token: Any, response: InferResponse) -> None:
-        """Sink.answer."""
+        """Implement `Sink.answer`."""
 
     def refuse(self, token: Any, error: RequestError) -> None:
-        """Sink.refuse."""
+        """Implement `Sink.refuse`."""
 
     def flush(self) -> None:
-        """Sink.flush."""
+        """Implement `Sink.flush`."""
 
 
 NO_CALLER = NoCaller()
@@ -40,7 +40,7 @@ NO_CALLER = NoCaller()
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Implements Pending. Belongs to the loop, which alone sets `done`: answered, refused or left."""
+    """Implementation of Pending. Used on the event loop, which alone sets `done`: answered, refused or cancelled."""
 
     request: InferRequest
     form: Form
@@ -54,13 +54,13 @@ class Ticket:
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Pending.cancel."""
+        """Implement `Pending.cancel`."""
         if not self.done:
             self.end()
             self.home.leave(self)
 
     def end(self) -> None:
-        """No answer comes after this one."""
+        """Mark the ticket as done: no answer follows."""
         self.done = True
         if self.timer is not None:
             self.timer.cancel()

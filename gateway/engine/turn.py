@@ -1,4 +1,4 @@
-"""Runs on the event loop: what arrived in one turn of it runs at the end of the turn, model after model."""
+"""Runs on the event loop: requests that arrive in one pass of the loop run at its end, model after model."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from collections import deque
 from typing import Protocol
 
 WATCH_NS = 1_000_000
-"""How exactly the processor time of a run on the loop is known."""
+"""Resolution at which the CPU time of a run on the event loop is known."""
 
 
 class Inline(Protocol):
-    """A model whose runs are short enough for the loop."""
+    """A model whose runs are short enough for the event loop."""
 
     def run_inline(self) -> bool:
-        """Run once; whether there is more for the loop to run."""
+        """Run once. Return True if there is more to run on the event loop."""
 
 
 class Turn:
-    """One callback per turn of the loop, however many requests wait. After `budget_us` it lets the loop look at its
-    sockets and goes on behind them, so that hundreds of waiting requests hold up nobody."""
+    """One callback per pass of the event loop, however many requests wait.
+
+    After `budget_us` it lets the event loop poll its sockets and continues after them. Hundreds of waiting requests
+    thus delay no other work.
+    """
 
     def __init__(self, budget_us: int) -> None:
         self._budget_ns = budget_us * 1000
@@ -29,26 +32,26 @@ class Turn:
         self._watched_ns = self._used_ns = -WATCH_NS
 
     def watch(self, now_ns: int) -> None:
-        """Remember the loop's processor time before a run, at most once in WATCH_NS: the call is dear (0.6 µs)."""
+        """Remember the event loop's CPU time before a run, at most once in WATCH_NS: the call is expensive (0.6 µs)."""
         if now_ns - self._watched_ns >= WATCH_NS:
             self._watched_ns, self._used_ns = now_ns, time.thread_time_ns()
 
     def used_ns(self) -> int:
-        """Return the loop's processor time since the last `watch` that counted: WATCH_NS more than a run's at most."""
+        """Return the event loop's CPU time since the last `watch` that counted: at most WATCH_NS more than a run's."""
         return time.thread_time_ns() - self._used_ns
 
     def hold(self) -> None:
-        """Let models wait for `release`, however the turn goes."""
+        """Let models wait for `release`, also beyond the end of the pass."""
         self._held = True
 
     def release(self) -> None:
-        """Run what was added meanwhile, without another turn of the loop."""
+        """Run models added since `hold`, without another pass of the event loop."""
         self._held = False
         if self._ready and not self._called:
             self._run()
 
     def add(self, servable: Inline) -> None:
-        """Let a model run at the end of this turn; it stays until `run_inline` says that nothing is left."""
+        """Let a model run at the end of this pass; it stays until `run_inline` returns False."""
         self._ready.append(servable)
         if not (self._called or self._held):
             self._called = True

@@ -1,7 +1,7 @@
 """One thread per session for runs that are too long for the event loop: plan → gather → run → one callback per run.
 
-A queue belongs to the loop or to its worker's thread, never to both; the session is used by whoever owns the queue.
-While the worker owns it, both touch it under one lock, and the thread sleeps while it is empty.
+A queue belongs to the event loop or to its worker's thread, never to both. The owner of the queue uses the session.
+While the worker owns it, both access it under one lock, and the thread sleeps while it is empty.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from gateway.engine.run import Ran, Runner
 from gateway.engine.ticket import Ticket
 
 BESIDE_PAUSE_S = 0.001
-"""How long what nobody waits for leaves the device's threads to others before it asks for them again, at first."""
+"""First pause before a run without a caller asks for the device's threads again; each next pause is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a worker tells the loop: a run is over, one beside the queue is (None: it never ran), the queue is the
-    loop's again, the session failed to close, the kernel refused the thread its lower priority."""
+    """Callbacks of a worker, made on the event loop.
+
+    `ran`: a run is over. `beside_ended`: a run outside the queue is over (None: it never ran). `returned`: the queue
+    belongs to the event loop again. `close_failed`: the session failed to close. `priority_refused`: the kernel refused
+    the thread's lower priority.
+    """
 
     ran: Callable[[Ran], None]
     beside_ended: Callable[[Ticket, Ran | None], None]
@@ -38,14 +42,14 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """What all workers of a device stand on: its threads, and how far they step behind the loop (nice)."""
+    """Settings of all workers of a device: its threads, and their nice value."""
 
     limiter: Limiter
     nice: int = 0
 
 
 class Worker:
-    """The thread of one session. It is started by the first `take_over`."""
+    """Thread of one session. The first `take_over` starts it."""
 
     def __init__(
         self, name: str, runner: Runner, queue: Queue, cost: Cost, calls: Calls, *, footing: Footing, share: Share,
@@ -60,33 +64,35 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._beside: Ticket | None = None
         self.running: tuple[Plan, int] | None = None
-        """The run in progress and when it began (monotonic ns). Written by the thread, read by the loop."""
+        """Run in progress and its start (monotonic ns). Written by the thread, read by the event loop."""
         self.owns = False
-        """Whether the queue is the worker's. Set by the loop, cleared by the thread, both under the lock."""
+        """Ownership of the queue. Set by the event loop, cleared by the thread, both under the lock."""
         self.begun = 0
-        """Runs begun or to be made beside the queue; `Calls.ran` or `Calls.beside_ended` is called once for each."""
+        """Runs begun, or accepted outside the queue. `Calls.ran` or `Calls.beside_ended` is called once for each."""
 
     def take_over(self) -> None:
-        """The queue, and with it the session, is the worker's from now on. Raises as `_wake` does."""
+        """Take over the queue, and with it the session, from now on. Raises as `_wake` does."""
         with self._changed:
             self._wake()
 
     def reprice(self, cost: Cost) -> None:
-        """Run by another cost from now on."""
+        """Use another cost from now on."""
         with self._changed:
             self._cost = cost
             self._changed.notify()
 
     def offer(self, ticket: Ticket) -> Ticket | None:
-        """As `Queue.offer`, while the worker owns the queue."""
+        """Call `Queue.offer` while the worker owns the queue."""
         with self._changed:
             displaced = self._queue.offer(ticket)
             self._wake()
         return displaced
 
     def offer_beside(self, ticket: Ticket) -> bool:
-        """Run a ticket that is in no queue, once nothing else waits; False where one waits for that already, or no
-        thread can be had."""
+        """Run a ticket that is in no queue once nothing else waits.
+
+        Return False if one waits for that already, the worker closes, or no thread can start.
+        """
         with self._changed:
             if self._beside is not None or self._closing:
                 return False
@@ -97,13 +103,15 @@ class Worker:
             return self._beside is ticket
 
     def remove(self, ticket: Ticket) -> bool:
-        """As `Queue.remove`, while the worker owns the queue."""
+        """Call `Queue.remove` while the worker owns the queue."""
         with self._changed:
             return self._queue.remove(ticket)
 
     def begin_closing(self) -> list[Ticket]:
-        """From now on the thread finishes what is queued, closes the session and ends. Where no thread can be had the
-        session is closed here and now, on the loop that still owns it; returns who waited for it."""
+        """Let the thread finish the queued runs, close the session and end. Return the tickets that cannot be run.
+
+        If no thread can start, the session is closed immediately, on the event loop that still owns it.
+        """
         with self._changed:
             if self._closing:
                 return []
@@ -120,23 +128,23 @@ class Worker:
         await self._finished.wait()
 
     def abandon(self) -> list[Ticket]:
-        """Take out what still waits, so that closing need not run it."""
+        """Remove and return the waiting tickets, so that closing need not run them."""
         with self._changed:
             left = self._queue.clear()
             self._changed.notify()
         return left
 
     def abandon_run(self) -> None:
-        """Give the processor's share of a run that does not end to others.
+        """Release the CPU share of a run that does not end.
 
-        Its thread goes on, behind everything else: nothing in Python can end it.
+        Its thread continues at the lowest priority: nothing in Python can end it.
         """
         if self._thread is not None:
             step_back(LAST, self._thread)
         self._footing.limiter.abandon(self._share)
 
     def _wake(self) -> None:
-        """Raises RuntimeError, and nothing has changed, where the process may have no further thread."""
+        """Wake the thread; start it if necessary. Raises RuntimeError, with nothing changed, if it cannot start."""
         if self._thread is None:
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             thread.start()
@@ -165,7 +173,7 @@ class Worker:
     def _end(self) -> None:
         try:
             self._runner.close()
-        except Exception as error:  # noqa: BLE001  an engine's boundary: whoever waits for the end must hear of it
+        except Exception as error:  # noqa: BLE001  an engine's boundary: the end must be reported in any case
             self._post(self._calls.close_failed, f"close: {type(error).__name__}: {error}")
         self._post(self._finished.set)
 
@@ -178,8 +186,11 @@ class Worker:
         self._post(self._calls.beside_ended, ticket, ran)
 
     def _enter_beside(self) -> bool:
-        """Wait for threads that nobody else wants, asking ever less often; False once this queue is wanted, or too long
-        after. What was just answered has its threads for a moment longer."""
+        """Wait for threads that no other run wants, asking less and less often.
+
+        Return False once this queue has requests, or after too long a time. The run that was just answered holds its
+        threads for a moment longer.
+        """
         limiter, pause_s = self._footing.limiter, BESIDE_PAUSE_S
         while not limiter.enter_if_free(self._share):
             with self._changed:
@@ -190,12 +201,14 @@ class Worker:
         return True
 
     def _post(self, callback: Callable[..., object], *values: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+        with suppress(RuntimeError):  # the event loop is closed: nothing can receive the call
             self._loop.call_soon_threadsafe(callback, *values)
 
     def _due(self) -> Ticket | bool:
-        """Wait until there is something to run: the queue, or a ticket beside it where the queue is empty. False when
-        closing and nothing is left."""
+        """Wait until there is something to run: the queue, or the ticket outside it if the queue is empty.
+
+        Return False when closing and nothing is left.
+        """
         with self._changed:
             while not self._ready():
                 if self._closing and not self._queue.length:
@@ -214,20 +227,23 @@ class Worker:
         return taken
 
     def _ready(self) -> bool:
-        """Whether the next run is the worker's, now."""
+        """Return True if the next run is due and belongs to the worker."""
         if not self._queue.length:
             return self._beside is not None
         return self.owns and not self._is_the_loops() and self._held_back_ns() <= 0
 
     def _is_the_loops(self) -> bool:
-        """Whether the queue goes back to the loop, because what comes next is short enough for it."""
+        """Return True if the queue goes back to the event loop, because the next run is short enough for it."""
         if not self._cost.limit_ns or self._closing:
             return False
         head = self._queue.head()
         return head is None or not head.form.costly
 
     def _held_back_ns(self) -> int:
-        """How long the next run still waits for others to join it: until the rows are enough or the oldest must go."""
+        """Return the time for which the next run still waits for more requests to join.
+
+        It waits until it has enough rows, or until the oldest request is due.
+        """
         if not self._delay_ns or self._closing or self._cost.worker_rows == 1 or not self._queue.length:
             return 0
         waiting = list(self._queue)
@@ -241,7 +257,7 @@ class Worker:
             return self._queue.take(now_ns, self._cost.worker_rows)
 
     def _run(self, plan: Plan) -> Ran:
-        """Its cost is the thread's own time: waiting for the interpreter's lock is not the model's doing."""
+        """Run a plan. Its cost is the thread's own CPU time: waiting for the GIL is not counted."""
         began_ns, self.running = time.thread_time_ns(), (plan, time.monotonic_ns())
         ran = self._runner.run(plan)
         self.running = None
