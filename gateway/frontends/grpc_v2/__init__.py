@@ -1,5 +1,5 @@
 """Open Inference Protocol v2 over gRPC, in Triton's dialect.
 
-`service` answers messages and knows no transport; `grpcio_server` carries it over grpcio. Another transport needs
-only `InferenceService.rpcs()`.
+`service` answers messages independently of any transport. `grpcio_server` connects it to grpcio. Another transport
+needs only `InferenceService.rpcs()`.
 """

@@ -1,4 +1,4 @@
-"""Listening sockets of the gRPC server: what connects is accepted, a few connections at a time."""
+"""Listening sockets of the gRPC server: accept new connections, a few at a time."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.sockets import Sockets
 
 ACCEPT_LIMIT = 16
-"""Connections that are accepted before the others are looked at: each takes 60 µs."""
+"""Connections that are accepted before other sockets are served: each takes 60 µs."""
 FULL_WAIT_S = 1.0
-"""How long nothing is accepted where this process has no descriptor or memory left."""
+"""Pause of accepting when this process has no descriptor or memory left."""
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = logging.getLogger(__name__)
 
 Admit = Callable[[socket.socket, Any], "SocketProtocol | None"]
-"""Makes the protocol of a connection that accept(2) gave, with its peer's name; None: close it unheard."""
+"""Function that makes the protocol of a connection from accept(2) and its peer's name. None: close it unread."""
 
 
 class SocketProtocol(asyncio.BufferedProtocol):
-    """A connection's protocol. `behind` counts the bytes that it was given and has not read yet."""
+    """Protocol of a connection. `behind` counts the bytes that were passed to it and that it has not processed."""
 
     behind = 0
     share_key = ""
-    """The caller in whose share its work counts."""
+    """Caller in whose share the connection's work counts."""
 
     def go_on(self) -> None:
-        """Go on with what is behind."""
+        """Continue with the bytes that are `behind`."""
 
     def spent(self) -> int:
         """Return the work of the last `buffer_updated` or `go_on`, in nanoseconds (http2/work.py)."""
         return 0
 
     def socket_closed(self) -> None:
-        """The descriptor is free again; told also where no connection was made."""
+        """Note that the descriptor is free again. Called also if no connection was made."""
 
 
 class Listener:
-    """One listening socket. `connect` takes what accept(2) returns."""
+    """Listening socket. `connect` takes the result of accept(2)."""
 
     def __init__(self, sockets: Sockets, listener: socket.socket, connect: Callable[[socket.socket, Any], Any]) -> None:
         self._sockets, self._listener, self._connect = sockets, listener, connect
         self._open()
 
     def ready(self, events: int) -> bool:
-        """Accept connections. Return False: nothing is to be read."""
+        """Accept connections. Return False: there is nothing to read."""
         del events
         self._accept()
         return False
@@ -74,7 +74,7 @@ class Listener:
                 return
 
     def abort(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         self._sockets.forget(self._listener.fileno())
         self._listener.close()
 

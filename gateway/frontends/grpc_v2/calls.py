@@ -1,4 +1,4 @@
-"""What a transport and the service core say to each other: who calls, until when, and which calls there are."""
+"""Interface between a transport and the service core: caller, deadline, and the list of methods."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from gateway.domain.rights import NOTHING, Needs, Rights
 from gateway.domain.shares import ANONYMOUS
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-"""The path of the method that the hot path serves."""
+"""Path of the method that the hot path serves."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class CallInfo:
-    """One call as the transport sees it. `deadline_ns` is on the monotonic clock, None where the caller set none.
+    """One call as the transport sees it.
 
-    `local`: it came from this device; `uid`, `pid`: of the process behind a UNIX socket, where the transport tells.
-    `share_key`: the caller in whose share it counts (`domain.shares.caller_key`).
+    `deadline_ns`: on the monotonic clock, None if the caller set none. `local`: the call came from this device. `uid`,
+    `pid`: of the process behind a UNIX socket, if the transport reports them. `share_key`: the caller in whose share
+    the call counts (`domain.shares.caller_key`).
     """
 
     caller: str = ""
@@ -39,7 +40,7 @@ class CallInfo:
 
 
 class Kind(enum.Enum):
-    """How many messages go each way."""
+    """Number of messages in each direction."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -48,8 +49,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One method. `answer` raises RequestError and takes (message, CallInfo), or for BIDIRECTIONAL an async iterator
-    of messages and CallInfo; it returns a message (UNARY: awaitable) or an async generator of messages.
+    """One method.
+
+    `answer` takes (message, CallInfo), or for BIDIRECTIONAL an async iterator of messages and CallInfo. It returns a
+    message (UNARY: awaitable) or an async generator of messages. Raises RequestError.
 
     `needs`: scopes of which a caller needs one. `raw`: its requests are bytes, which the method reads itself. Replies
     are messages or their bytes.
@@ -63,16 +66,16 @@ class Rpc:
     raw: bool = False
 
     def parse(self, content: bytes | memoryview) -> Any:
-        """The request in `content`. RequestError INVALID where it is none."""
+        """Return the request in `content`. Raises RequestError INVALID if it is none."""
         return content if self.raw else parse_message(self.request, content)
 
     def serialize(self, reply: Any) -> bytes:
-        """The reply's bytes."""
+        """Return the reply's bytes."""
         return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
 
 def parse_message(kind: Any, content: bytes | memoryview) -> Any:
-    """The message of class `kind` in `content`. RequestError INVALID where it is none."""
+    """Return the message of class `kind` in `content`. Raises RequestError INVALID if it is none."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -83,7 +86,7 @@ def parse_message(kind: Any, content: bytes | memoryview) -> Any:
 
 
 def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
-    """The client certificate's common name, else its first alternative name, else ""."""
+    """Return the client certificate's common name, else its first alternative name, else ""."""
     for key in ("x509_common_name", "x509_subject_alternative_name"):
         for name in facts.get(key, ()):
             if name:
@@ -92,7 +95,7 @@ def certificate_name(facts: Mapping[str, Sequence[bytes]]) -> str:
 
 
 def peer_address(peer: str) -> str:
-    """gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio does not tell the uid)."""
+    """Return gRPC's peer string without scheme and port: "127.0.0.1", "::1", or "unix" (grpcio reports no uid)."""
     scheme, _, rest = peer.partition(":")
     if scheme not in {"ipv4", "ipv6"}:
         return scheme
@@ -100,13 +103,13 @@ def peer_address(peer: str) -> str:
 
 
 def is_local(peer: str) -> bool:
-    """Whether gRPC's peer string names a UNIX socket or a loopback address."""
+    """Return True if gRPC's peer string names a UNIX socket or a loopback address."""
     scheme, _, _ = peer.partition(":")
     return scheme.startswith("unix") or Address(peer_address(peer)).private
 
 
 def unexpected(error: Exception, path: str) -> RequestError:
-    """What a peer learns of a defect of ours: INTERNAL and a number that finds the traceback in the log."""
+    """Return the error that a peer gets for a defect: INTERNAL and a number that finds the traceback in the log."""
     number = secrets.token_hex(4)
     log.error("call of %s failed unexpectedly (error %s)", path, number, exc_info=error)
     return RequestError(Fault.INTERNAL, f"internal error {number}; the gateway's log says more under this number")

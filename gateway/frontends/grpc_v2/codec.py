@@ -1,8 +1,8 @@
-"""ModelInfer's messages on the hot path: what repeats is read and written once.
+"""Codec of ModelInfer's messages on the hot path: reads and writes repeated parts once.
 
-A camera's or a sensor's requests differ in their tensors' bytes and perhaps in their id, and its answers likewise
-(`patterns`, `templates`). The protobuf messages (`decode`, `encode`) remain the one truth: what was not met before goes
-through them, and tests hold both ways to be equal.
+The requests of a camera or a sensor differ in their tensors' bytes and perhaps in their id. Their answers do likewise
+(`patterns`, `templates`). The protobuf messages (`decode`, `encode`) remain the reference: a message without a known
+pattern is processed by them, and tests require equal results of both.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.frontends.grpc_v2.wire import Layout, layout_of
 from gateway.frontends.regions import Regions
 
 PATTERNS_LIMIT = 256
-"""Requests that differ in more than tensors and id, remembered at a time; one more and all are forgotten."""
+"""Most remembered requests that differ in more than tensors and id. At one more, all are forgotten."""
 LAYOUTS_LIMIT = 8
-"""Layouts remembered of messages of one length: each is tried."""
+"""Most remembered layouts of messages of one length: each is tried."""
 TEMPLATES_LIMIT = 256
-"""Models and shapes whose replies are remembered; one more and all are forgotten."""
+"""Most models and shapes whose replies are remembered. At one more, all are forgotten."""
 
 
 class InferCodec:
-    """One per service; `regions` as the service's. Used on the loop only."""
+    """Codec of one service, with the `regions` of that service. Used on the event loop only."""
 
     def __init__(self, regions: Regions | None) -> None:
         self._regions = regions
@@ -40,20 +40,25 @@ class InferCodec:
         self._templates: dict[tuple[object, ...], Template] = {}
 
     def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
-        """The request in `raw`; None where reading it may take long, which is for `Reader`. `lent`: its memory is the
-        transport's again afterwards, so tensors are copied out of it; else they are arrays over it where they are
-        aligned. Raises as `decode_request` does."""
+        """Return the request in `raw`, or None if reading it may take long: `Reader` reads it then.
+
+        `lent`: the transport reuses the memory afterwards, so tensors are copied. Otherwise aligned tensors are arrays
+        over that memory. Raises as `decode_request` does.
+        """
         for layout, patterns in self._layouts.get(len(raw), ()):
             pattern = patterns.get(layout.key(raw))
             if pattern is not None:
                 try:
                     return pattern.request(raw, layout.ident(raw), call, now_ns, lent=lent)
                 except UnicodeDecodeError:
-                    break  # the id's; the parser has the words for it
+                    break  # of the id; the parser has the error message for it
         return self._learn(raw, call, now_ns)
 
     def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:
-        """The reply as a length-prefixed message in pieces, and its size in bytes. Raises as `encode_response` does."""
+        """Return the reply as a length-prefixed message in pieces, and its size in bytes.
+
+        Raises as `encode_response` does.
+        """
         if response.parameters or (asked and any(output.destination is not None for output in asked)):
             return prefixed(encode_response(response, asked).SerializeToString())
         key = shape_of(response)
@@ -65,12 +70,12 @@ class InferCodec:
         return template.fill(response) if template.plain else prefixed(encode_response(response).SerializeToString())
 
     def lead(self, total: int) -> int:
-        """Where the first tensor of a request of `total` bytes began when one was last met; 0 where none was."""
+        """Return the offset of the first tensor in the last known request of `total` bytes; 0 if there is none."""
         known = self._layouts.get(total)
         return known[-1][0].raws[0][0] if known and known[-1][0].raws else 0
 
     def learn(self, raw: Raw, sent: Any, request: InferRequest) -> None:
-        """Remember what `raw`, parsed as `sent`, meant."""
+        """Remember the meaning of `raw`, which was parsed as `sent`."""
         self._keep(raw, layout_of(raw), sent, request)
 
     def _learn(self, raw: Raw, call: CallInfo, now_ns: int) -> InferRequest | None:

@@ -1,4 +1,7 @@
-"""ModelInferRequest → InferRequest. Raw tensors become views of the message's own bytes; each is touched once."""
+"""Conversion of ModelInferRequest to InferRequest.
+
+Raw tensors become views of the message's own bytes; each is read once.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,21 @@ from gateway.frontends.placement import PARAMETERS, Place
 from gateway.frontends.regions import Regions, placed_input, requested_output
 
 PARAMETERS_LIMIT = 256
-"""Parameters of one request, input or output. Triton knows a dozen; each costs the loop about a microsecond."""
+"""Most parameters of one request, input or output. Triton knows a dozen; each costs the event loop about 1 µs."""
 NO_PARAMETERS = RequestParameters()
 FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Contents that a large message was relieved of before it was parsed (`outline`): views over its bytes."""
+    """Contents that were removed from a large message before it was parsed (`outline`): views of its bytes."""
 
     raws: Sequence[memoryview]
     contents: Mapping[int, memoryview]
 
 
 def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions | None = None) -> InferRequest:
-    """The request in the domain's terms; tensors in shared memory are those of the caller's `regions`.
+    """Return the request in domain types; tensors in shared memory are those of the caller's `regions`.
 
     Raises RequestError INVALID, NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
@@ -52,7 +55,7 @@ def decode_request(message: Any, call: CallInfo, now_ns: int, regions: Regions |
 def request_steps(
     message: Any, parts: Parts, call: CallInfo, now_ns: int, regions: Regions | None
 ) -> Steps[InferRequest]:
-    """Do the work of `decode_request` in steps; what `message` lacks is in `parts`. Raises as it does."""
+    """Do the work of `decode_request` in steps; contents that `message` lacks are in `parts`. Raises as it does."""
     sent = message.parameters
     parameters = read_parameters(read_values(sent, "request")) if sent else NO_PARAMETERS
     _check_number(message.inputs, "inputs")
@@ -74,12 +77,12 @@ def request_steps(
 
 
 def wants_final_response(message: Any) -> bool:
-    """Whether each answer on the stream is to say that it is the last of its request."""
+    """Return True if each answer on the stream must state that it is the last of its request."""
     return FINAL_RESPONSE in message.parameters and bool(message.parameters[FINAL_RESPONSE].bool_param)
 
 
 def read_values(parameters: Any, where: str) -> dict[str, Parameter]:
-    """Python values of a map of InferParameter. Raises RequestError INVALID where one has no value."""
+    """Return Python values of a map of InferParameter. Raises RequestError INVALID if one has no value."""
     if not parameters:
         return {}
     if len(parameters) > PARAMETERS_LIMIT:
@@ -94,7 +97,7 @@ def read_values(parameters: Any, where: str) -> dict[str, Parameter]:
 
 
 def _inputs(message: Any, parts: Parts, shared: Mapping[int, memoryview | bytes]) -> Steps[dict[str, Tensor]]:
-    """Tensors by name; `shared` are the bytes of those in shared memory, by the index of their input."""
+    """Return tensors by name. `shared`: bytes of inputs in shared memory, by the index of their input."""
     inputs, raw, model = message.inputs, parts.raws, message.model_name
     tensors: dict[str, Tensor] = {}
     met = 0
@@ -118,7 +121,7 @@ def _inputs(message: Any, parts: Parts, shared: Mapping[int, memoryview | bytes]
 
 
 def _shared_inputs(message: Any, caller: str, regions: Regions | None) -> tuple[dict[int, memoryview | bytes], int]:
-    """Bytes of inputs in shared memory by index, and how many parameters of all inputs are ignored."""
+    """Return bytes of inputs in shared memory by index, and the number of ignored parameters of all inputs."""
     shared: dict[int, memoryview | bytes] = {}
     ignored = 0
     for index, sent in enumerate(message.inputs):
@@ -131,7 +134,7 @@ def _shared_inputs(message: Any, caller: str, regions: Regions | None) -> tuple[
 
 
 def _place(sent: Any, regions: Regions | None) -> tuple[Place | None, int]:
-    """Where in shared memory an input is, and how many of its parameters nobody here knows."""
+    """Return an input's place in shared memory, or None, and the number of its unknown parameters."""
     values = read_values(sent.parameters, f"input '{sent.name:.200}'")
     return placed_input(regions, values, sent.name), sum(key not in PARAMETERS for key in values)
 
@@ -209,7 +212,7 @@ def _check_number(sent: Any, what: str) -> None:
 
 
 def sooner(one: int | None, other: int | None) -> int | None:
-    """The earlier of two ends; None means that there is none."""
+    """Return the earlier of two deadlines; None means that there is none."""
     return min((end for end in (one, other) if end is not None), default=None)
 
 

@@ -1,4 +1,4 @@
-"""InferResponse → ModelInferResponse: one `raw_output_contents` entry per output, in order, always."""
+"""Conversion of InferResponse to ModelInferResponse: always one `raw_output_contents` entry per output, in order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ INT64_LIMIT = 2**63
 
 
 def encode_response(response: InferResponse, asked: Iterable[RequestedOutput] = ()) -> Any:
-    """The answer as tritonclient reads it: numbers only in `raw_output_contents`. An output that `asked` gives a
-    destination goes there; its entry is empty. Raises RequestError where one does not fit."""
+    """Return the answer as tritonclient reads it: numbers only in `raw_output_contents`.
+
+    An output with a destination in `asked` is written there, and its entry is empty. Raises RequestError if an output
+    does not fit.
+    """
     destinations = {output.name: output.destination for output in asked if output.destination is not None}
     reply = message("inference.ModelInferResponse")(
         model_name=response.model, model_version=response.version, id=response.id
@@ -35,14 +38,14 @@ def encode_response(response: InferResponse, asked: Iterable[RequestedOutput] = 
 
 
 def encode_stream_reply(reply: Any, *, final: bool) -> Any:
-    """An answer on a stream. `final` marks it as the last of its request, which here every answer is."""
+    """Return an answer on a stream. `final` marks it as the last of its request; each request has one answer here."""
     if final:
         reply.parameters["triton_final_response"].bool_param = True
     return message("inference.ModelStreamInferResponse")(infer_response=reply)
 
 
 def encode_stream_error(error: RequestError, request: Any, *, final: bool) -> Any:
-    """An error on a stream: in-band, with the request's id and model, so that the caller knows which it was."""
+    """Return an error on a stream: in-band, with the request's id and model, so that the caller can assign it."""
     text = error_text(error.message) or error.fault.value  # an empty text would read as success
     answer = message("inference.ModelStreamInferResponse")(error_message=text)
     answer.infer_response.id = request.id
@@ -54,7 +57,7 @@ def encode_stream_error(error: RequestError, request: Any, *, final: bool) -> An
 
 
 def set_parameter(parameter: Any, value: Parameter) -> None:
-    """Put a Python value into an InferParameter."""
+    """Store a Python value in an InferParameter."""
     if isinstance(value, bool):
         parameter.bool_param = value
     elif isinstance(value, str):

@@ -1,4 +1,4 @@
-"""`python -m gateway.frontends.grpc_v2.generate` rebuilds `descriptors.binpb` from the .proto files.
+"""Generator of `descriptors.binpb` from the .proto files: `python -m gateway.frontends.grpc_v2.generate`.
 
 It needs grpcio-tools, which only developers install.
 """
@@ -14,7 +14,7 @@ PROTOS = ("health.proto", "inference.proto", "reflection_v1.proto", "reflection_
 
 
 def compile_protos() -> bytes:
-    """The serialized FileDescriptorSet of PROTOS. Raises RuntimeError where protoc refuses one of them."""
+    """Return the serialized FileDescriptorSet of PROTOS. Raises RuntimeError if protoc refuses one of them."""
     from grpc_tools import protoc  # type: ignore[import-untyped]
 
     folder = str(Path(__file__).parent)

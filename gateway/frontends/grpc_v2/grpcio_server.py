@@ -1,4 +1,4 @@
-"""The service over grpcio's asyncio server. The only file that imports grpc, and only when it starts."""
+"""Service over grpcio's asyncio server. The only file that imports grpc, and only when it starts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gateway.frontends.peer import Peer
 from gateway.frontends.status import STATUS, WAITING_HELPS, error_text
 
 PUSHBACK = "grpc-retry-pushback-ms"
-"""gRPC's own retry hint (gRFC A6), in the trailing metadata."""
+"""Name of gRPC's own retry hint (gRFC A6), in the trailing metadata."""
 
 QUIET_S = 0.02
-"""A listener at which nothing arrived for this long has handed over what it had received."""
+"""Time without a new call after which a listener has passed on all calls that it had received."""
 
 GRPCIO_LOG = "grpc._cython.cygrpc"
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class GrpcFrontend:
-    """Starts and stops the listeners."""
+    """Listeners of the gRPC frontend."""
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self._service, self._settings, self._security = service, settings, security
@@ -47,9 +47,10 @@ class GrpcFrontend:
         self._calls: _Calls | None = None
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
-        """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
+        """Listen on all of `addresses`. Return them with port 0 resolved.
 
-        TLS guards TCP; a UNIX socket is guarded by its permissions. Tokens are asked for on both.
+        Raises ConfigurationError with the first address that fails. TLS protects TCP; permissions protect a UNIX
+        socket. Tokens are required on both.
         """
         import grpc.aio
 
@@ -61,7 +62,7 @@ class GrpcFrontend:
         try:
             bound = [_bind(server, address, credentials, self._settings.unix_socket_mode) for address in addresses]
         except ConfigurationError:
-            # grpcio frees the ports it has bound only where the server was started first.
+            # grpcio frees the ports that it has bound only if the server was started first.
             await server.start()
             await server.stop(None)
             raise
@@ -70,7 +71,7 @@ class GrpcFrontend:
         return bound
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what identifies callers by this from the next message on, and uses these certificates for handshakes.
+        """Return a function that applies `security` to callers from the next message on, and to new handshakes.
 
         TLS and client certificates stay on or off. Raises as `check_certificates` does.
         """
@@ -82,7 +83,7 @@ class GrpcFrontend:
         self.authentication.replace(security)
 
     def _credentials(self) -> Any:
-        """Credentials that grpcio asks for at each handshake, on a thread of its own; None without a certificate."""
+        """Return credentials that grpcio reads at each handshake, on its own thread; None without a certificate."""
         import grpc
 
         if not check_certificates(self._security):
@@ -94,7 +95,7 @@ class GrpcFrontend:
         )
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, finish those in progress for up to `grace_s`, then cancel them."""
+        """Accept no more calls, finish those in progress for up to `grace_s`, then cancel them."""
         if self._server is None or self._calls is None:
             return
         server, self._server = self._server, None
@@ -102,13 +103,15 @@ class GrpcFrontend:
         ends_s = time.monotonic() + grace_s
         await self._calls.last_calls(min(self._settings.last_calls_s, grace_s))
         await server.stop(max(0.0, ends_s - time.monotonic()))
-        # grpcio returns when its connections are gone, which is before the cancelled calls have heard of it.
+        # grpcio returns when its connections are gone, before the cancelled calls are notified.
         await self._calls.ended(self._settings.cancel_limit_s)
 
 
 class _Calls:
-    """grpc.GenericRpcHandler by its shape: looks a method up before the message is read, so that a stranger's 64 MiB
-    are never parsed."""
+    """Implementation of grpc.GenericRpcHandler's interface.
+
+    It looks a method up before the message is read, so that 64 MiB of an unknown caller are never parsed.
+    """
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, authentication: Authentication) -> None:
         import grpc.aio
@@ -126,7 +129,7 @@ class _Calls:
         self._methods = self._handlers()
 
     def service(self, details: Any) -> Any:
-        """The handler of a call, one that refuses it, or None for an unknown method (UNIMPLEMENTED)."""
+        """Return the handler of a call, one that refuses it, or None for an unknown method (UNIMPLEMENTED)."""
         method = self._methods.get(details.method)
         if method is None:
             return None
@@ -141,15 +144,17 @@ class _Calls:
         return method
 
     async def last_calls(self, limit_s: float) -> None:
-        """Let those calls in that were received but not yet handed over: stopping grpcio would tell them CANCELLED.
-        Where more keep coming for `limit_s`, they are refused for as long."""
+        """Accept calls that were received but not yet passed on: a stop of grpcio would answer them CANCELLED.
+
+        If more calls keep coming for `limit_s`, they are refused for the same time.
+        """
         quiet = await self._quiet(limit_s)
         self._closing = True
         if not quiet:
             await self._quiet(limit_s)
 
     async def _quiet(self, limit_s: float) -> bool:
-        """Wait until no call has come for a moment; False where that was not so within `limit_s`."""
+        """Wait until no call has come for a moment. Return False if that did not happen within `limit_s`."""
         ends_s = time.monotonic() + limit_s
         while time.monotonic() < ends_s:
             before = self._arrived
@@ -159,7 +164,7 @@ class _Calls:
         return False
 
     async def ended(self, limit_s: float) -> None:
-        """Wait until no call is in progress; one that withstands its cancellation longer than `limit_s` is logged."""
+        """Wait until no call is in progress. Log a call that resists its cancellation for longer than `limit_s`."""
         self._look_idle()
         try:
             await asyncio.wait_for(self._idle.wait(), limit_s)
@@ -167,7 +172,7 @@ class _Calls:
             log.warning("%d gRPC calls did not end within %s s of being cancelled", self._load.busy, limit_s)
 
     def _may_enter(self, rpc: Rpc, metadata: Any) -> bool:
-        """Return False where the token alone tells, before the message is read, that the call will be refused."""
+        """Return False if the token alone shows, before the message is read, that the call will be refused."""
         security, sent = self._authentication.security, _authorization(metadata)
         if security.tokens is None or (sent is None and security.grants):
             return True
@@ -177,7 +182,7 @@ class _Calls:
             return False
 
     async def _turn_away(self, rpc: Rpc, _: Any, context: Any) -> None:
-        """Refuse a call of which `_may_enter` said no, now that its peer is known."""
+        """Refuse a call that `_may_enter` rejected, now that its peer is known."""
         try:
             self._identify(rpc, context)
         except RequestError as error:
@@ -223,7 +228,7 @@ class _Calls:
                 return await rpc.answer(rpc.parse(raw), info)
         except RequestError as error:
             refusal = _bare(error)
-        except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             refusal = unexpected(error, rpc.path)
         del raw  # grpcio keeps an abort's frames until the next garbage collection
         return await self._abort(context, refusal)
@@ -275,7 +280,7 @@ class _Calls:
         return CallInfo(caller.name, ends_ns, is_local(context.peer()), rights=caller.rights, share_key=share_key)
 
     def _check_again(self, rpc: Rpc, context: Any, info: CallInfo) -> None:
-        """Refuse to go on where a reload has revoked the caller's token or changed its rights."""
+        """Refuse to continue a call if a reload has revoked the caller's token or changed its rights."""
         caller = self._identify(rpc, context)
         if (caller.name, caller.rights) != (info.caller, info.rights):
             raise rights_changed()
@@ -289,13 +294,18 @@ class _Calls:
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    """grpcio logs an error and its traceback for every answer whose caller has left, be it at its own deadline."""
+    """Return False for grpcio's record of an answer without a caller.
+
+    grpcio logs an error and its traceback for every answer whose caller has gone, even at the caller's own deadline.
+    """
     return not (record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 
 
 def _bare(error: RequestError) -> RequestError:
-    """`error` without its history: those frames hold the message, and grpcio holds what aborts a call in a cycle.
-    Measured: sixteen refused messages of 60 MB left 1.8 GB behind."""
+    """Return `error` without its history: those frames hold the message, and grpcio holds the abort in a cycle.
+
+    Measured: sixteen refused messages of 60 MB left 1.8 GB allocated.
+    """
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
@@ -330,7 +340,7 @@ def _bind(server: Any, address: Address, credentials: Any, unix_socket_mode: int
 
 def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
     return [
-        ("grpc.so_reuseport", 0),  # else a second gateway would share the port in silence instead of failing
+        ("grpc.so_reuseport", 0),  # else a second gateway would share the port without an error
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", settings.http2.max_header_bytes),

@@ -1,4 +1,4 @@
-"""What a call's headers say (gRPC's PROTOCOL-HTTP2.md, "Requests"): which method, until when, who calls, or why not."""
+"""Headers of a call (gRPC's PROTOCOL-HTTP2.md, "Requests"): method, deadline, caller, or the reason to refuse it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = frozenset(
         b"authorization",
     }
 )
-"""All that a head depends on."""
+"""Header fields on which a head depends."""
 GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
 """Encodings of messages as zlib's window bits (0: none)."""
@@ -41,8 +41,11 @@ INFLATED = {b"identity": 0, b"gzip": 31, b"deflate": 15}
 
 @dataclass(slots=True)
 class Head:
-    """A call that is taken. `window_bits` inflate its messages (0: not compressed); `info` is every such call's,
-    without its deadline; `authorization` is the header by which its caller was recognised."""
+    """An accepted call.
+
+    `window_bits` inflate its messages (0: not compressed). `info` is that of every such call, without its deadline.
+    `authorization` is the header that identified its caller.
+    """
 
     rpc: Rpc
     info: CallInfo
@@ -52,7 +55,7 @@ class Head:
     unary: bool
 
     def info_at(self, now_ns: int) -> CallInfo:
-        """Who calls, and until when, of a call that came now."""
+        """Return caller and deadline of a call that came at `now_ns`."""
         if self.timeout_ns is None:
             return self.info
         info = self.info
@@ -62,7 +65,7 @@ class Head:
 
 
 class HeadReader:
-    """Reads the heads of one connection. Heads that were read before do not change with what identifies callers."""
+    """Reader of the heads of one connection. Heads read before do not change when authentication does."""
 
     def __init__(
         self, rpcs: Mapping[bytes, Rpc], peer: Peer, authentication: Authentication, retry_after_s: float
@@ -71,7 +74,7 @@ class HeadReader:
         self._retry_after_s = retry_after_s
 
     def read(self, headers: Headers) -> Head | bytes:
-        """The head, or the whole response of a call that is not taken. Raises StreamError where it is malformed."""
+        """Return the head, or the whole response of a refused call. Raises StreamError if it is malformed."""
         fields = read_request(headers)
         if fields[b":method"] != b"POST":
             return replies.NO_POST
@@ -94,10 +97,10 @@ class HeadReader:
         return Head(rpc, info, authorization, timeout_ns, window_bits, rpc.kind is Kind.UNARY)
 
     def check_again(self, head: Head) -> None:
-        """Refuse a call that has begun and whose caller is not the same any more.
+        """Refuse a call in progress whose caller is no longer the same.
 
-        Raises as `Authentication.admit` does, and UNAVAILABLE where its rights have changed: a method must not go on by
-        those of before.
+        Raises as `Authentication.admit` does, and UNAVAILABLE if its rights have changed: a method must not continue
+        with the old rights.
         """
         caller = self._caller(head.rpc, head.authorization)
         if (caller.name, caller.rights) != (head.info.caller, head.info.rights):
@@ -109,12 +112,12 @@ class HeadReader:
 
 
 def rights_changed() -> RequestError:
-    """Word the end of a call whose caller's rights were replaced by a reload."""
+    """Return the error that ends a call when a reload replaced its caller's rights."""
     return RequestError(Fault.UNAVAILABLE, "the caller's rights have changed; call again")
 
 
 def read_timeout(value: bytes | None) -> int | None:
-    """A timeout in nanoseconds; None where there is none. Raises RequestError INTERNAL, as other servers' do."""
+    """Return a timeout in nanoseconds, or None if there is none. Raises RequestError INTERNAL, as other servers do."""
     if value is None:
         return None
     found = TIMEOUT.fullmatch(value)

@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`: the server under "" or its service name, every model under its own."""
+"""Health service `grpc.health.v1.Health`: the server under "" or its service name, each model under its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVER_NAMES = ("", "inference.GRPCInferenceService")
 
 
 class HealthService:
-    """Check and Watch. Nothing polls: whoever sees readiness change calls `changed`, on the event loop."""
+    """Methods Check and Watch. Nothing polls: code that changes readiness calls `changed`, on the event loop."""
 
     def __init__(self, inference: Inference, load: Load) -> None:
         self._inference, self._load = inference, load
@@ -25,17 +25,17 @@ class HealthService:
         self._stopping = False
 
     def changed(self) -> None:
-        """Some model's or the server's readiness may have changed."""
+        """Notify watches that the readiness of a model or of the server may have changed."""
         for watch in self._watches:
             watch.set()
 
     def drain(self) -> None:
-        """Everything is NOT_SERVING from now on; open watches say so and end."""
+        """Report NOT_SERVING for everything from now on; open watches report it and end."""
         self._stopping = True
         self.changed()
 
     async def check(self, request: Any, call: CallInfo) -> Any:
-        """HealthCheckResponse. NOT_FOUND for an unknown name, DENIED for a model that the caller may not see."""
+        """Return HealthCheckResponse. Raises NOT_FOUND for an unknown name, DENIED for a model that is hidden."""
         _check(request.service, call)
         status = self._status(request.service)
         if status == "SERVICE_UNKNOWN":
@@ -43,7 +43,7 @@ class HealthService:
         return _response(status)
 
     async def watch(self, request: Any, call: CallInfo) -> AsyncGenerator[Any, None]:
-        """The status now and at every change. OVERLOADED where callers watch too much; DENIED as for `check`."""
+        """Yield the status now and at every change. Raises OVERLOADED at too many watches, DENIED as `check`."""
         _check(request.service, call)
         with self._load.counted(self._load.watches, call):
             wake = asyncio.Event()
@@ -84,7 +84,7 @@ class HealthService:
 
 
 def _check(service: str, call: CallInfo) -> None:
-    """Refuse to tell of a model to a caller that may not see it; the server's health is open to every caller."""
+    """Refuse a model to a caller that may not see it; the server's health is open to every caller."""
     if service not in SERVER_NAMES:
         check_scope(call.caller, call.rights, READ)
         check_model(call.caller, call.rights, service)

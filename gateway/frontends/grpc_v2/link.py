@@ -1,6 +1,6 @@
-"""One connection of the gateway's own gRPC server: an asyncio protocol around the HTTP/2 connection, calls on top.
+"""One connection of the gateway's own gRPC server: an asyncio protocol around the HTTP/2 connection, with calls.
 
-Everything runs on the loop. All frames of one read are answered by one write; the answers of one run likewise.
+Everything runs on the event loop. One write answers all frames of one read; one write sends the answers of one run.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from gateway.frontends.peer import Peer, certified
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.server import GrpcServer
 
-OWN = (Unary, Answering, Streaming)  # what a stream's call may be, if it is no submitted request
+OWN = (Unary, Answering, Streaming)  # types of a stream's call other than a submitted request
 WRITE_AHEAD_BYTES = 64 * 1024
-"""What a streaming method may have written that its caller has not taken; then it waits."""
+"""Most bytes that a streaming method may write ahead of its caller; then it waits."""
 MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"
-"""The PING whose answer says that the peer has read our GOAWAY (RFC 9113, section 6.8)."""
+"""PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)."""
 
 _unpack_prefix = PREFIX.unpack_from
 
 
 class Link(SocketProtocol):
-    """`domain.ports.Sink` as well: the token of a submitted request is its stream."""
+    """Connection of the gRPC server. Implements `domain.ports.Sink`: the token of a submitted request is its stream."""
 
     def __init__(self, server: GrpcServer, peer: Peer) -> None:
         self._server, self._peer, self.share_key = server, peer, peer.share_key
@@ -61,7 +61,7 @@ class Link(SocketProtocol):
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the peer, or turn it away."""
+        """Begin the connection with the peer, or refuse it."""
         self._transport, self._made_ns = cast("asyncio.Transport", transport), time.monotonic_ns()
         server, settings, peer = self._server, self.settings, certified(self._peer, transport)
         self.load = ConnectionLoad(server.load, settings, peer)
@@ -70,14 +70,14 @@ class Link(SocketProtocol):
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if not server.enter(self, peer):
-            self._h2.take()  # not even SETTINGS is said, so that gRPC's clients back off
+            self._h2.take()  # no SETTINGS are sent, so that gRPC's clients back off
             self._transport.close()
         elif tls is not None and tls.selected_alpn_protocol() != "h2":
             self._h2.fail(ProtocolError(Code.INADEQUATE_SECURITY, "gRPC over TLS needs ALPN to agree on h2"))
         self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whatever was under way is given up."""
+        """Cancel everything that is under way."""
         del error
         self._patience.stop()
         self._server.leave(self)
@@ -87,24 +87,24 @@ class Link(SocketProtocol):
         self.load.count_waiting(0)
 
     def socket_closed(self) -> None:
-        """SocketProtocol: another connection may have the place."""
+        """Implement `SocketProtocol.socket_closed`: free the connection's place."""
         self._server.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """One buffer serves all connections: what is read is dealt with before the next read."""
+        """Return the buffer that all connections share: a read is processed before the next one."""
         del sizehint
         return self._server.buffer
 
     def buffer_updated(self, size: int) -> None:
-        """The socket gave `size` bytes."""
+        """Process `size` bytes from the socket."""
         self._hear(self._server.buffer[:size])
 
     def go_on(self) -> None:
-        """SocketProtocol: read what is behind."""
+        """Implement `SocketProtocol.go_on`: process the bytes that are behind."""
         self._hear(NOTHING)
 
     def spent(self) -> int:
-        """SocketProtocol: work of the last read."""
+        """Implement `SocketProtocol.spent`: return the work of the last read."""
         return self._h2.work_ns
 
     def _hear(self, data: memoryview) -> None:
@@ -127,12 +127,12 @@ class Link(SocketProtocol):
             self._patience.wake()
 
     def pause_writing(self) -> None:
-        """The peer takes nothing: neither do we, or what we owe it would grow."""
+        """Stop reading while the peer takes nothing: the waiting bytes would grow."""
         self._h2.hold()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer takes what we say again."""
+        """Continue: the peer takes bytes again."""
         self._h2.release()
         self._transport.resume_reading()
         self.flush()
@@ -165,11 +165,11 @@ class Link(SocketProtocol):
 
     def _received(self, event: Received) -> None:
         call = event.stream.call
-        if call is not None and event.stream.state != CLOSED:  # else it was turned down, or its answers are not taken
+        if call is not None and event.stream.state != CLOSED:  # else it was refused, or its answers are not taken
             call.received(event.payload, event.ended, self._now_ns)
 
     def start(self, stream: Stream, message: Message) -> None:
-        """A unary call's request is complete."""
+        """Start a unary call whose request is complete."""
         if message.compressed:
             self._begin(stream, Answering(self, stream, message))
         else:
@@ -201,7 +201,7 @@ class Link(SocketProtocol):
                 self._asked[stream] = request.outputs
         except RequestError as error:
             self.refuse(stream, error)
-        except Exception as error:  # noqa: BLE001 - the boundary: a defect of ours must not show its traceback
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.refuse(stream, unexpected(error, head.rpc.path))
 
     def _begin(self, stream: Stream, call: Answering | Streaming) -> None:
@@ -218,7 +218,7 @@ class Link(SocketProtocol):
         call.task = task
 
     async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
-        """A method's boundary: whatever ends it is said to the caller."""
+        """Run a call to its end: any error is sent to the caller."""
         head = stream.head
         ends_s = None if head.timeout_ns is None else (stream.opened_ns + head.timeout_ns) / 1e9
         try:
@@ -233,7 +233,7 @@ class Link(SocketProtocol):
         self.flush()
 
     def _give_up(self, stream: Stream) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel a stream's call: the caller no longer waits for its answer."""
         call, stream.call = stream.call, None
         self._asked.pop(stream, None)
         if call is not None:
@@ -243,7 +243,7 @@ class Link(SocketProtocol):
 
     # ---- answers: Sink ---------------------------------------------------------------------------------------------
     def answer(self, token: Stream, response: InferResponse) -> None:
-        """Sink.answer."""
+        """Implement `Sink.answer`."""
         token.call = None
         asked = self._asked.pop(token, ()) if self._asked else ()
         self.load.end_call(token.head.info)
@@ -257,13 +257,13 @@ class Link(SocketProtocol):
             self._h2.respond(token, replies.RESPONSE, pieces, size, replies.OK)
 
     def refuse(self, token: Stream, error: RequestError) -> None:
-        """Sink.refuse."""
+        """Implement `Sink.refuse`."""
         self.load.end_call(token.head.info)
         self._asked.pop(token, None)
         self.turn_down(token, error)
 
     def flush(self) -> None:
-        """Sink.flush: write what was said; close where that was the last."""
+        """Implement `Sink.flush`: write all frames; close the connection after the last ones."""
         h2 = self._h2
         pieces = h2.take()
         if pieces:
@@ -275,18 +275,18 @@ class Link(SocketProtocol):
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
 
-    # ---- what calls ask --------------------------------------------------------------------------------------------
+    # ---- interface of calls ----------------------------------------------------------------------------------------
     def grant(self, stream: Stream, size: int) -> None:
         """Let the peer send at least `size` bytes more of a stream."""
         self._h2.grant(stream, size - stream.receive_window)
 
     def reply(self, stream: Stream, pieces: Sequence[Piece], size: int) -> None:
-        """A unary call's whole reply."""
+        """Send a unary call's whole reply."""
         stream.call = None
         self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
     def say(self, stream: Stream, pieces: Sequence[Piece]) -> None:
-        """One message of a streaming reply."""
+        """Send one message of a streaming reply."""
         if not stream.begun:
             self._h2.begin(stream, replies.RESPONSE)
         for piece in pieces:
@@ -294,14 +294,14 @@ class Link(SocketProtocol):
         self.flush()
 
     def end(self, stream: Stream) -> None:
-        """A streaming reply's end."""
+        """End a streaming reply."""
         stream.call = None
         if not stream.begun:
             self._h2.begin(stream, replies.RESPONSE)
         self._h2.end(stream, replies.OK.payload)
 
     async def taken(self, stream: Stream) -> None:
-        """Wait until the peer has taken most of what was said on a stream."""
+        """Wait until the peer has taken most of the bytes of a stream."""
         if stream.waiting_bytes <= WRITE_AHEAD_BYTES:
             return
         changed = asyncio.Event()
@@ -314,50 +314,50 @@ class Link(SocketProtocol):
             self._writers.discard(changed)
 
     def turn_down(self, stream: Stream, error: RequestError) -> None:
-        """End a call with an error, at whatever stage it is."""
+        """End a call with an error, at any stage."""
         stream.call = None
         ending = replies.ending if stream.begun else replies.refusal
         self._h2.end(stream, ending(error, self.settings.retry_after_s))
 
-    # ---- what patience and the server ask --------------------------------------------------------------------------
+    # ---- interface of timeouts and the server ----------------------------------------------------------------------
     @property
     def settled(self) -> bool:
-        """Whether the peer has shaken hands."""
+        """Return True if the peer has completed the HTTP/2 handshake."""
         return self._h2.settled
 
     @property
     def idle(self) -> bool:
-        """Whether it could be closed without loss, and was not told to."""
-        if not self._made_ns:  # TLS hands are not shaken: that has its own bounds
+        """Return True if the connection could be closed without loss, and is not ending."""
+        if not self._made_ns:  # the TLS handshake has limits of its own
             return False
         mute = not self._h2.settled and time.monotonic_ns() - self._made_ns > MUTE_NS
         return mute or not (self.busy or self._h2.draining or self._h2.failed)
 
     def give_way(self) -> None:
-        """Connections.give_way: another connection takes the place of this one."""
+        """Implement `Connections.give_way`: close this connection in favour of another."""
         self.drain("idle for longest; connect again when needed") if self._h2.settled else self.abort()
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way that the peer could drag out."""
+        """Return True if anything is under way that the peer could delay."""
         return bool(self._h2.streams) or not self._h2.settled or self.owes
 
     @property
     def owes(self) -> bool:
-        """Whether something was said that the peer has not taken."""
+        """Return True if bytes wait that the peer has not taken."""
         return bool(self._h2.waiting_bytes or self._transport.get_write_buffer_size())
 
     @property
     def written(self) -> tuple[int, int]:
-        """Changes whenever the peer takes something of what we owe it."""
+        """Return a value that changes whenever the peer takes waiting bytes."""
         return self._h2.waiting_bytes, self._transport.get_write_buffer_size()
 
     def streams(self) -> list[Stream]:
-        """Open streams, the oldest first."""
+        """Return the open streams, the oldest first."""
         return list(self._h2.streams.values())
 
     def ping(self, payload: bytes) -> None:
-        """Ask the peer for a sign of life."""
+        """Send a PING, to find out if the peer is alive."""
         self._h2.ping(payload)
         self.flush()
 
@@ -366,27 +366,27 @@ class Link(SocketProtocol):
         self._transport.abort()
 
     def begin_drain(self) -> None:
-        """Ask the peer to go elsewhere; once it has read that, streams that it opens are not looked at."""
+        """Ask the peer to connect elsewhere; streams that it opens after it has read that are ignored."""
         self._h2.announce_drain()
         self.ping(DRAINED)
 
     def drain(self, why: str = STOPPING) -> None:
-        """Look at no new stream, whether the peer knows or not."""
+        """Ignore new streams, even if the peer does not know yet."""
         self._h2.drain(why)
         self.flush()
 
     def cut_off(self, error: RequestError) -> None:
-        """End whatever is still under way with `error`."""
+        """End all calls under way with `error`."""
         for stream in self.streams():
             self._cut_off(stream, error)
         self.drain()
 
     def check_callers(self) -> None:
-        """Identify callers again: tokens or grants were replaced. Calls in progress end where `check_again` refuses."""
+        """Identify callers again: tokens or grants were replaced. Calls in progress end if `check_again` refuses."""
         self._h2.forget_heads()
         for stream in self.streams():
             head = stream.head
-            if type(head) is Head:  # else it was turned down, and its answer waits to be taken
+            if type(head) is Head:  # else it was refused, and its answer waits to be taken
                 try:
                     self._reader.check_again(head)
                 except RequestError as error:

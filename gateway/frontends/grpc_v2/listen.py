@@ -1,4 +1,4 @@
-"""What can go wrong before the first call: ports, UNIX socket paths, certificates; each with what to do about it."""
+"""Errors before the first call: ports, UNIX socket paths and certificates, each with its remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKLOG = 1
 
 
 def claim_unix_path(address: Address) -> None:
-    """Remove a dead server's socket. UnreachableError where a live one listens, or the path cannot be had."""
+    """Remove a dead server's socket. Raises UnreachableError if a live one listens, or the path cannot be used."""
     if not Path(address.path).parent.is_dir():
         raise refusal(address, TABLE, OSError(errno.ENOENT, "no such folder"))
     try:
@@ -25,7 +25,7 @@ def claim_unix_path(address: Address) -> None:
 
 
 def cannot_listen(address: Address) -> UnreachableError:
-    """Why a listener could not be opened, asked of the operating system afterwards: grpcio does not tell."""
+    """Return why a listener could not be opened. The operating system is asked afterwards: grpcio reports nothing."""
     if address.path:
         return refusal(address, TABLE, OSError(errno.EACCES, "not permitted"))
     try:
@@ -36,6 +36,8 @@ def cannot_listen(address: Address) -> UnreachableError:
 
 
 def check_certificates(security: Security) -> bool:
-    """Return True where TLS is configured and usable. Raises as `server_context` does: grpcio would not say what is
-    wrong."""
+    """Return True if TLS is configured and usable.
+
+    Raises as `server_context` does: grpcio would not report the error.
+    """
     return server_context(security, protocol="h2") is not None

@@ -1,4 +1,4 @@
-"""Admission control of gRPC calls: calls in progress, streaming calls, answers that wait, in their caller's share."""
+"""Admission control of gRPC calls: calls in progress, streaming calls, waiting answers, in their caller's share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.frontends.pools import Pool, Pools
 
 
 class Load:
-    """What is in progress over all connections; both gRPC servers keep it."""
+    """Resources in use over all connections; both gRPC servers keep it."""
 
     def __init__(self, settings: GrpcSettings, pools: Pools) -> None:
         self.pools = pools
@@ -24,16 +24,16 @@ class Load:
             "grpc waiting bytes", "[grpc] max_all_waiting_bytes", settings.max_all_waiting_bytes
         )
         self.on_end: Callable[[], None] | None = None
-        """Called after each call that ends, once it is set."""
+        """Callback after each call that ends, if it is set."""
 
     @property
     def busy(self) -> int:
-        """Calls and streaming calls that have not ended."""
+        """Return the number of calls and streaming calls that have not ended."""
         return self.calls.used + self.streams.used
 
     @contextmanager
     def counted(self, pool: Pool, info: CallInfo) -> Iterator[None]:
-        """Hold one unit of `pool` for a caller. RequestError OVERLOADED where it is not given."""
+        """Hold one unit of `pool` for a caller. Raises RequestError OVERLOADED if it is not granted."""
         pool.require(info.share_key, local=info.local)
         try:
             yield
@@ -48,7 +48,7 @@ class Load:
 
 
 class ConnectionLoad:
-    """What one connection takes of it. `waiting_bytes` are answers that its peer had not taken at the last count."""
+    """Resources in use by one connection. `waiting_bytes`: answers that its peer had not taken at the last count."""
 
     __slots__ = ("_calls", "_key", "_load", "_local", "_settings", "_streams", "waiting_bytes")
 
@@ -58,17 +58,17 @@ class ConnectionLoad:
         self._streams = self.waiting_bytes = 0
 
     def begin_call(self, info: CallInfo) -> None:
-        """Count a call in progress. RequestError OVERLOADED, also where the peer takes no answers."""
+        """Count a call in progress. Raises RequestError OVERLOADED, also if the peer takes no answers."""
         if self.waiting_bytes:
             self._check_waiting()
         self._calls.require(info.share_key, local=info.local)
 
     def end_call(self, info: CallInfo) -> None:
-        """A call in progress has ended."""
+        """Count the end of a call in progress."""
         self._load.give(self._calls, info)
 
     def begin_stream(self, info: CallInfo) -> None:
-        """Count a streaming call. RequestError OVERLOADED, as for a call."""
+        """Count a streaming call. Raises RequestError OVERLOADED, as for a call."""
         if self.waiting_bytes:
             self._check_waiting()
         streams = self._load.streams
@@ -78,12 +78,12 @@ class ConnectionLoad:
         self._streams += 1
 
     def end_stream(self, info: CallInfo) -> None:
-        """A streaming call has ended."""
+        """Count the end of a streaming call."""
         self._streams -= 1
         self._load.give(self._load.streams, info)
 
     def count_waiting(self, now_bytes: int) -> None:
-        """So many bytes of answers wait now."""
+        """Set the number of bytes of answers that wait now."""
         self._load.waiting.add(self._key, local=self._local, amount=now_bytes - self.waiting_bytes)
         self.waiting_bytes = now_bytes
 

@@ -1,4 +1,4 @@
-"""Messages out of a request's body (gRPC's "Length-Prefixed-Message"), each put together in memory of its own size."""
+"""Messages of a request's body (gRPC's "Length-Prefixed-Message"), each assembled in memory of its own size."""
 
 from __future__ import annotations
 
@@ -17,41 +17,46 @@ from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.pools import Pool
 
 MESSAGE_BYTES = 1024
-"""What a message takes beside its content, counted high. One of no bytes at all is five bytes of a peer's window."""
+"""Memory of a message in addition to its content, a high estimate. An empty message is five bytes of a window."""
 BEGINNING_BYTES = 512
-"""Beginning of a message that names its model."""
+"""Length of a message's beginning that names its model."""
 LARGE_BYTES = 1024 * 1024
-"""Messages beyond this size are held against their model by their beginning, others once they are complete."""
+"""Size above which a message is checked against its model by its beginning; others are checked once complete."""
 STEP_BYTES = 256 * 1024
-"""Decompressed in one step: 0.5 ms."""
+"""Bytes decompressed in one step: 0.5 ms."""
 ALIGNED_BYTES = 64
-"""Where large tensors begin: a cache line, as wide as the widest vector instructions read."""
+"""Alignment of large tensors: a cache line, as wide as the widest vector instructions read."""
 
 
 @dataclass(slots=True)
 class Message:
-    """`content` is as it came; `compressed` by the encoding that the head names."""
+    """A message. `content` is as received; `compressed` by the encoding that the head names."""
 
     content: Raw
     compressed: bool
 
 
 class Room:
-    """Memory of messages over all connections, counted as it fills and until nobody holds it: on its way, in a queue,
-    in a run. What is only announced costs its sender nothing, and takes nothing from others."""
+    """Memory of messages over all connections.
+
+    It is counted as it fills, and until no code holds it: in transit, in a queue, in a run. Memory that is only
+    announced costs its sender nothing, and takes nothing from others.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of messages that are here."""
+        """Return the bytes of all messages in memory."""
         return self.pool.used
 
     def take(self, size: int, lead: int, info: CallInfo, filled: int = 0) -> tuple[memoryview, Share]:
-        """Memory of `size` bytes, of which byte `lead` lies on a boundary of ALIGNED_BYTES, and what counts how much of
-        it is filled: `filled` bytes for a beginning. Not zeroed: that would cost a pass. RequestError OVERLOADED where
-        there is no room."""
+        """Return memory of `size` bytes, and the share that counts how much of it is filled (`filled` at first).
+
+        Byte `lead` of the memory is at a multiple of ALIGNED_BYTES. It is not zeroed: that would cost a pass. Raises
+        RequestError OVERLOADED if there is no memory left.
+        """
         share = Share(self.pool, info)
         share.grow(MESSAGE_BYTES + filled)
         memory = np.empty(size + ALIGNED_BYTES, np.uint8)
@@ -61,7 +66,7 @@ class Room:
 
 
 class Share:
-    """What one message has of a room, in the share of its caller."""
+    """Part of the messages' memory that one message uses, in the share of its caller."""
 
     __slots__ = ("_bytes", "_info", "_pool")
 
@@ -69,18 +74,18 @@ class Share:
         self._pool, self._info, self._bytes = pool, info, 0
 
     def grow(self, size: int) -> None:
-        """Count `size` bytes more. RequestError OVERLOADED where its caller, or all callers, have too many."""
+        """Count `size` bytes more. Raises RequestError OVERLOADED if its caller, or all callers, have too many."""
         self._pool.require(self._info.share_key, local=self._info.local, amount=size)
         self._bytes += size
 
     def free(self) -> None:
-        """Nobody holds the memory any more."""
+        """Release the memory: no code holds it any more."""
         self._pool.give(self._info.share_key, local=self._info.local, amount=self._bytes)
         self._bytes = 0
 
 
 class Incoming:
-    """One stream's messages. `missing` bytes of the one that has begun are still to come (0: none has)."""
+    """Messages of one stream. `missing` bytes of the one that has begun are still to come (0: none has)."""
 
     __slots__ = (
         "_asks",
@@ -107,9 +112,12 @@ class Incoming:
         info: CallInfo,
         most_bytes: Callable[[Raw], int] | None = None,
     ) -> None:
-        """`lead` says where in a message of so many bytes its first tensor will begin, so that it lies aligned;
-        `most_bytes` how large a message may be that begins with the BEGINNING_BYTES given to it. Large ones are asked
-        about. Messages count in the share of `info`'s caller."""
+        """Set the bounds. Messages count in the share of `info`'s caller.
+
+        `lead` returns the offset of the first tensor in a message of that many bytes, so that it is aligned.
+        `most_bytes` returns how large a message may be that begins with the given BEGINNING_BYTES. It is called for
+        large messages.
+        """
         self._limit_bytes, self._room, self._lead, self._most_bytes = limit_bytes, room, lead, most_bytes
         self._info = info
         self._prefix = b""
@@ -117,11 +125,14 @@ class Incoming:
         self._filled = self.missing = 0
         self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
-        """Since when part of a message is here; None where none is."""
+        """Time since which part of a message is here; None if there is none."""
 
     def feed(self, payload: memoryview, now_ns: int) -> Iterator[Message]:
-        """Every message that `payload` completes. RequestError TOO_LARGE, OVERLOADED; INTERNAL for an unknown flag.
-        After an error, and once no more is wanted, what comes is passed over."""
+        """Yield every message that `payload` completes.
+
+        Raises RequestError TOO_LARGE, OVERLOADED, or INTERNAL for an unknown flag. After an error, and after `close`,
+        further bytes are ignored.
+        """
         while payload and not self._over:
             if self.begun_ns is None:
                 self.begun_ns = now_ns
@@ -144,7 +155,7 @@ class Incoming:
                 yield self._complete()
 
     def close(self) -> None:
-        """No more is wanted."""
+        """Ignore all further bytes."""
         self._over, self.missing = True, 0
         self._body, self.begun_ns = memoryview(b""), None
 
@@ -153,7 +164,7 @@ class Incoming:
         try:
             self._body, self._share = self._memory(flag, size)
         except RequestError:
-            self.close()  # what follows is not to be told apart from the refused message's content
+            self.close()  # further bytes cannot be separated from the refused message's content
             raise
         self._compressed, self._filled, self.missing = bool(flag), 0, size
         self._asks = size > LARGE_BYTES
@@ -166,8 +177,10 @@ class Incoming:
             raise
 
     def _check_beginning(self) -> None:
-        """Refuse a message that is on its way and larger than its model takes. RequestError TOO_LARGE, and as the
-        model's are."""
+        """Refuse a message in transit that is larger than its model accepts.
+
+        Raises RequestError TOO_LARGE, and the errors of its model.
+        """
         self._asks = False
         if self._most_bytes is None or self._compressed:
             return
@@ -193,7 +206,7 @@ class Incoming:
 
 
 def too_large(size: int, limit_bytes: int, *, of_model: bool = False) -> RequestError:
-    """A message beyond the bound, before or after decompression; `of_model`: the bound is what its model takes."""
+    """Return the error for a message above the bound, before or after decompression; `of_model`: its model's bound."""
     bound = (
         "for this model (its shapes and rows, [limits] request_slack_bytes)"
         if of_model
@@ -208,9 +221,9 @@ def too_large(size: int, limit_bytes: int, *, of_model: bool = False) -> Request
 def inflate_steps(
     content: Raw, window_bits: int, limit_bytes: int, most_bytes: Callable[[Raw], int] | None = None
 ) -> Steps[bytes]:
-    """Decompress a message of at most `limit_bytes`, and of `most_bytes` for one with its beginning.
+    """Decompress a message of at most `limit_bytes`, and the size that `most_bytes` returns for its beginning.
 
-    RequestError TOO_LARGE; INTERNAL where it is broken or named no compression.
+    Raises RequestError TOO_LARGE; INTERNAL if it is broken or its head named no compression.
     """
     if not window_bits:
         raise RequestError(Fault.INTERNAL, "a message is marked as compressed, but grpc-encoding names no compression")

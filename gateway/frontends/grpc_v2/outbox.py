@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 PIECES_LIMIT = 64
-"""Pieces that one system call writes (IOV_MAX is 1024)."""
+"""Most pieces that one system call writes (IOV_MAX is 1024)."""
 
 
 class Outbox:
@@ -24,7 +24,7 @@ class Outbox:
         return bool(self.pieces)
 
     def add(self, pieces: Iterable[Any]) -> None:
-        """Let these wait behind the others."""
+        """Add pieces at the end of the queue."""
         for piece in pieces:
             view = memoryview(piece)
             if view:
@@ -37,7 +37,7 @@ class Outbox:
         self.size = 0
 
     def send(self, connected: socket.socket) -> None:
-        """Send what the socket takes at once. Raises OSError."""
+        """Send what the socket accepts at once. Raises OSError."""
         pieces = self.pieces
         sent = connected.sendmsg([pieces[index] for index in range(min(PIECES_LIMIT, len(pieces)))])
         self.size -= sent

@@ -1,8 +1,8 @@
-"""Outline of a large ModelInferRequest: what it says, without the contents of its tensors.
+"""Outline of a large ModelInferRequest: its fields without the contents of its tensors.
 
-Protobuf's parser turns two bytes into an object of a hundred, and holds the GIL until it has turned them all. Therefore
-a large message is first walked by its fields' lengths (protobuf's "Encoding" page): contents are left where they are,
-and the parser gets the rest, which is bounded.
+Protobuf's parser converts two bytes to an object of a hundred, and holds the GIL until it has converted all. Therefore
+the lengths of a large message's fields are read first (protobuf's "Encoding" page). Contents are left in place, and the
+parser gets the rest, which is bounded.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ CONTENTS_FIELD = 5
 """Number of `contents` in InferInputTensor."""
 NAME_FIELD = 1
 HEADER_BYTES = 64 * 1024
-"""Names, parameters and small contents of one request: protobuf takes 1.6 ms for them at most."""
+"""Most bytes of names, parameters and small contents of one request: protobuf takes at most 1.6 ms for them."""
 TENSORS_LIMIT = 1024
-"""Inputs, and requested outputs, of one request: a 64 MiB message could name millions."""
+"""Most inputs, and most requested outputs, of one request: a 64 MiB message could name millions."""
 FIELDS_LIMIT = 16_384
-"""Fields of one request, those of its inputs included."""
+"""Most fields of one request, those of its inputs included."""
 KEPT_BYTES = 4096
-"""Contents up to this size stay in the header: protobuf reads them in any encoding."""
+"""Largest contents that stay in the header: protobuf reads them in any encoding."""
 STEP_FIELDS = 256
-"""Fields walked in one step: about 0.3 ms."""
+"""Fields read in one step: about 0.3 ms."""
 _FIXED = {1: 8, 5: 4}
 """Sizes by wire type: I64 and I32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """`header` is the message without what the spans hold: raw contents in their order, and `contents` by the index of
-    their input, which is left empty in the header."""
+    """Parts of a message. `header`: the message without the contents of the spans.
+
+    The spans are raw contents in their order, and `contents` by the index of their input, which is empty in the header.
+    """
 
     header: bytes
     raws: tuple[Span, ...]
@@ -45,7 +47,7 @@ class Outline:
 
 
 def outline_steps(message: bytes | memoryview, header_bytes: int) -> Steps[Outline]:
-    """Walk `message`; its header may have `header_bytes`. RequestError INVALID, TOO_LARGE."""
+    """Read the fields of `message`; its header may have `header_bytes`. Raises RequestError INVALID, TOO_LARGE."""
     try:
         return (yield from _Walk(memoryview(message), header_bytes).run())
     except (IndexError, ValueError):
@@ -53,7 +55,7 @@ def outline_steps(message: bytes | memoryview, header_bytes: int) -> Steps[Outli
 
 
 def model_named(beginning: bytes | memoryview) -> str | None:
-    """Return the model that a message names in its first field; None where that is elsewhere, or cut off."""
+    """Return the model that a message names in its first field; None if that is elsewhere, or cut off."""
     try:
         tag, place = read_varint(beginning, 0)
         length, start = read_varint(beginning, place)
@@ -96,7 +98,7 @@ class _Walk:
         yield
 
     def _input(self, begin: int, start: int, end: int) -> Steps[None]:
-        """Keep an input, its large contents aside."""
+        """Keep an input, with its large contents separate."""
         place, spans = start, []
         while place < end:
             number, inner, stop = self._field(place, end)
@@ -129,7 +131,7 @@ class _Walk:
         self._parts.append(part)
 
     def _field(self, place: int, limit: int) -> tuple[int, int, int]:
-        """Number of the field at `place` (0 unless length-delimited), start and end of its content."""
+        """Return the number of the field at `place` (0 unless length-delimited), start and end of its content."""
         self._fields += 1
         if self._fields > FIELDS_LIMIT:
             raise _invalid(f"the request has more than {FIELDS_LIMIT} fields next to its tensors' contents")
@@ -146,7 +148,7 @@ class _Walk:
 
 
 def _skipped(message: memoryview, place: int, kind: int) -> int:
-    """Return the end of a field that is not length-delimited. ValueError for groups."""
+    """Return the end of a field that is not length-delimited. Raises ValueError for groups."""
     if kind == 0:
         for end in range(place, place + VARINT_BYTES):
             if message[end] < 0x80:

@@ -1,4 +1,4 @@
-"""What a peer may drag out on one connection, by one timer: handshake, requests, answers, silence."""
+"""Timeouts of one connection, with one timer: handshake, requests, answers, silence."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.link import Link
 
 CHECKS = 4
-"""A limit is looked at so many times while it runs: what is late is noticed a quarter of its limit too late at most."""
+"""Checks of a limit while it runs: an overrun is noticed at most a quarter of its limit late."""
 SOON_NS = 1_000_000
-"""The shortest wait: clocks are not exact."""
+"""Shortest wait: clocks are not exact."""
 ALIVE = b"alive?\0\0"
-"""The PING of an idle connection."""
+"""PING of an idle connection."""
 
 
 class Patience:
-    """Nothing ticks while nothing is under way: then the timer stands at the keepalive, hours ahead."""
+    """Timeouts of a connection. While nothing is under way, the timer waits for the keepalive, hours ahead."""
 
     def __init__(self, link: Link, settings: GrpcSettings) -> None:
         self._link, self._settings = link, settings
@@ -34,17 +34,17 @@ class Patience:
         self._pinged_ns: int | None = None
         self._taken = (0, 0)
         self.at_ease = False
-        """Whether nothing was under way when it looked last."""
+        """State at the last check: nothing was under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._arm(self._next_ns(self._opened_ns))
 
     def wake(self) -> None:
-        """The peer said something while nothing was under way."""
+        """Check sooner: the peer sent bytes while nothing was under way."""
         if self._link.busy:
             self._arm(self._busy_ns)
 
     def stop(self) -> None:
-        """The connection is gone."""
+        """Stop the timer: the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,7 +78,7 @@ class Patience:
         return max(ends_ns - now_ns, SOON_NS)
 
     def _refuse_late(self, now_ns: int) -> None:
-        """Requests that are not complete in time; streams are in the order they were opened."""
+        """Refuse requests that are not complete in time; streams are in the order in which they were opened."""
         limit_s = self._settings.receive_timeout_s
         since_ns = now_ns - int(limit_s * 1e9)
         error = RequestError(Fault.EXPIRED, f"the request did not arrive within {limit_s} s ([grpc] receive_timeout_s)")
@@ -90,14 +90,14 @@ class Patience:
         self._link.flush()
 
     def _stuck(self, now_ns: int) -> bool:
-        """Whether answers wait and the peer has taken none of them for too long."""
+        """Return True if answers wait and the peer has taken none of them for too long."""
         taken = self._link.written
         if not self._link.owes or taken != self._taken:
             self._taken, self._stuck_ns = taken, now_ns
         return now_ns - self._stuck_ns >= self._settings.write_timeout_s * 1e9
 
     def _silent(self, now_ns: int) -> bool:
-        """Whether a PING was not answered; asks for a sign of life where nothing was heard for long."""
+        """Return True if a PING was not answered; send one if no bytes came for long."""
         if self._pinged_ns is not None:
             if self._link.heard_ns < self._pinged_ns:
                 return now_ns - self._pinged_ns >= self._settings.keepalive_timeout_ms * 1_000_000
@@ -109,8 +109,8 @@ class Patience:
 
 
 def _is_late(stream: Stream, since_ns: int) -> bool:
-    """Whether the request of a stream that is old enough should be here."""
+    """Return True if the request of a stream that is old enough should be complete."""
     call = stream.call
-    if call is None:  # nothing came but its headers; or it was answered, and the answer is not taken
+    if call is None:  # only its headers came; or it was answered, and the answer is not taken
         return stream.waiting is None
     return isinstance(call, Unary | Streaming) and call.late(since_ns)

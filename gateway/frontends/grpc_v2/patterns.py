@@ -1,5 +1,8 @@
-"""What of a ModelInferRequest repeats: all but its tensors' bytes and its id. Remembered, the next such request is not
-parsed: its tensors are arrays over its own bytes, or where they were in shared memory."""
+"""Patterns of ModelInferRequests: all but the bytes of their tensors and their id.
+
+A request that fits a remembered pattern is not parsed. Its tensors are arrays over its own bytes, or over its places in
+shared memory.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,21 @@ from gateway.frontends.regions import Regions
 
 Raw = bytes | memoryview
 WHOLE_BYTES = 16 * 1024
-"""Messages up to this size are parsed as they are, and contents converted on the event loop. Of this size, no message
-took protobuf more than 0.41 ms (8,192 empty inputs), and no BYTES tensor more than 1.3 ms."""
+"""Largest message that is parsed unchanged, with contents converted on the event loop.
+
+For messages of this size, protobuf took at most 0.41 ms (8,192 empty inputs), and BYTES tensors at most 1.3 ms.
+"""
 COPIED_BYTES = 1024 * 1024
-"""Messages up to this size are parsed as they are where all but 4 KiB of them is raw contents: that is two copies, of
-0.1 ms each."""
+"""Largest message that is parsed unchanged if all but 4 KiB of it is raw contents: two copies, of 0.1 ms each."""
 CONVERTED_ELEMENTS = {"BYTES": 4096, "BF16": 131_072, "BOOL": 131_072}
-"""Elements that are converted on the event loop: 1.3 ms of BYTES, 0.7 ms of the others."""
+"""Most elements that are converted on the event loop: 1.3 ms of BYTES, 0.7 ms of the others."""
 NONE_SHARED: dict[str, Raw] = {}
-"""Stands for the inputs in shared memory of a request that has none."""
+"""Inputs in shared memory of a request that has none."""
 
 
 @dataclass(slots=True)
 class Inline:
-    """A tensor in the message, from byte `start` to `end`. `plain`: its bytes are what lies in memory."""
+    """A tensor in the message, from byte `start` to `end`. `plain`: its bytes are those of the array in memory."""
 
     name: str
     datatype: Datatype
@@ -72,21 +76,24 @@ class Placed:
 
 @dataclass(slots=True)
 class Output:
-    """An output that goes where the caller has shared memory."""
+    """An output that is written to the caller's shared memory."""
 
     name: str
     place: Place
     regions: Regions
 
     def destined(self, caller: str) -> RequestedOutput:
-        """With its destination as it is now. Raises as `Regions.destination` does."""
+        """Return the output with its destination as it is now. Raises as `Regions.destination` does."""
         return RequestedOutput(self.name, destination=self.regions.destination(caller, self.place, self.name))
 
 
 @dataclass(slots=True)
 class Pattern:
-    """`like` is a request without tensors, id and caller; `inputs` are in its order, `outputs` empty where all travel.
-    Nothing here holds a caller's memory. Shared memory comes before contents, as in `decode_request`."""
+    """Pattern of a request. `like` is the request without tensors, id and caller.
+
+    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. A pattern holds no caller's
+    memory. Shared memory comes before contents, as in `decode_request`.
+    """
 
     like: InferRequest
     inputs: tuple[Inline | Placed, ...]
@@ -99,7 +106,7 @@ class Pattern:
         self.placed = tuple(each for each in self.inputs if isinstance(each, Placed))
 
     def request(self, raw: Raw, ident: str, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
-        """The request of a message that fits. Raises as `decode_request` does."""
+        """Return the request of a message that fits. Raises as `decode_request` does."""
         caller, like, sources = call.caller, self.like, self.inputs
         shared = {each.name: each.raw(caller) for each in self.placed} if self.placed else NONE_SHARED
         outputs = self._destined(caller) if self.outputs else like.outputs
@@ -129,7 +136,7 @@ class Pattern:
 
 
 def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Regions | None) -> Pattern | None:
-    """What to remember of the message `sent` that meant `request`; None where its tensors are not raw, or empty."""
+    """Return the pattern of the message `sent`, parsed as `request`; None if its tensors are not raw, or empty."""
     inputs: list[Inline | Placed] = []
     spans = iter(layout.raws)
     for each in sent.inputs:
@@ -153,7 +160,7 @@ def pattern_of(sent: Any, request: InferRequest, layout: Layout, regions: Region
 
 
 def largely_converted(sent: Any) -> bool:
-    """Return whether an input's content takes long to convert."""
+    """Return True if an input's content takes long to convert."""
     limit, shape = CONVERTED_ELEMENTS.get(sent.datatype), sent.shape
     return limit is not None and len(shape) <= RANK_LIMIT and math.prod(shape) > limit
 

@@ -1,7 +1,7 @@
-"""The protocol's messages, in a descriptor pool of their own.
+"""Messages of the protocol, in a descriptor pool of their own.
 
-tritonclient's generated module registers the same names in protobuf's default pool: two definitions in one pool clash
-("duplicate symbol"), two pools never meet. The descriptors are data beside this file; nothing is compiled at run time.
+tritonclient's generated module registers the same names in protobuf's default pool. Two definitions in one pool clash
+("duplicate symbol"), two pools do not. The descriptors are data next to this file; nothing is compiled at run time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.Se
 
 @functools.cache
 def pool() -> DescriptorPool:
-    """The private pool, read once."""
+    """Return the private pool, read once."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())
@@ -34,12 +34,12 @@ def pool() -> DescriptorPool:
 
 @functools.cache
 def message(name: str) -> Any:
-    """The class of the message with this full name. KeyError where the .proto files have none."""
+    """Return the class of the message with this full name. Raises KeyError if the .proto files have none."""
     from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
 def services(names: Sequence[str]) -> Sequence[ServiceDescriptor]:
-    """Descriptors of the services with these full names. KeyError where the .proto files have none."""
+    """Return descriptors of the services with these full names. Raises KeyError if the .proto files have none."""
     return [pool().FindServiceByName(name) for name in names]

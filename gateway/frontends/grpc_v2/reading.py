@@ -1,4 +1,4 @@
-"""Large ModelInferRequests: held against the model that they name before their contents are decoded."""
+"""Reader of large ModelInferRequests: checked against the model that they name before their contents are decoded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STEP_INPUTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A message that was parsed without its contents, which are in `parts`. `declared`: its tensors' names, datatypes
-    and shapes, with one element each behind them; None for a small message, which costs less than the question.
+    """A message that was parsed without its contents, which are in `parts`.
 
-    `size_bytes` of the message; `decoded_bytes`: what decoding allocates.
+    `declared`: its tensors' names, datatypes and shapes, each with the memory of one element. None for a small message,
+    which costs less than the check. `size_bytes`: size of the message. `decoded_bytes`: memory that decoding allocates.
     """
 
     sent: Any
@@ -38,27 +38,27 @@ class Opened:
 
 
 class Reader:
-    """One per service; `most_bytes` is the largest message of all."""
+    """Reader of one service. The parameter `most_bytes` is the largest size of any message."""
 
     def __init__(self, inference: Inference, regions: Regions | None, most_bytes: int) -> None:
         self._inference, self._regions, self._most_bytes = inference, regions, most_bytes
 
     def most_bytes(self, beginning: Raw) -> int:
-        """Return the size that a message which begins like this may have. NOT_FOUND, UNAVAILABLE as its model is."""
+        """Return the size that a message with this beginning may have. Raises the model's NOT_FOUND, UNAVAILABLE."""
         model = model_named(beginning)
         if model is None:
             return self._most_bytes
         return min(self._inference.sizes(model).binary_bytes or self._most_bytes, self._most_bytes)
 
     async def open(self, raw: Raw, caller: str) -> Opened:
-        """Parse a message without its contents. RequestError INVALID, TOO_LARGE."""
+        """Parse a message without its contents. Raises RequestError INVALID, TOO_LARGE."""
         if len(raw) <= WHOLE_BYTES:
             sent = parse_message(message("inference.ModelInferRequest"), raw)
             return Opened(sent, Parts(sent.raw_input_contents, {}), len(raw))
         return await self._inference.decoding.run(caller, _opening(memoryview(raw)))
 
     async def read(self, opened: Opened, call: CallInfo, now_ns: int, share: Share) -> InferRequest:
-        """Decode the contents of a message, if its model can take them. `share` counts the memory.
+        """Decode the contents of a message, if its model can accept them. `share` counts the memory.
 
         Raises as `decode_request`, `Inference.check` and `Share.grow` do.
         """
@@ -94,7 +94,7 @@ def _opening(raw: memoryview) -> Steps[Opened]:
 
 
 def _declared(sent: Any) -> Tensor:
-    """A tensor of the declared datatype and shape that takes the memory of one element. RequestError INVALID."""
+    """Return a tensor of the declared datatype and shape with memory of one element. Raises RequestError INVALID."""
     datatype = datatype_named(sent.datatype, sent.name)
     element_count(sent.shape, sent.name)
     return Tensor(datatype, np.broadcast_to(np.zeros((), datatype.dtype), tuple(sent.shape)))

@@ -1,7 +1,7 @@
-"""`grpc.reflection.v1` and `v1alpha`: what grpcurl and its like ask of a server whose .proto files they do not have.
+"""Reflection `grpc.reflection.v1` and `v1alpha`: for grpcurl and other tools without a server's .proto files.
 
-The two differ in their name only. What is not found is told in-band, and the stream goes on (the specification's
-ErrorResponse); what passes a bound ends the stream.
+The two differ in their name only. An unknown symbol is reported in-band, and the stream continues (the specification's
+ErrorResponse). A request above a bound ends the stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pool import DescriptorPool
 
 INVALID_ARGUMENT, NOT_FOUND = 3, 5
-"""gRPC's status codes, which travel as numbers inside ErrorResponse."""
+"""Status codes of gRPC, which are sent as numbers inside ErrorResponse."""
 
 
 class ReflectionStream:
@@ -38,8 +38,10 @@ class ReflectionStream:
         }
 
     async def answer(self, request: Any) -> Any:
-        """The ServerReflectionResponse, of the request's version. TOO_LARGE where the stream asks too much or at too
-        great length: each answer repeats its question."""
+        """Return the ServerReflectionResponse, in the request's version.
+
+        Raises TOO_LARGE if the stream sends too many or too long requests: each answer repeats its request.
+        """
         self._asked += 1
         if self._asked > self._limit:
             raise RequestError(
@@ -77,7 +79,7 @@ class ReflectionStream:
     def _file_with(self, symbol: str) -> FileDescriptor:
         try:
             return self._pool.FindFileContainingSymbol(symbol)
-        except KeyError:  # protobuf's pool knows every kind of name but methods'
+        except KeyError:  # protobuf's pool knows all kinds of names except those of methods
             service, _, method = symbol.rpartition(".")
             return self._pool.FindServiceByName(service).methods_by_name[method].containing_service.file
 
@@ -88,7 +90,7 @@ def _files(file: FileDescriptor) -> Mapping[str, Any]:
 
 
 def _imported(file: FileDescriptor) -> Iterator[FileDescriptor]:
-    """`file`, then all that it imports; files do not import each other in circles."""
+    """Yield `file`, then all files that it imports; imports contain no cycles."""
     yield file
     for imported in file.dependencies:
         yield from _imported(imported)

@@ -1,4 +1,4 @@
-"""Header blocks of gRPC over HTTP/2 ("Responses" of its PROTOCOL-HTTP2.md): constants where they can be."""
+"""Header blocks of gRPC over HTTP/2 ("Responses" of its PROTOCOL-HTTP2.md): constants if possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = """
     UNAUTHENTICATED
 """
 CODES = {name: code for code, name in enumerate(_NAMES.split())}
-"""gRPC's status codes as they travel."""
+"""Status codes of gRPC, as they are sent."""
 ENCODINGS = b"identity,deflate,gzip"
 PUSHBACK = b"grpc-retry-pushback-ms"
 """gRPC's own retry hint (gRFC A6), in the trailers."""
@@ -26,11 +26,11 @@ KNOWN_BLOCKS = 64
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _RESPONSE: Headers = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 RESPONSE = Block(encode(_RESPONSE))
-"""How every response begins."""
+"""Beginning of every response."""
 OK = Block(encode(((b"grpc-status", b"0"),)))
-"""How a good one ends."""
+"""End of a successful response."""
 NO_GRPC = encode(((b":status", b"415"), (b"content-length", b"0")))
-"""For a content type that is not gRPC's."""
+"""Response to a content type other than gRPC's."""
 NO_POST = encode(((b":status", b"405"), (b"allow", b"POST"), (b"content-length", b"0")))
 
 

@@ -1,4 +1,7 @@
-"""Scopes that the methods need, by name. A method that is not listed stops the start: it would be open to everyone."""
+"""Scopes that the methods need, by name.
+
+A method that is not listed stops the start: it would be open to everyone.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ NEEDS: Mapping[str, Needs] = {
     "RepositoryModelLoad": CONTROL,
     "RepositoryModelUnload": CONTROL,
     "SystemSharedMemoryRegister": MEMORY,
-    # A caller's own regions only, and clients ask these before they register any.
+    # Only a caller's own regions, and clients request these before they register any.
     "SystemSharedMemoryStatus": READ,
     "SystemSharedMemoryUnregister": READ,
     "CudaSharedMemoryStatus": READ,
     "CudaSharedMemoryUnregister": READ,
-    # Not offered: every caller is told so.
+    # Not offered: every caller gets that answer.
     "CudaSharedMemoryRegister": ANY_CALLER,
     "TraceSetting": ANY_CALLER,
     "LogSettings": ANY_CALLER,

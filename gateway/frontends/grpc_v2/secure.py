@@ -1,4 +1,4 @@
-"""TLS on a wire of the gRPC server: OpenSSL between two memory buffers, as `ssl.SSLObject` offers it."""
+"""TLS for a wire of the gRPC server: OpenSSL between two memory buffers, as `ssl.SSLObject` offers it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gateway.frontends.grpc_v2.accepting import SocketProtocol
 from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 
 JOINED_BYTES = 16 * 1024
-"""Pieces up to this size together become one TLS record, the largest there is (RFC 8446, section 5.1)."""
+"""Size up to which pieces are joined to one TLS record, the largest there is (RFC 8446, section 5.1)."""
 HANDSHAKE_NS = 700_000
 """Cost of a step of a handshake: nearly all of it is the signature (RSA of 2048 bits)."""
 RECORD_NS = 2_000
-"""Cost of a record, whatever it holds."""
+"""Cost of a record, independent of its size."""
 
 
 class SecureWire(Wire):
-    """The protocol is told of the connection once hands are shaken; who takes longer than `limit_s` is cut off."""
+    """TLS connection. The protocol gets it after the handshake; a longer handshake than `limit_s` is aborted."""
 
     def __init__(  # noqa: PLR0917  as Wire, with two more
         self,
@@ -41,7 +41,7 @@ class SecureWire(Wire):
         self.writelines((data,))
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """As `write`, small pieces together."""
+        """Encrypt and send several pieces, with small ones joined."""
         if self.is_closing():
             return
         pieces = list(list_of_data)
@@ -53,15 +53,15 @@ class SecureWire(Wire):
         self._send_encrypted()
 
     def close(self) -> None:
-        """Say goodbye, send what waits, end the connection."""
+        """Send close_notify and the waiting bytes, then end the connection."""
         if not self.is_closing() and self._shaken:
-            with suppress(ssl.SSLError):  # SSLWantReadError: theirs is not waited for
+            with suppress(ssl.SSLError):  # SSLWantReadError: the peer's is not waited for
                 self._tls.unwrap()
             self._send_encrypted()
         super().close()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`ssl_object` and `peercert` as well."""
+        """Return `ssl_object` and `peercert`, too."""
         if name == "ssl_object":
             return self._tls
         if name == "peercert":
@@ -69,7 +69,7 @@ class SecureWire(Wire):
         return super().get_extra_info(name, default)
 
     def _begin(self) -> None:
-        """The client speaks first, and in time."""
+        """Wait for the client's first bytes, for a limited time."""
         self._timer = self._sockets.loop.call_later(self._limit_s, self.abort)
 
     def _took(self, size: int) -> int:
@@ -82,7 +82,7 @@ class SecureWire(Wire):
         return work_ns if self._link.behind else work_ns + self._read_tls()
 
     def _read_tls(self) -> int:
-        """Decrypt until the protocol is behind, or nothing is left. Returns the work in nanoseconds."""
+        """Decrypt until the protocol is behind, or nothing is left. Return the work in nanoseconds."""
         work_ns = 0
         try:
             if not self._shaken:
@@ -94,7 +94,7 @@ class SecureWire(Wire):
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:
-            self._send_encrypted()  # the alert that tells the peer why
+            self._send_encrypted()  # the alert that states the reason to the peer
             self._end(error)
         return work_ns
 
@@ -106,7 +106,7 @@ class SecureWire(Wire):
         self._link.connection_made(self)
 
     def _decrypt(self) -> int:
-        """Fill the buffer with what was decrypted, a record at a time; 0 where the peer said goodbye."""
+        """Fill the buffer with decrypted bytes, a record at a time; return 0 after the peer's close_notify."""
         filled, most, self._records = 0, len(self._buffer), 0
         with suppress(ssl.SSLWantReadError):
             while filled < most:

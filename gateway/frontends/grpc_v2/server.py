@@ -1,4 +1,7 @@
-"""The gateway's own gRPC server: listeners, and what its connections share. decisions/0013 says why it is our own."""
+"""The gateway's own gRPC server: listeners, and the state that its connections share.
+
+decisions/0013 states the reasons for an own server.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ from gateway.wire.listening import bound_address, listening
 BACKLOG = 256
 """Connections that the kernel holds until they are accepted."""
 BUFFER_BYTES = 256 * 1024
-"""What one read takes at most."""
+"""Most bytes of one read."""
 
 log = logging.getLogger(__name__)
 
 
 class GrpcServer:
-    """`start` once, `stop` once. `load` counts what is in progress over all connections."""
+    """gRPC server. Call `start` once and `stop` once. `load` counts the work in progress over all connections."""
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
@@ -62,9 +65,10 @@ class GrpcServer:
         self._idle, self._stopping = asyncio.Event(), False
 
     async def start(self, addresses: Sequence[Address]) -> list[Address]:
-        """Listen on all of `addresses`; returns them with port 0 resolved. ConfigurationError names one that cannot be.
+        """Listen on all of `addresses`. Return them with port 0 resolved.
 
-        TLS guards TCP; a UNIX socket is guarded by its permissions, and its callers are known by their user id.
+        Raises ConfigurationError with the first address that fails. TLS protects TCP; permissions protect a UNIX
+        socket, and its callers are identified by their user id.
         """
         self._context, mode = server_context(self._security, protocol="h2"), self.settings.unix_socket_mode
         with listening(addresses, "grpc", backlog=BACKLOG, unix_mode=mode) as sockets:
@@ -76,7 +80,7 @@ class GrpcServer:
         return bound
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what identifies callers by this at once, and uses these certificates for new handshakes.
+        """Return a function that applies `security` to callers at once, and to new handshakes.
 
         TLS and client certificates stay on or off. Raises as `server_context` does.
         """
@@ -90,7 +94,7 @@ class GrpcServer:
                 link.check_callers()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
+        """Accept no more calls, finish those in progress for up to `grace_s`, then end them UNAVAILABLE."""
         if self._stopping:
             return
         self._stopping, self.load.on_end = True, self._tell_idle
@@ -119,7 +123,7 @@ class GrpcServer:
         self._sockets.close()
 
     async def _emptied(self, limit_s: float) -> bool:
-        """Wait until no connection and no call is left; False where that took longer than `limit_s`."""
+        """Wait until no connection and no call is left. Return False if that took longer than `limit_s`."""
         self._idle.clear()
         self._tell_idle()
         try:
@@ -128,47 +132,47 @@ class GrpcServer:
             return False
         return True
 
-    # ---- what connections ask --------------------------------------------------------------------------------------
+    # ---- interface of connections ----------------------------------------------------------------------------------
     def enter(self, link: Link, peer: Peer) -> bool:
-        """Keep a connection that was made; False where its caller, as a certificate names it, has too many."""
+        """Keep a connection that was made. Return False if the caller in its certificate has too many."""
         self._shaken(link)
         if not self._connections.identify(link, peer):
             return False
         self._links[link] = None
-        if self._stopping:  # its hands were shaken too late
+        if self._stopping:  # its handshake ended too late
             link.drain()
         return True
 
     def leave(self, link: Link) -> None:
-        """A connection is gone."""
+        """Forget a connection that is gone."""
         self._links.pop(link, None)
         self._tell_idle()
 
     def closed(self, link: Link) -> None:
-        """A connection's socket is closed: its place is free."""
+        """Free the place of a connection whose socket is closed."""
         self._shaken(link)
         self._connections.leave(link)
 
     def incoming(self, stream: Stream) -> Incoming:
-        """What puts messages of a stream together, in the share of its caller."""
+        """Return the assembler of a stream's messages, in the share of its caller."""
         limit_bytes, most_bytes = self.bounds(stream.head.rpc)
         return Incoming(limit_bytes, self.room, self.codec.lead, stream.head.info, most_bytes)
 
     def bounds(self, rpc: Rpc) -> tuple[int, Callable[[Raw], int] | None]:
-        """Largest message of a method, and what says more once a message has begun."""
+        """Return the largest message of a method, and a function that bounds a message by its beginning, or None."""
         if rpc.raw:
             return self.settings.max_message_bytes, self._service.reader.most_bytes
         return min(self.settings.max_other_bytes, self.settings.max_message_bytes), None
 
     def memory(self, size: int, info: CallInfo) -> memoryview:
-        """Memory for a message, counted. Raises as `Room.take` does."""
+        """Return memory for a message, counted. Raises as `Room.take` does."""
         return self.room.take(size, self.codec.lead(size), info, filled=size)[0]
 
     def _tell_idle(self) -> None:
         if not (self.load.busy or self._links):
             self._idle.set()
 
-    # ---- who may connect -------------------------------------------------------------------------------------------
+    # ---- admission of connections ----------------------------------------------------------------------------------
     def _serve(self, listener: socket) -> None:
         if self._context is None or listener.family == AF_UNIX:
             self._sockets.listen(listener, Wire, self._admit)
@@ -176,8 +180,10 @@ class GrpcServer:
             self._sockets.listen(listener, self._secure_wire, self._admit_handshake)
 
     def _admit(self, connected: socket, name: Any) -> Link | None:
-        """A connection's protocol; None where its caller or this server has too many. Closed before SETTINGS, it is an
-        attempt that failed to gRPC's clients, and they back off."""
+        """Return a connection's protocol, or None if its caller or this server has too many connections.
+
+        A connection closed before SETTINGS is a failed attempt for gRPC's clients, and they back off.
+        """
         return self._admit_peer(peer_behind(connected, name))
 
     def _admit_peer(self, peer: Peer) -> Link | None:
@@ -185,7 +191,7 @@ class GrpcServer:
         return link if self._connections.enter(link, peer) else None
 
     def _admit_handshake(self, connected: socket, name: Any) -> Link | None:
-        """As `_admit`; a peer that has not shaken hands holds a place among the handshakes as well."""
+        """Admit a connection as `_admit` does; until its handshake ends, it counts among the handshakes, too."""
         peer = peer_behind(connected, name)
         if refusal := self._handshakes.take(peer.share_key, local=peer.local):
             self._handshakes.count(peer.share_key, refusal)

@@ -1,7 +1,7 @@
-"""GRPCInferenceService, Health and ServerReflection on messages and the domain alone: no transport is known here.
+"""GRPCInferenceService, Health and ServerReflection on messages and domain types, independent of any transport.
 
-A transport takes `rpcs()`, parses each request with `Rpc.request.FromString`, awaits `Rpc.answer(message, CallInfo)`,
-and turns RequestError into a status by `gateway.frontends.status`.
+A transport takes `rpcs()`, parses each request with `Rpc.request.FromString`, and awaits `Rpc.answer(message,
+CallInfo)`. It converts RequestError to a status with `gateway.frontends.status`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Answer = Callable[[Any, CallInfo], Any]
 
 
 class Door(Inference, Submission, Protocol):
-    """What answers requests, whichever way they are put to it."""
+    """Interface that answers requests: Inference and Submission."""
 
 
 class InferenceService:
-    """Every method takes (message, CallInfo), returns the reply message and may raise RequestError."""
+    """Methods of the service. Each takes (message, CallInfo), returns the reply message and may raise RequestError."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class InferenceService:
         server_name: str = SERVER_NAME,
         pools: Pools | None = None,
     ) -> None:
-        """`regions`: None where shared memory is not allowed; `pools` makes what callers have shares of."""
+        """Set up the service. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
         self._server_name = server_name
         self._inference, self._repository, self._statistics = inference, repository, statistics
         self._regions = regions
@@ -82,7 +82,7 @@ class InferenceService:
         self.health = HealthService(inference, load)
 
     def rpcs(self) -> Mapping[str, Rpc]:
-        """Every method by its path, "/package.Service/Method"."""
+        """Return every method by its path, "/package.Service/Method"."""
         answers = self._answers()
         rpcs = {}
         for service in services(self._names):
@@ -94,49 +94,52 @@ class InferenceService:
         return rpcs
 
     def drain(self) -> None:
-        """Health turns NOT_SERVING; open streams answer what they have read and end, new ones are refused."""
+        """Set health to NOT_SERVING. Open streams answer the requests they have read and end; new ones are refused."""
         self._draining = True
         self.health.drain()
         for stream in tuple(self._streams):
             stream.drain()
 
     async def server_live(self, request: Any, call: CallInfo) -> Any:
-        """Live as soon as it answers at all."""
+        """Report that the server is live: it answers."""
         return message("inference.ServerLiveResponse")(live=True)
 
     async def server_ready(self, request: Any, call: CallInfo) -> Any:
-        """Whether the server takes inference requests."""
+        """Report if the server accepts inference requests."""
         return message("inference.ServerReadyResponse")(ready=self._inference.ready())
 
     async def model_ready(self, request: Any, call: CallInfo) -> Any:
-        """An unknown model is not an error here: not ready (what clients rely on, as Triton answers). DENIED."""
+        """Report if a model is ready. Raises DENIED.
+
+        An unknown model is not ready, and no error: clients rely on that, as Triton answers.
+        """
         check_model(call.caller, call.rights, request.name)
         ready = bool(request.name) and self._inference.ready(request.name, request.version)
         return message("inference.ModelReadyResponse")(ready=ready)
 
     async def server_metadata(self, request: Any, call: CallInfo) -> Any:
-        """Name, version, extensions."""
+        """Return name, version and extensions."""
         return message("inference.ServerMetadataResponse")(
             **documents.server_metadata(self._server_name, *([EXTENSION] if self._regions else []))
         )
 
     async def model_metadata(self, request: Any, call: CallInfo) -> Any:
-        """Inputs and outputs as clients see them. NOT_FOUND, UNAVAILABLE."""
+        """Return inputs and outputs as clients see them. Raises NOT_FOUND, UNAVAILABLE."""
         return message("inference.ModelMetadataResponse")(**documents.model_metadata(*self._described(request, call)))
 
     async def model_config(self, request: Any, call: CallInfo) -> Any:
-        """Triton's configuration of the model, as far as it has one here. NOT_FOUND, UNAVAILABLE."""
+        """Return Triton's configuration of the model, as far as it has one here. Raises NOT_FOUND, UNAVAILABLE."""
         return message("inference.ModelConfigResponse")(config=documents.model_config(*self._described(request, call)))
 
     async def model_statistics(self, request: Any, call: CallInfo) -> Any:
-        """Counters of one version, one model or all that the caller may see. NOT_FOUND, DENIED."""
+        """Return counters of one version, one model or all that the caller may see. Raises NOT_FOUND, DENIED."""
         if request.name:
             check_model(call.caller, call.rights, request.name)
         counted = documents.visible_statistics(self._statistics, call.rights, request.name, request.version)
         return message("inference.ModelStatisticsResponse")(**documents.model_statistics(counted))
 
     async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
-        """Answer one request, bytes for bytes; a transport with no time to lose uses `codec` and `submit` itself."""
+        """Answer one request, bytes to bytes; a faster transport uses `codec` and `submit` itself."""
         now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
         try:
             asked = self.codec.decode(raw, call, now_ns, lent=False)
@@ -161,22 +164,22 @@ class InferenceService:
             share.free()
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[bytes, None]:
-        """Answer requests as they complete; an error of one is in-band and the stream goes on."""
+        """Answer requests as they complete; an error of one is in-band and the stream continues."""
         opened = self._opened(requests, call.caller)
         return self._stream(opened, partial(self._counted_answer, call=call), self._settings.stream_in_flight)
 
     def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
-        """Answer questions about the services, one after the other. TOO_LARGE beyond the settings' bounds."""
+        """Answer questions about the services, one after the other. Raises TOO_LARGE above the settings' bounds."""
         return self._stream(requests, ReflectionStream(pool(), self._names, self._settings).answer, in_flight=1)
 
     async def repository_index(self, request: Any, call: CallInfo) -> Any:
-        """Every known model version that the caller may see, or only the ready ones."""
+        """Return every known model version that the caller may see, or only the ready ones."""
         _refuse_repository_name(request.repository_name)
         lines = documents.repository_index(self._repository.index(), call.rights, only_ready=request.ready)
         return message("inference.RepositoryIndexResponse")(models=lines)
 
     async def repository_model_load(self, request: Any, call: CallInfo) -> Any:
-        """Read the model's folder again. DENIED unless `[models] control = true`."""
+        """Read the model's folder again. Raises DENIED unless `[models] control = true`."""
         _refuse_repository_name(request.repository_name)
         refuse_load_parameters(request.parameters)
         check_model(call.caller, call.rights, request.model_name)
@@ -184,33 +187,35 @@ class InferenceService:
         return message("inference.RepositoryModelLoadResponse")()
 
     async def repository_model_unload(self, request: Any, call: CallInfo) -> Any:
-        """Drain and unload. `unload_dependents` is moot: no model depends on another here."""
+        """Drain and unload. `unload_dependents` has no effect: no model depends on another here."""
         _refuse_repository_name(request.repository_name)
         check_model(call.caller, call.rights, request.model_name)
         await self._repository.unload(request.model_name)
         return message("inference.RepositoryModelUnloadResponse")()
 
     async def system_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
-        """The caller's regions, or one. NOT_FOUND. Where they are not allowed there is none, and clients expect that
-        answer rather than an error."""
+        """Return the caller's regions, or one of them. Raises NOT_FOUND.
+
+        If regions are not allowed, the answer is empty: clients expect that rather than an error.
+        """
         if self._regions is None and request.name:
             raise unknown_region(request.name, "system ")
         lines = [] if self._regions is None else self._regions.status(call.caller, request.name)
         return message("inference.SystemSharedMemoryStatusResponse")(regions={line["name"]: line for line in lines})
 
     async def system_shared_memory_register(self, request: Any, call: CallInfo) -> Any:
-        """Map a segment of the caller's. UNSUPPORTED, DENIED, OVERLOADED, INVALID."""
+        """Map a segment of the caller's. Raises UNSUPPORTED, DENIED, OVERLOADED, INVALID."""
         who = Registrant(call.caller, call.local, call.uid, call.pid, call.share_key)
         self._allowed_regions().register(who, request.name, request.key, request.offset, request.byte_size)
         return message("inference.SystemSharedMemoryRegisterResponse")()
 
     async def system_shared_memory_unregister(self, request: Any, call: CallInfo) -> Any:
-        """Forget one of the caller's regions, or with "" all of them. UNSUPPORTED."""
+        """Forget one of the caller's regions, or with "" all of them. Raises UNSUPPORTED."""
         self._allowed_regions().unregister(call.caller, request.name)
         return message("inference.SystemSharedMemoryUnregisterResponse")()
 
     async def cuda_shared_memory_status(self, request: Any, call: CallInfo) -> Any:
-        """No region is registered, ever."""
+        """Return no regions: none is ever registered."""
         if request.name:
             raise unknown_region(request.name, "CUDA ")
         return message("inference.CudaSharedMemoryStatusResponse")()
@@ -224,11 +229,11 @@ class InferenceService:
         return message("inference.CudaSharedMemoryUnregisterResponse")()
 
     async def trace_setting(self, request: Any, call: CallInfo) -> NoReturn:
-        """Refuse with UNSUPPORTED to read or change what is traced."""
+        """Refuse with UNSUPPORTED to read or change the trace settings."""
         raise no_trace_settings()
 
     async def log_settings(self, request: Any, call: CallInfo) -> NoReturn:
-        """Refuse with UNSUPPORTED to read or change what is logged."""
+        """Refuse with UNSUPPORTED to read or change the log settings."""
         raise no_log_settings()
 
     def _answers(self) -> Mapping[str, Answer]:

@@ -1,7 +1,7 @@
-"""The gRPC server's sockets, accepted, read and written here rather than by asyncio's transports.
+"""Sockets of the gRPC server, accepted, read and written here rather than by asyncio's transports.
 
-All of them stand behind one epoll of their own, which the loop watches as a single descriptor: what is ready is dealt
-with in one callback, where asyncio would schedule one per socket. `secure` puts TLS on a wire.
+All of them are in one epoll, which the event loop watches as a single descriptor. One callback handles all ready
+sockets, where asyncio would schedule one per socket. `secure` adds TLS to a wire.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from gateway.frontends.grpc_v2.outbox import Outbox
 from gateway.wire.turns import Turns
 
 READY_LIMIT = 256
-"""Sockets that one turn of the loop deals with; the others have the next."""
+"""Sockets handled in one pass of the event loop; the others wait for the next."""
 BUDGET_NS = 2_000_000
-"""Work of a turn (http2/work.py) before the loop looks at everything else that it has to do, timers among it ..."""
+"""Work of a pass (http2/work.py) before the event loop handles everything else, such as timers ..."""
 LIMIT_NS = 8_000_000
-"""... and its time: what is done behind the protocol is not charged, and a busy machine takes longer for all."""
+"""... and its time: work after the protocol is not charged, and a busy machine takes longer for everything."""
 READ_BYTES = 16 * 1024
-"""What one read takes of a connection. Where its bytes cost little, as those of a large message, the next read takes
-the whole buffer."""
+"""Bytes of one read. After bytes that cost little, as of a large message, the next read takes the whole buffer."""
 CHEAP_NS_PER_BYTE = 2
-"""Most work per byte of bytes that cost little: DATA in frames of 2 KiB and more."""
+"""Most work per byte of cheap bytes: DATA in frames of 2 KiB and more."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""Bytes that were read and wait for their turn, of all connections; beyond them every read is small."""
+"""Bytes of all connections that were read and wait for their turn; above it every read is small."""
 REST_TURNS = 3
-"""Turns of the loop without sockets behind one whose time did not suffice: a request of HTTP needs several turns of the
-loop, and so do timers and answers that threads have ready."""
+"""Passes without sockets after one whose time was too short: HTTP requests, timers and threads need several."""
 HIGH_BYTES, LOW_BYTES = 64 * 1024, 16 * 1024
-"""Bytes that wait for the peer when it is told to be slow, and when it is told that it has caught up: asyncio's own."""
+"""Bytes that wait for the peer when the protocol must pause, and when it may resume: asyncio's own values."""
 LINGERING_LIMIT = 256
 """Connections that linger at one time; further ones end at once."""
 LINGER_S = 1.0
-"""How long a connection that we closed is read and not looked at: what came unread would make the kernel reset it, and
-the peer might never see why it was closed (RFC 9112, section 9.6)."""
+"""Time for which the input of a closed connection is read and discarded.
+
+Unread input would make the kernel reset it, and the peer might never get the reason (RFC 9112, section 9.6).
+"""
 AT_ONCE = struct.pack("ii", 1, 0)
-"""SO_LINGER for no time at all: the kernel drops what was not taken, and resets the connection."""
+"""SO_LINGER with no time: the kernel drops the bytes that were not taken, and resets the connection."""
 _IN, _OUT, _GONE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
 _HALF = select.EPOLLRDHUP
 
@@ -57,25 +57,25 @@ class _Watched(Protocol):
 
 
 class Sockets:
-    """`before` and `after` are called around the reading of all that are ready."""
+    """All sockets of the server. `before` and `after` are called around the reading of all ready ones."""
 
     def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.lingering = 0
-        """Connections that we closed and whose peer may finish its sentence."""
+        """Connections closed by this side whose peer may still send."""
         self._before, self._after = before, after
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}
         self._listeners: list[Listener] = []
         self.turns = Turns()
         self.kept_bytes = 0
-        """Bytes that were read of all connections and wait for their turn."""
+        """Bytes of all connections that were read and wait for their turn."""
         self._called, self._rest = False, 0
         self._left_ns = self._until_ns = 0
         self.loop.add_reader(self._epoll.fileno(), self._ready)
 
     def listen(self, listener: socket.socket, wire: Callable[..., Wire], admit: Admit) -> None:
-        """Accept what comes there and `admit` lets in; `wire` makes a connection of the arguments that Wire takes."""
+        """Accept connections that `admit` admits. `wire` makes a connection of the arguments that Wire takes."""
 
         def connect(connected: socket.socket, name: Any) -> None:
             link = admit(connected, name)
@@ -91,13 +91,13 @@ class Sockets:
         self._listeners.append(Listener(self, listener, connect))
 
     def stop_listening(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         for listener in self._listeners:
             listener.abort()
         self._listeners.clear()
 
     def close(self) -> None:
-        """Watch nothing any more; connections that are still open end at once."""
+        """Stop watching; connections that are still open end at once."""
         self.stop_listening()
         for watched in list(self._watched.values()):
             watched.abort()
@@ -105,21 +105,21 @@ class Sockets:
         self._epoll.close()
 
     def watch(self, descriptor: int, watched: _Watched, events: int) -> None:
-        """Tell `watched` what happens to a descriptor."""
+        """Call `watched` for events of a descriptor."""
         self._epoll.register(descriptor, events)
         self._watched[descriptor] = watched
 
     def change(self, descriptor: int, events: int) -> None:
-        """Tell it of other events."""
+        """Change the events of a descriptor."""
         self._epoll.modify(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
-        """Tell it nothing more."""
+        """Stop watching a descriptor."""
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def call(self) -> None:
-        """Serve what waits, in the next turn of the loop."""
+        """Serve waiting connections in the next pass of the event loop."""
         if not self._called:
             self._called = True
             self.loop.call_soon(self._go_on)
@@ -133,8 +133,10 @@ class Sockets:
             self._ready()
 
     def _ready(self) -> None:
-        """Deal with what is ready, and with what became so meanwhile, for a while: asking again costs less than
-        a turn of the loop. Connections for which time does not suffice wait, and so do all others then."""
+        """Handle ready sockets, and those that become ready, for a limited time: a poll costs less than a pass.
+
+        Connections for which the time is too short wait, and so do all others then.
+        """
         if self._called:
             return
         turns, self._left_ns, self._until_ns = self.turns, BUDGET_NS, time.monotonic_ns() + LIMIT_NS
@@ -154,12 +156,12 @@ class Sockets:
         return self._left_ns > 0 and time.monotonic_ns() < self._until_ns
 
     def _serve(self, ready: Iterable[tuple[int, int]]) -> None:
-        """Serve what is ready in any order as long as the turn has time, by fair turns once it has not."""
+        """Serve ready sockets in any order as long as the pass has time, by fair turns after that."""
         turns = self.turns
         waiting = bool(turns)
         for descriptor, events in ready:
             watched = self._watched.get(descriptor)
-            if watched is None or not watched.ready(events):  # one before it closed it; or there is nothing to read
+            if watched is None or not watched.ready(events):  # an earlier one closed it; or there is nothing to read
                 continue
             wire = cast("Wire", watched)
             if waiting:
@@ -176,7 +178,7 @@ class Sockets:
 
 
 class Wire(asyncio.Transport):
-    """One connection, as a protocol sees a transport. What `write` cannot send at once waits here, uncopied."""
+    """One connection as an asyncio transport. Bytes that `write` cannot send at once wait here, uncopied."""
 
     def __init__(self, sockets: Sockets, connected: socket.socket, name: Any, link: SocketProtocol) -> None:
         super().__init__()
@@ -195,10 +197,12 @@ class Wire(asyncio.Transport):
         self.caller = sockets.turns.caller(link.share_key)
         self._begin()
 
-    # ---- what happens to the socket --------------------------------------------------------------------------------
+    # ---- events of the socket --------------------------------------------------------------------------------------
     def ready(self, events: int) -> bool:
-        """Send what waits; return whether there is something to read. What waits for its turn is dropped once the peer
-        has left: it takes no answer."""
+        """Send waiting bytes. Return True if there is something to read.
+
+        Input that waits for its turn is dropped once the peer has left: it takes no answer.
+        """
         try:
             if events & _OUT and self._waiting:
                 self._send_waiting()
@@ -212,17 +216,17 @@ class Wire(asyncio.Transport):
 
     @property
     def behind(self) -> bool:
-        """Whether bytes that were received wait to be read."""
+        """Return True if received bytes wait to be processed."""
         return self._kept_bytes > 0 and self._reads and not self._closing
 
     def serve(self) -> int:
-        """Read, or go on with what was read, for a slice of work. Returns the work in nanoseconds."""
+        """Read, or process the bytes that were read, for a slice of work. Return the work in nanoseconds."""
         if self._gone or not (self._reads or self._lingering):
             return 0
         work_ns = 0
         try:
             work_ns = self._go_on() if self._kept_bytes and self.behind else self._receive()
-        except Exception as error:  # noqa: BLE001  the boundary: a defect that one connection meets ends that connection
+        except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
         if self._link.behind != self._kept_bytes and not self._gone:
             self._sockets.kept_bytes += self._link.behind - self._kept_bytes
@@ -266,9 +270,9 @@ class Wire(asyncio.Transport):
             self._held = False
             self._link.resume_writing()
 
-    # ---- what a protocol asks of a transport ------------------------------------------------------------------------
+    # ---- interface of an asyncio transport --------------------------------------------------------------------------
     def write(self, data: Any) -> None:
-        """Send, or keep what cannot be sent yet."""
+        """Send, or keep bytes that cannot be sent yet."""
         if self._waiting or self._closing:
             self._keep((data,))
             return
@@ -284,7 +288,7 @@ class Wire(asyncio.Transport):
             self._watch()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
-        """As `write`, of several pieces by one system call."""
+        """Send several pieces as `write` does, by one system call."""
         idle = not self._waiting
         self._keep(list_of_data)
         if idle and self._waiting:
@@ -293,7 +297,7 @@ class Wire(asyncio.Transport):
                 self._watch()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait for the peer."""
+        """Return the number of bytes that wait for the peer."""
         return self._waiting.size
 
     def pause_reading(self) -> None:
@@ -310,28 +314,30 @@ class Wire(asyncio.Transport):
             self._sockets.call()
 
     def close(self) -> None:
-        """Send what waits, then end the connection."""
+        """Send the waiting bytes, then end the connection."""
         if not self._closing:
             self._closing = True
             if not self._waiting:
                 self._linger()
 
     def abort(self) -> None:
-        """End the connection at once, also what the kernel still holds of it: a peer that reads nothing would leave
-        megabytes there for minutes."""
+        """End the connection at once, with its data in the kernel.
+
+        A peer that reads nothing would keep megabytes there for minutes.
+        """
         if not self._gone:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self._end(None)
 
     def is_closing(self) -> bool:
-        """Whether it was told to end."""
+        """Return True if the connection is ending."""
         return self._closing or self._gone
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """The `socket` and its `peername`."""
+        """Return the `socket` or its `peername`."""
         return {"socket": self._socket, "peername": self._name}.get(name, default)
 
-    # ---- within ----------------------------------------------------------------------------------------------------
+    # ---- internal --------------------------------------------------------------------------------------------------
     def _keep(self, pieces: Iterable[Any]) -> None:
         if self._closing:
             return
@@ -346,7 +352,7 @@ class Wire(asyncio.Transport):
             self._sockets.change(self._descriptor, reads | (_OUT if self._waiting else 0))
 
     def _linger(self) -> None:
-        """All was sent: say so, and let the peer finish its sentence."""
+        """Shut down sending after the last byte, and let the peer finish its own."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
@@ -374,17 +380,17 @@ class Wire(asyncio.Transport):
         self._link.socket_closed()
         self._lost(error)
 
-    # ---- what TLS does otherwise -----------------------------------------------------------------------------------
+    # ---- parts that differ with TLS --------------------------------------------------------------------------------
     def _begin(self) -> None:
         self._link.connection_made(self)
 
     def _took(self, size: int) -> int:
-        """Hand on `size` bytes, which the buffer holds. Returns the work in nanoseconds."""
+        """Pass on `size` bytes from the buffer. Return the work in nanoseconds."""
         self._link.buffer_updated(size)
         return self._link.spent()
 
     def _go_on(self) -> int:
-        """Go on with what the protocol has not read yet. Returns the work in nanoseconds."""
+        """Continue with the bytes that the protocol has not processed yet. Return the work in nanoseconds."""
         self._link.go_on()
         return self._link.spent()
 

@@ -10,9 +10,9 @@ from gateway.domain.errors import Fault, RequestError
 
 
 class InferStream:
-    """Answers come in order of completion and carry their request's id, as Triton's do.
+    """Requests and answers of one stream. Answers come in order of completion with their request's id, as Triton's do.
 
-    A request takes one of `in_flight` slots until its answer was taken: a peer that does not read is not read from.
+    A request occupies one of `in_flight` slots until its answer was taken: a peer that does not read is not read from.
     Without a request in flight for `idle_s` the stream ends EXPIRED.
     """
 
@@ -29,12 +29,15 @@ class InferStream:
         self._failure: BaseException | None = None
 
     def drain(self) -> None:
-        """Read no more; what was read is answered, then the stream ends UNAVAILABLE."""
+        """Read no more requests; those that were read are answered, then the stream ends UNAVAILABLE."""
         if self._reader is not None:
             self._reader.cancel()
 
     async def replies(self) -> AsyncGenerator[Any, None]:
-        """Every answer. Closing the generator cancels what is in flight. Raises what reading the requests raised."""
+        """Yield every answer. Closing the generator cancels requests in flight.
+
+        Raises the errors of reading the requests.
+        """
         self._rest(self._idle_s)
         self._reader = asyncio.create_task(self._read())
         self._reader.add_done_callback(self._reader_ended)
@@ -47,8 +50,10 @@ class InferStream:
             self._end()
 
     def _end(self) -> None:
-        """Cancel what is in flight, and forget what failed: its traceback leads back here, and holds the last message
-        until a search for garbage finds both."""
+        """Cancel requests in flight, and forget the failure.
+
+        Its traceback refers back to this object, and holds the last message until a garbage collection finds both.
+        """
         if self._idle is not None:
             self._idle.cancel()
         for task in (self._reader, *self._tasks):
@@ -92,7 +97,7 @@ class InferStream:
         self._idle = loop.call_later(wait_s, self._look)
 
     def _look(self) -> None:
-        """End the stream where it brought nothing for too long; nothing ticks while it is busy but this."""
+        """End the stream if it brought no request for too long; this is the only timer while it is busy."""
         busy = bool(self._tasks)
         left_s = self._idle_s if busy else self._active_s + self._idle_s - asyncio.get_running_loop().time()
         if left_s > 0:
@@ -106,5 +111,5 @@ class InferStream:
 
 
 def stopping() -> RequestError:
-    """How a stream ends of which no more is read."""
+    """Return the error that ends a stream of which no more is read."""
     return RequestError(Fault.UNAVAILABLE, "the gateway is stopping; open the stream again", retry_after_s=1.0)

@@ -1,4 +1,4 @@
-"""Calls with a stream of messages on one side or both: the method, in a task, reads and writes at its own pace."""
+"""Calls with a stream of messages in one direction or both: the method, in a task, sets the pace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Streaming:
-    """Messages that were not taken yet hold the stream's window: a method that is slow slows its caller."""
+    """Streaming call. Messages that were not taken yet hold the stream's window: a slow method slows its caller."""
 
     __slots__ = ("_changed", "_ended", "_failure", "_incoming", "_link", "_messages", "_since_ns", "_stream", "task")
 
@@ -32,11 +32,11 @@ class Streaming:
         self._changed, self._ended = asyncio.Event(), ended
         self._failure: RequestError | None = None
         self._since_ns = None if stream.head.rpc.kind is Kind.BIDIRECTIONAL else stream.opened_ns
-        """Since when the only request of such a method is awaited."""
+        """Time since which the only request of such a method is awaited."""
         self.task: asyncio.Task[None] | None = None
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
-        """Part of what the caller streams."""
+        """Add a part of the caller's stream."""
         try:
             self._messages.extend(self._incoming.feed(payload, now_ns))
         except RequestError as error:
@@ -47,8 +47,10 @@ class Streaming:
             self._grant()
 
     def late(self, since_ns: int) -> bool:
-        """Whether a message that has begun should be complete by now, or the only one be here. Messages that were not
-        taken hold up those behind them."""
+        """Return True if a message that has begun should be complete by now, or the only one should be here.
+
+        Messages that were not taken delay those behind them.
+        """
         begun_ns = self._incoming.begun_ns if self._since_ns is None else self._since_ns
         late = begun_ns is not None and begun_ns <= since_ns and not self._messages
         if late:
@@ -56,7 +58,7 @@ class Streaming:
         return late
 
     def cancel(self) -> None:
-        """The call was given up: the method hears of it."""
+        """Cancel the method: the call was given up."""
         self._close()
         cancel(self)
 
@@ -76,7 +78,7 @@ class Streaming:
 
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
-        while await self._more():  # no name here holds a message while the next is awaited
+        while await self._more():  # no variable here holds a message while the next is awaited
             yield head.rpc.parse(await unfolded(self._take(), head, self._link))
 
     async def _only_request(self) -> Any:
@@ -86,7 +88,7 @@ class Streaming:
         raise one_request("none came")
 
     async def _more(self) -> bool:
-        """Wait for a message; False at the end. Raises what reading it raised, once those before it were taken."""
+        """Wait for a message; return False at the end. Raises errors of reading once earlier messages were taken."""
         while not self._messages:
             if self._failure is not None:
                 raise self._failure
@@ -101,15 +103,15 @@ class Streaming:
     def _take(self) -> Message:
         message = self._messages.popleft()
         if self._incoming.begun_ns is not None:
-            self._incoming.begun_ns = time.monotonic_ns()  # until now nothing more of it was let in
+            self._incoming.begun_ns = time.monotonic_ns()  # until now no more of it was let in
         self._grant()
         return message
 
     def _close(self) -> None:
-        """Nobody takes messages any more."""
+        """Drop all messages: the method takes no more."""
         self._incoming.close()
         self._messages.clear()
 
     def _grant(self) -> None:
-        """Room for the rest of the message that has begun, or for the beginning of another."""
+        """Grant window for the rest of the message that has begun, or for the beginning of another."""
         self._link.grant(self._stream, self._incoming.missing or self._link.settings.http2.stream_window_bytes // 2)

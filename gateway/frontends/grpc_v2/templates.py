@@ -1,4 +1,4 @@
-"""What of a ModelInferResponse repeats: all but its outputs' bytes and its id. Made from the protobuf message."""
+"""Templates of ModelInferResponses: all but the bytes of their outputs and their id. Made from the protobuf message."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.wire import field_head
 
 PREFIX = struct.Struct(">BI")
-"""A message's flag and length (gRPC's "Length-Prefixed-Message")."""
+"""Flag and length of a message (gRPC's "Length-Prefixed-Message")."""
 IN_PLACE_BYTES = 16 * 1024
-"""Outputs from this size on go out as they lie; smaller ones are copied into one piece with what surrounds them."""
+"""Size from which outputs are sent in place; smaller ones are copied into one piece with the bytes around them."""
 ID_FIELD, RAW_FIELD = 3, 6
-"""`id` and `raw_output_contents` in ModelInferResponse."""
+"""Numbers of `id` and `raw_output_contents` in ModelInferResponse."""
 
 
 @dataclass(slots=True)
 class Template:
-    """Bytes before the id, and before each output's content. `anonymous` is all before the first content, where there
-    is no id, prefix included; `size` is the message's without one. `plain`: outputs travel as they lie in memory."""
+    """Bytes before the id, and before each output's content.
+
+    `anonymous`: all bytes before the first content if there is no id, prefix included. `size`: the message's size
+    without id. `plain`: outputs are sent as they are in memory.
+    """
 
     head: bytes
     before: tuple[bytes, ...]
@@ -31,7 +34,7 @@ class Template:
     plain: bool
 
     def fill(self, response: InferResponse) -> tuple[list[Piece], int]:
-        """The length-prefixed message of a response that fits, in pieces, and its size with the prefix."""
+        """Return the length-prefixed message of a response that fits, in pieces, and its size with the prefix."""
         ident, size = response.id, self.size
         if ident:
             coded = ident.encode()
@@ -50,7 +53,7 @@ class Template:
 
 
 def shape_of(response: InferResponse) -> tuple[object, ...]:
-    """What responses of one template have in common."""
+    """Return the properties that responses of one template share."""
     outputs = response.outputs
     if len(outputs) == 1:
         ((name, tensor),) = outputs.items()
@@ -63,7 +66,7 @@ def shape_of(response: InferResponse) -> tuple[object, ...]:
 
 
 def template_of(response: InferResponse) -> Template:
-    """The template of a response and all of its shape."""
+    """Return the template of a response and all of its shape."""
     outputs = response.outputs.values()
     plain = all(each.datatype not in CONVERTED and each.array.dtype == each.datatype.dtype for each in outputs)
     head = message("inference.ModelInferResponse")(model_name=response.model, model_version=response.version)
@@ -78,7 +81,7 @@ def template_of(response: InferResponse) -> Template:
 
 
 def prefixed(content: bytes) -> tuple[list[Piece], int]:
-    """A length-prefixed message in pieces, and its size in bytes."""
+    """Return a length-prefixed message in pieces, and its size in bytes."""
     return [PREFIX.pack(0, len(content)), content], PREFIX.size + len(content)
 
 

@@ -1,6 +1,6 @@
 """InferTensorContents of large requests: packed numbers and BYTES read in steps, without protobuf's parser.
 
-Each client writes numbers packed (proto3's default); other encodings are read by protobuf, as long as they are small
+Each client writes numbers packed (proto3's default). Protobuf reads other encodings, as long as they are small
 (`outline.KEPT_BYTES`).
 """
 
@@ -30,7 +30,7 @@ FIELDS: Mapping[Datatype, str] = {
     Datatype.FP64: "fp64_contents",
     Datatype.BYTES: "bytes_contents",
 }
-"""The field of InferTensorContents that carries a datatype (OIP, "Inference Tensor Data"); FP16 and BF16 have none."""
+"""Field of InferTensorContents by datatype (OIP, "Inference Tensor Data"); FP16 and BF16 have none."""
 NUMBERS = (
     *("", "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents"),
     *("fp32_contents", "fp64_contents", "bytes_contents"),
@@ -41,13 +41,13 @@ _AS_TRAVELS = {
     "uint64_contents": "<u8",
 }  # fmt: skip
 PIECES_LIMIT = 64
-"""Pieces that one packed field may come in; protobuf writes one."""
+"""Most pieces of one packed field; protobuf writes one."""
 STEP_BYTES = 32_768
 """Bytes of varints that one step reads: about 0.5 ms."""
 
 
 def typed_datatype(label: str, name: str) -> tuple[Datatype, str]:
-    """Return the datatype called `label` and the field that carries it. Raises RequestError INVALID."""
+    """Return the datatype named `label` and its field. Raises RequestError INVALID."""
     datatype = datatype_named(label, name)
     field = FIELDS.get(datatype)
     if field is None:
@@ -56,7 +56,7 @@ def typed_datatype(label: str, name: str) -> tuple[Datatype, str]:
 
 
 def typed_steps(label: str, shape: Sequence[int], contents: memoryview, name: str) -> Steps[Array]:
-    """Return the array in a serialized InferTensorContents. RequestError INVALID where it does not fit the shape."""
+    """Return the array in a serialized InferTensorContents. Raises RequestError INVALID if the shape differs."""
     datatype, field = typed_datatype(label, name)
     count = element_count(shape, name)
     if datatype is Datatype.BYTES:
@@ -74,7 +74,7 @@ def typed_steps(label: str, shape: Sequence[int], contents: memoryview, name: st
 
 
 def _pieces(contents: memoryview, datatype: Datatype, name: str) -> list[Span]:
-    """Where the packed numbers are."""
+    """Return the spans of the packed numbers."""
     pieces: list[Span] = []
     place = 0
     while place < len(contents):
@@ -96,7 +96,7 @@ def _check_field(number: int, kind: int, datatype: Datatype, name: str) -> None:
 
 
 def _field(contents: memoryview, place: int, name: str) -> tuple[int, int, int, int]:
-    """Number and wire type of the field at `place`, start and end of its content where it is length-delimited."""
+    """Return number and wire type of the field at `place`, and start and end of length-delimited content."""
     try:
         tag, start = read_varint(contents, place)
         if tag & 7 != LENGTH_DELIMITED:
@@ -122,7 +122,7 @@ def _count(piece: memoryview, datatype: Datatype) -> Steps[int]:
 
 
 def _fill(array: Array, piece: memoryview, datatype: Datatype, field: str, name: str) -> Steps[int]:
-    """Read the numbers of a piece into the beginning of `array`; return how many they are."""
+    """Read the numbers of a piece into the beginning of `array`; return their number."""
     if datatype.dtype.kind == "f":
         if len(piece) % datatype.wire_bytes:
             raise _broken(name)
@@ -140,7 +140,7 @@ def _fill(array: Array, piece: memoryview, datatype: Datatype, field: str, name:
 
 
 def _varints(content: npt.NDArray[np.uint8], place: int, name: str) -> tuple[npt.NDArray[np.uint64], int]:
-    """Return the varints that end within STEP_BYTES from `place` on, and where the next begins."""
+    """Return the varints that end within STEP_BYTES from `place` on, and the position of the next."""
     window = content[place : place + STEP_BYTES]
     ends = np.flatnonzero(window < 0x80)
     if not len(ends):
@@ -161,7 +161,7 @@ def _varints(content: npt.NDArray[np.uint8], place: int, name: str) -> tuple[npt
 
 
 def _converted(values: npt.NDArray[np.uint64], datatype: Datatype, field: str, name: str) -> Array:
-    """`values` as the numbers of `field` (cut off to their width, as protobuf does) in `datatype`."""
+    """Return `values` as the numbers of `field` (truncated to their width, as protobuf does) in `datatype`."""
     if datatype is Datatype.BOOL:
         return np.not_equal(values, 0)
     numbers: Array = values.astype(_AS_TRAVELS[field])
@@ -176,7 +176,7 @@ def _converted(values: npt.NDArray[np.uint64], datatype: Datatype, field: str, n
 
 
 def _texts(contents: memoryview, count: int, shape: Sequence[int], name: str) -> Steps[Array]:
-    """BYTES elements: each is a field of its own, of two bytes at least."""
+    """Return BYTES elements: each is a field of its own, of two bytes at least."""
     if 2 * count > len(contents):
         raise _invalid(
             f"input '{name:.200}' has {len(contents)} bytes in bytes_contents, which hold fewer elements than the "

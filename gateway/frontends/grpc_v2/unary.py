@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Unary:
-    """A call whose request is on its way. It counts as a call in progress; RequestError OVERLOADED where it cannot."""
+    """A call whose request is in transit. It counts as a call in progress. Raises RequestError OVERLOADED."""
 
     __slots__ = ("_counted", "_incoming", "_link", "_message", "_stream")
 
@@ -29,7 +29,7 @@ class Unary:
         self._counted = True
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
-        """Part of the request's body; starts the call where it was the last."""
+        """Add a part of the request's body; start the call if it was the last."""
         try:
             for message in self._incoming.feed(payload, now_ns):
                 if self._message is not None:
@@ -44,14 +44,14 @@ class Unary:
             self._link.turn_down(self._stream, error)
 
     def late(self, since_ns: int) -> bool:
-        """Whether the request should be complete by now, where `since_ns` is the oldest that may not be."""
+        """Return True if the request should be complete: its call began at `since_ns` or earlier."""
         late = self._stream.opened_ns <= since_ns
         if late:
             self.cancel()
         return late
 
     def cancel(self) -> None:
-        """Hold nothing more: the call was given up, or its request is complete."""
+        """Release everything: the call was given up, or its request is complete."""
         self._incoming.close()
         if self._counted:
             self._counted = False
@@ -75,14 +75,14 @@ class Answering:
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Ask the method and send its reply. Raises RequestError."""
+        """Call the method and send its reply. Raises RequestError."""
         head, link = self._stream.head, self._link
         content = await unfolded(self._message, head, link)
         reply = await head.rpc.answer(head.rpc.parse(content), head.info_at(self._stream.opened_ns))
         link.reply(self._stream, *prefixed(head.rpc.serialize(reply)))
 
     def cancel(self) -> None:
-        """The call was given up: the method hears of it."""
+        """Cancel the method: the call was given up."""
         cancel(self)
 
 
@@ -91,14 +91,14 @@ class _Running(Protocol):
 
 
 def cancel(call: _Running) -> None:
-    """End a call's task, and forget it: it keeps the frames that it ended in, which hold the call and its message."""
+    """Cancel a call's task, and forget it: it keeps the frames in which it ended, with the call and its message."""
     task, call.task = call.task, None
     if task is not None:
         task.cancel()
 
 
 async def unfolded(message: Message, head: Head, link: Link) -> Raw:
-    """A message's content, decompressed into memory that is counted. Raises as `inflate_steps` and `Room.take` do."""
+    """Return a message's content, decompressed into counted memory. Raises as `inflate_steps` and `Room.take` do."""
     if not message.compressed:
         return message.content
     limit_bytes, most_bytes = link.bounds(head.rpc)
@@ -110,5 +110,5 @@ async def unfolded(message: Message, head: Head, link: Link) -> Raw:
 
 
 def one_request(what: str) -> RequestError:
-    """A call that brings not exactly one request (UNIMPLEMENTED, as gRPC's list of status codes has it)."""
+    """Return the error for other than one request (UNIMPLEMENTED, by gRPC's list of status codes)."""
     return RequestError(Fault.UNSUPPORTED, f"this method takes exactly one request, and {what}")

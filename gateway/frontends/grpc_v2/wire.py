@@ -1,4 +1,4 @@
-"""Protobuf's wire format (its "Encoding" page), as far as the hot path looks at it: where a request's tensors begin."""
+"""Protobuf's wire format (its "Encoding" page), as far as the hot path reads it: positions of a request's tensors."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ LENGTH_DELIMITED = 2
 ID_FIELD, RAW_FIELD = 3, 7
 """Numbers of `id` and `raw_input_contents` in ModelInferRequest."""
 FIELDS_LIMIT = 1024
-"""Top-level fields looked at; a request with more is not remembered."""
+"""Most top-level fields that are read; a request with more is not remembered."""
 FIXED_LIMIT_BYTES = 4096
-"""Bytes beside id and tensors that are remembered of one request."""
+"""Bytes other than id and tensors that are remembered of one request."""
 VARINT_LIMIT_BITS = 35
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where in a ModelInferRequest of `total` bytes the id is (an empty span: nowhere), and each raw tensor.
+    """Positions in a ModelInferRequest of `total` bytes: the id (an empty span: none), and each raw tensor.
 
-    `fixed` are the slices of all other bytes, tags and lengths of id and tensors among them: two messages of one length
-    that agree there differ in nothing but what the id and the tensors hold.
+    `fixed` are the slices of all other bytes, including tags and lengths of id and tensors. Two messages of one length
+    with equal `fixed` bytes differ only in the contents of the id and the tensors.
     """
 
     total: int
@@ -29,18 +29,18 @@ class Layout:
     fixed: tuple[slice, ...]
 
     def key(self, message: bytes | memoryview) -> bytes:
-        """The bytes that must be equal."""
+        """Return the bytes that must be equal."""
         fixed = self.fixed
         return bytes(message[fixed[0]]) if len(fixed) == 1 else b"".join([message[part] for part in fixed])
 
     def ident(self, message: bytes | memoryview) -> str:
-        """The id. Raises UnicodeDecodeError where it is no text."""
+        """Return the id. Raises UnicodeDecodeError if it is no text."""
         start, end = self.id
         return str(message[start:end], "utf-8") if end else ""
 
 
 def layout_of(message: bytes | memoryview) -> Layout | None:
-    """The layout of a message; None for one that is not worth remembering or holds what nobody expects."""
+    """Return the layout of a message; None if it is not worth remembering or has unexpected fields."""
     place, count = 0, 0
     ident: Span = (0, 0)
     raws: list[Span] = []
@@ -63,7 +63,10 @@ def layout_of(message: bytes | memoryview) -> Layout | None:
 
 
 def _field(message: bytes | memoryview, place: int) -> tuple[int, int, int]:
-    """Number of the field at `place`, start and end of its content. ValueError where it is not length-delimited."""
+    """Return the number of the field at `place`, start and end of its content.
+
+    Raises ValueError if it is not length-delimited.
+    """
     tag, place = read_varint(message, place)
     if tag & 7 != LENGTH_DELIMITED:
         raise ValueError("not length-delimited")
@@ -78,7 +81,7 @@ def _between(spans: list[Span], total: int) -> tuple[slice, ...]:
 
 
 def read_varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
-    """Return the number at `place`, of at most VARINT_LIMIT_BITS, and where it ends. IndexError, ValueError."""
+    """Return the number at `place`, of at most VARINT_LIMIT_BITS, and its end. Raises IndexError, ValueError."""
     value = shift = 0
     while True:
         byte = message[place]
@@ -92,7 +95,7 @@ def read_varint(message: bytes | memoryview, place: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """A non-negative integer as it travels."""
+    """Return a non-negative integer as it is sent."""
     coded = bytearray()
     while value >= 0x80:
         coded.append(value & 0x7F | 0x80)
@@ -102,5 +105,5 @@ def varint(value: int) -> bytes:
 
 
 def field_head(number: int, length: int) -> bytes:
-    """Tag and length of a length-delimited field; its content follows."""
+    """Return tag and length of a length-delimited field; its content follows."""
     return varint(number << 3 | LENGTH_DELIMITED) + varint(length)

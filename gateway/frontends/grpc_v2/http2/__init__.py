@@ -1,5 +1,5 @@
-"""An HTTP/2 server connection without I/O (RFC 9113, RFC 7541): bytes in, events out, and what it
-wants to say when asked.
+"""HTTP/2 server connection without I/O (RFC 9113, RFC 7541).
 
-Only what a gRPC server needs: no push, no priorities, no upgrade from HTTP/1.1. It knows nothing of gRPC.
+It takes bytes and returns events, and returns the bytes to write on request. It has only the parts that a gRPC server
+needs: no push, no priorities, no upgrade from HTTP/1.1. It is independent of gRPC.
 """

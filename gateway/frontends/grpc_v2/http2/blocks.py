@@ -1,7 +1,7 @@
-"""Header blocks: put together from their frames, and read once.
+"""Header blocks: assembled from their frames, and decoded once.
 
-A gRPC client's calls differ little: once its table is warm, every call's block is the same few index bytes. What a
-block meant is remembered until the table changes.
+A gRPC client's calls differ little: once its table is filled, every call's block is the same few index bytes. The
+meaning of a block is remembered until the table changes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from gateway.frontends.grpc_v2.http2.work import BLOCK_NS, CHECK_NS, HEAD_NS, Me
 KNOWN_HEADS = 64
 """Blocks remembered per connection; a client has about one per method and deadline."""
 KNOWN_BLOCK_BYTES = 256
-"""Longer ones are not: a peer that repeats itself says it in index bytes, another one must not fill memory."""
+"""Longest block that is remembered: repeated blocks consist of index bytes, and other ones must not fill memory."""
 ESSENCE_BYTES = 512
-"""The same of fields: names and values of a gRPC call with a token have about 250."""
+"""Longest remembered fields: names and values of a gRPC call with a token have about 250 bytes."""
 SIZE_FACTOR = 4
-"""A block this many times as large as a header list may be ends the connection; a smaller one costs its stream only."""
+"""Factor of the header list limit above which a block ends the connection; a smaller one ends its stream only."""
 
 
 class Blocks:
-    """`unfinished`: a block has begun and not ended; nothing but CONTINUATION may come (RFC 9113, section 6.10)."""
+    """Decoder of header blocks with a memory of known ones.
+
+    `unfinished`: a block has begun and not ended; only CONTINUATION may follow (RFC 9113, section 6.10).
+    """
 
     def __init__(
         self, limits: Limits, read_head: Callable[[Headers], Any], names: frozenset[bytes], meter: Meter | None = None
@@ -41,13 +44,13 @@ class Blocks:
         self._parts = bytearray()
 
     def begin(self, flags: int, number: int, payload: memoryview) -> None:
-        """A HEADERS frame that CONTINUATION follows."""
+        """Store a HEADERS frame that CONTINUATION follows."""
         self.unfinished = True
         self._stream, self._flags, self._continuations = number, flags, 0
         self._parts = bytearray(payload)
 
     def go_on(self, flags: int, number: int, payload: memoryview) -> tuple[int, bytes] | None:
-        """A CONTINUATION frame; the first frame's flags and the whole block where it was the last."""
+        """Add a CONTINUATION frame. Return the first frame's flags and the whole block if it was the last."""
         if not self.unfinished or number != self._stream:
             raise ProtocolError(Code.PROTOCOL_ERROR, "CONTINUATION without a beginning")
         self._parts += payload
@@ -61,8 +64,10 @@ class Blocks:
         return self._flags, bytes(self._parts)
 
     def head(self, block: bytes) -> tuple[Any, int | None] | None:
-        """Return the head of a request's block, and the bytes that its content-length announces; None where its list is
-        too large. Raises as `read_head` and `content_length` do."""
+        """Return the head of a request's block, and the number of bytes that its content-length announces.
+
+        Return None if its list is too large. Raises as `read_head` and `content_length` do.
+        """
         self._meter.ns += BLOCK_NS
         known = self._heads.get(block)
         if known is not None:
@@ -78,7 +83,7 @@ class Blocks:
         return known
 
     def _read(self, headers: Headers) -> Any:
-        """A head by the fields that it depends on: others may differ in every request, as a trace's number does."""
+        """Return a head by the fields on which it depends: others may differ per request, as a trace number does."""
         essence = essential(headers, self._names)
         known = None if essence is None else self._essences.get(essence)
         if known is not None:
@@ -91,12 +96,12 @@ class Blocks:
         return head
 
     def forget_heads(self) -> None:
-        """Read every head again: what they depend on, apart from their fields, has changed."""
+        """Forget all heads: something on which they depend, apart from their fields, has changed."""
         self._heads.clear()
         self._essences.clear()
 
     def skim(self, block: bytes) -> Headers | None:
-        """Keep the table in step with a block, and say what it holds."""
+        """Update the table by a block, and return the block's fields."""
         headers = self._decoder.decode(block)
         if self._decoder.changed:
             self._heads.clear()
@@ -104,7 +109,7 @@ class Blocks:
 
 
 def _refuses(head: object) -> bool:
-    """Return True for a refusal, which is not remembered: each one is decided and counted again."""
+    """Return True for a refusal, which is not remembered: each refusal is decided and counted again."""
     return isinstance(head, bytes)
 
 
@@ -115,7 +120,7 @@ def _remember(known: dict[Any, Any], key: object, head: object) -> None:
 
 
 def fragment(flags: int, payload: memoryview) -> memoryview:
-    """HEADERS without padding and priority (section 6.2)."""
+    """Return the payload of HEADERS without padding and priority (section 6.2)."""
     padding = 0
     if flags & frames.PADDED:
         if not payload:

@@ -1,7 +1,7 @@
-"""The server's side of one HTTP/2 connection. What affects its state lives here, in `streams`, `reader` and `sender`.
+"""Server's side of one HTTP/2 connection. Its state is here, in `streams`, `reader` and `sender`.
 
-`receive` takes what the socket gave and returns events; `take` gives what the socket is to say. A peer's mistake ends
-the stream it was made on, or the connection where all of it stands on the rule broken (RFC 9113, section 5.4).
+`receive` takes bytes from the socket and returns events; `take` returns the bytes to write. An error of the peer ends
+the stream, or the connection if the broken rule concerns all of it (RFC 9113, section 5.4).
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ NOTHING = memoryview(b"")
 
 
 class Connection:
-    """`read_head` turns a request's headers into what the owner wants to know, and may raise StreamError; its result is
-    remembered with the fields among `names`, on which alone it may depend. `failed` is set once the connection must be
-    closed, after what it says was written."""
+    """Connection without I/O. `failed` is set once it must be closed, after its last bytes were written.
+
+    `read_head` converts a request's headers to the owner's type, and may raise StreamError. The result is remembered
+    with the fields among `names`, and may depend on these only.
+    """
 
     def __init__(self, limits: Limits, read_head: ReadHead, names: frozenset[bytes] = frozenset()) -> None:
         self.streams: dict[int, Stream] = {}
@@ -52,13 +54,13 @@ class Connection:
         self._sender.say(limits.settings_frame())
         self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
         self.take, self.forget_heads = self._sender.take, self._blocks.forget_heads
-        """What is to be written now; see `Blocks.forget_heads`."""
+        """Return the bytes to write now; see `Blocks.forget_heads`."""
 
-    # ---- what the owner asks ---------------------------------------------------------------------------------------
+    # ---- owner's interface -----------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
-        """Take what the peer said, or go on with what is `behind`. Payloads in the events are lent until the next call.
+        """Process bytes from the peer, or those that are `behind`. Payloads in the events are lent until the next call.
 
-        Stops after a slice of work; `work_ns` is what it came to.
+        Stops after a slice of work; `work_ns` is the work that was done.
         """
         self._now_ns = now_ns
         events: list[Event] = []
@@ -76,31 +78,31 @@ class Connection:
         return events
 
     def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
-        """A whole response: headers, one body of `size` bytes, trailers. Nothing where the stream is closed already."""
+        """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
         if stream.state != CLOSED:
             self._guard.answered(self._now_ns)
             self._sender.respond(stream, head, message, size, trailers)
 
     def begin(self, stream: Stream, head: Block) -> None:
-        """Response headers; data and an end follow."""
+        """Send response headers; data and an end follow."""
         if stream.state != CLOSED:
             stream.begun = True
             self._sender.begin(stream, head.payload)
 
     def data(self, stream: Stream, payload: Piece) -> None:
-        """Body bytes; what windows hold back waits (`waiting_bytes`)."""
+        """Send body bytes; bytes beyond the windows wait (`waiting_bytes`)."""
         if stream.state != CLOSED:
             self._guard.answered(self._now_ns)
             self._sender.data(stream, payload)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
-        """Trailers: the response is complete once what waits was said."""
+        """Send trailers: the response is complete once all waiting bytes were sent."""
         if stream.state != CLOSED:
             self._guard.refused()
             self._sender.end(stream, trailers)
 
     def reset(self, stream: Stream, code: Code) -> None:
-        """Give a stream up. No event follows."""
+        """Reset a stream. No event follows."""
         if stream.state != CLOSED:
             self._give_up(stream.id, code)
             self._close(stream, RESET)
@@ -112,50 +114,50 @@ class Connection:
             self._sender.say(frames.window_frame(stream.id, increment))
 
     def ping(self, payload: bytes) -> None:
-        """Ask for a sign of life of eight bytes; `Acknowledged` comes back."""
+        """Send a PING of eight bytes; `Acknowledged` follows."""
         self._sender.say(frames.frame(frames.PING, 0, 0, payload))
 
     def hold(self) -> None:
-        """The transport takes no more: DATA waits."""
+        """Let DATA wait: the transport takes no more."""
         self._sender.held = True
 
     def release(self) -> None:
-        """The transport takes more."""
+        """Send DATA again: the transport takes more."""
         self._sender.release()
 
     @property
     def settled(self) -> bool:
-        """Whether the peer has said its preface and its settings."""
+        """Return True if the peer has sent its preface and its SETTINGS."""
         return self._controls.settled
 
     @property
     def behind(self) -> int:
-        """Bytes that were received and not read yet."""
+        """Return the number of bytes that were received and not processed yet."""
         return 0 if self.failed else self._reader.behind
 
     @property
     def work_ns(self) -> int:
-        """Work of the last `receive`."""
+        """Return the work of the last `receive`."""
         return self._meter.ns
 
     @property
     def waiting_bytes(self) -> int:
-        """Body bytes that the peer does not take."""
+        """Return the number of body bytes that wait for the peer."""
         return self._sender.waiting_bytes
 
     def announce_drain(self) -> None:
-        """First half of a graceful end: the peer should go elsewhere; what is on its way is still taken."""
+        """Begin a graceful end: ask the peer to connect elsewhere; streams under way are still accepted."""
         if not self.failed:
             self._sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
 
     def drain(self, why: str = frames.STOPPING) -> None:
-        """Second half: streams opened from now on are not looked at. `why` is for the peer's log."""
+        """Complete a graceful end: streams opened from now on are ignored. `why` is for the peer's log."""
         if not (self.draining or self.failed):
             self.draining, self._last_taken = True, self._last_stream
             self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
 
     def fail(self, fault: ProtocolError) -> None:
-        """End the connection: GOAWAY says why."""
+        """End the connection with a GOAWAY that states the reason."""
         if self.failed is None:
             self.failed = fault
             last = min(self._last_stream, self._last_taken)
@@ -163,7 +165,7 @@ class Connection:
 
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
-        """Reader: whether a frame is to be read whole; one that nobody knows is passed over (section 4.1)."""
+        """Return True if the reader must collect the whole frame; unknown ones are ignored (section 4.1)."""
         if self._blocks.unfinished and kind != frames.CONTINUATION:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a header block was interrupted")
         if not self._controls.settled and kind != frames.SETTINGS:
@@ -181,7 +183,7 @@ class Connection:
         return True
 
     def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
-        """Reader: any whole frame but DATA; a request's headers with its body, where that lies `behind` them."""
+        """Process a whole frame other than DATA; a request's headers with its body if that is `behind` them."""
         if kind == frames.HEADERS and flags == frames.END_HEADERS:
             return self._take_block(0, number, bytes(payload), behind)
         if kind in self._READERS:
@@ -192,7 +194,7 @@ class Connection:
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
-        """Reader: the header of a DATA frame of `length` bytes, `content` of them without padding."""
+        """Process the header of a DATA frame of `length` bytes, `content` of them without padding."""
         if again := self._window.spend(length):
             self._sender.say(frames.window_frame(0, again))
         self._body_ends = bool(flags & frames.END_STREAM)
@@ -204,10 +206,10 @@ class Connection:
                 self._guard.control(self._now_ns)
         if content != length and stream is not None:
             self._meter.ns += work.REPLY_NS
-            self.grant(stream, length - content)  # padding reaches nobody who could give it back
+            self.grant(stream, length - content)  # no event reports padding, so its bytes are granted here
 
     def read_data(self, payload: memoryview, last: bool) -> None:
-        """Reader: content of the DATA frame that was begun; `last`: it has no more."""
+        """Process content of the DATA frame that was begun; `last`: it has no more."""
         stream = self._body
         if stream is not None and stream.state == OPEN:
             self._deliver(stream, payload, last and self._body_ends)
@@ -239,7 +241,7 @@ class Connection:
         return None
 
     def _check_opened(self, what: str, number: int) -> None:
-        """Raises ProtocolError where the frame is on a stream that is idle, or that no client can open."""
+        """Raise ProtocolError if the frame is on a stream that is idle, or that no client can open."""
         if number > self._last_stream or not number & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"{what} on stream {number}, which is idle")
 
@@ -276,7 +278,7 @@ class Connection:
         return 0
 
     def _take_request(self, number: int, block: bytes, ended: bool, behind: memoryview) -> int:
-        """Open a stream, or refuse it; returns how much of what lies `behind` the block was its whole body."""
+        """Open a stream, or refuse it. Return the number of bytes `behind` the block that were its whole body."""
         self._meter.ns += work.STREAM_NS
         try:
             known = self._blocks.head(block)
@@ -302,7 +304,7 @@ class Connection:
         return 0
 
     def _take_body(self, stream: Stream, behind: memoryview) -> int:
-        """A new stream's whole body, if that lies behind its headers; gRPC's C core widens each stream before it."""
+        """Process a new stream's whole body if it is behind its headers; gRPC's C core widens each stream before it."""
         widened = frames.widening(stream.id, behind)
         skipped = frames.WINDOW_UPDATE_BYTES if widened else 0
         body = frames.whole_body(stream.id, behind[skipped:])
@@ -322,7 +324,7 @@ class Connection:
         return skipped + frames.HEADER_BYTES + len(body)
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
-        """A request's trailers say nothing to us; the block is read because the peer's table moves with it."""
+        """Process a request's trailers. They have no meaning here, but the block changes the peer's table."""
         fields = self._blocks.skim(block)
         if stream.state == PEER_DONE:
             self._break(stream, Code.STREAM_CLOSED)
@@ -363,13 +365,13 @@ class Connection:
 
     # ---- the end of streams ------------------------------------------------------------------------------------------
     def _refuse(self, number: int, code: Code) -> None:
-        """A stream that is never opened, or no more."""
+        """Reset a stream that is never opened, or no longer open."""
         self._guard.reset(self._now_ns)
         self._meter.ns += work.RESET_NS
         self._give_up(number, code)
 
     def _break(self, stream: Stream, code: Code) -> None:
-        """The peer broke a rule of this stream (and pays for it: CVE-2025-8671, "made you reset")."""
+        """Reset a stream on which the peer broke a rule; it counts as a reset (CVE-2025-8671, "made you reset")."""
         self._close(stream, RESET)
         self._events.append(Dropped(stream))
         self._refuse(stream.id, code)

@@ -22,7 +22,7 @@ class Controls:
         self._guard, self._sender, self._streams, self._meter = guard, sender, streams, meter
 
     def read(self, kind: int, flags: int, number: int, payload: memoryview, now_ns: int) -> Acknowledged | None:
-        """Apply a frame of KINDS and answer it. Return the event that it is for the owner. Raises ProtocolError."""
+        """Apply a frame of KINDS and answer it. Return its event for the owner, or None. Raises ProtocolError."""
         if kind == frames.PUSH_PROMISE:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a client cannot push")
         check_shape(kind, number, payload)
@@ -39,7 +39,7 @@ class Controls:
             if payload:
                 raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             return
-        # First the ACK, then the size of frames: what the new windows let go is said by both (gRPC's C core checks).
+        # First the ACK, then the frame size: both precede the DATA that the new windows allow (gRPC's C core checks).
         self._meter.ns += REPLY_NS
         self._sender.say(frames.frame(frames.SETTINGS, frames.ACK, 0))
         for identifier, value in sorted(frames.settings_in(payload).items(), reverse=True):
@@ -71,7 +71,7 @@ class Controls:
 
 
 def _ignore(_controls: Controls, _value: int) -> None:
-    """Pass over a setting that is unknown, or that says nothing to a server (section 6.5.2)."""
+    """Ignore a setting that is unknown, or that has no meaning for a server (section 6.5.2)."""
 
 
 _APPLY: Mapping[int, Callable[[Controls, int], None]] = {

@@ -1,4 +1,4 @@
-"""Error codes of HTTP/2 (RFC 9113, section 7), and what a peer's mistake costs it: a stream or the connection."""
+"""Error codes of HTTP/2 (RFC 9113, section 7), and the two scopes of a peer's error: a stream or the connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Code(enum.IntEnum):
-    """Why a stream is reset or a connection closed."""
+    """Reason for resetting a stream or closing a connection."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -25,7 +25,7 @@ class Code(enum.IntEnum):
 
 
 class ProtocolError(Exception):
-    """The peer broke a rule that the whole connection stands on; it is told by GOAWAY and closed."""
+    """A broken rule that concerns the whole connection; the peer gets GOAWAY and the connection is closed."""
 
     def __init__(self, code: Code, problem: str) -> None:
         super().__init__(problem)
@@ -33,7 +33,7 @@ class ProtocolError(Exception):
 
 
 class StreamError(Exception):
-    """The peer broke a rule of one stream, which is reset; the others go on."""
+    """A broken rule of one stream, which is reset; the other streams continue."""
 
     def __init__(self, code: Code, problem: str) -> None:
         super().__init__(problem)

@@ -1,4 +1,4 @@
-"""What a connection tells its owner."""
+"""Events of a connection for its owner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.frontends.grpc_v2.http2.streams import Stream
 
 
 class Opened:
-    """A peer opened a stream. `ended`: nothing follows its headers."""
+    """A stream that the peer opened. `ended`: nothing follows its headers."""
 
     __slots__ = ("ended", "stream")
 
@@ -24,8 +24,10 @@ class Received:
 
 
 class Requested:
-    """A whole request at once: a stream was opened and ended, and `payload` is all of its body. Said in place of Opened
-    and Received where one read held both frames; lent like theirs."""
+    """A whole request: a stream was opened and ended, and `payload` is all of its body.
+
+    It replaces Opened and Received if one read contained both frames. `payload` is lent like theirs.
+    """
 
     __slots__ = ("payload", "stream")
 
@@ -34,7 +36,7 @@ class Requested:
 
 
 class Dropped:
-    """A stream was closed before we had said its end: the peer reset it, or broke its rules."""
+    """A stream that was closed before its response ended: the peer reset it, or broke its rules."""
 
     __slots__ = ("stream",)
 
@@ -43,7 +45,7 @@ class Dropped:
 
 
 class Acknowledged:
-    """The peer answered our PING of these eight bytes."""
+    """The peer's answer to a PING with these eight bytes."""
 
     __slots__ = ("payload",)
 

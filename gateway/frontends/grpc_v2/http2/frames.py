@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113, sections 4 and 6): header, types, flags, and the frames that a server says."""
+"""Frames of HTTP/2 (RFC 9113, sections 4 and 6): header, types, flags, and the frames that a server sends."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PRIORITY_BYTES = 5
 SETTING_BYTES = 6
 PING_BYTES = 8
 STOPPING = "the gateway is stopping"
-"""What a GOAWAY without an error says."""
+"""Text of a GOAWAY without an error."""
 
 HEADER = struct.Struct(">BHBBI")
 """Length (its high byte apart), type, flags, stream: nine bytes, read at once."""
 SETTING = struct.Struct(">HI")
 LENGTH_TYPE_FLAGS = struct.Struct(">BHBB")
-"""The header without its stream."""
+"""Header without its stream."""
 UINT32 = struct.Struct(">I")
 TWO_UINT32 = struct.Struct(">II")
 _WINDOW_UPDATE = struct.Struct(">BHBBII")
@@ -41,17 +41,17 @@ WINDOW_UPDATE_BYTES = _WINDOW_UPDATE.size
 
 
 def opening(kind: int, flags: int, length: int) -> bytes:
-    """The first five bytes of a frame; the stream's four and the payload follow."""
+    """Return the first five bytes of a frame; the stream's four and the payload follow."""
     return LENGTH_TYPE_FLAGS.pack(length >> 16, length & 0xFFFF, kind, flags)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Return a whole frame."""
     return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
 
 
 def widening(number: int, data: memoryview) -> int:
-    """The increment of a WINDOW_UPDATE of stream `number` at the beginning of `data`; 0 where there is none."""
+    """Return the increment of a WINDOW_UPDATE of stream `number` at the beginning of `data`; 0 if there is none."""
     if len(data) < WINDOW_UPDATE_BYTES or data[3] != WINDOW_UPDATE:
         return 0
     high, low, _, _, stream, increment = _WINDOW_UPDATE.unpack_from(data)
@@ -59,8 +59,10 @@ def widening(number: int, data: memoryview) -> int:
 
 
 def whole_body(number: int, data: memoryview) -> memoryview | None:
-    """The payload of a DATA frame at the beginning of `data`, if it is all of stream `number`'s body, unpadded, and all
-    here."""
+    """Return the payload of a DATA frame at the beginning of `data`, or None.
+
+    The frame must be unpadded, complete, and all of the body of stream `number`.
+    """
     if len(data) <= HEADER_BYTES:
         return None
     high, low, kind, flags, also = HEADER.unpack_from(data)
@@ -70,12 +72,15 @@ def whole_body(number: int, data: memoryview) -> memoryview | None:
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
-    """SETTINGS with these values by identifier."""
+    """Return SETTINGS with these values by identifier."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(key, value) for key, value in values.items()))
 
 
 def settings_in(payload: memoryview) -> dict[int, int]:
-    """Values by identifier: the last of each, but of header tables the smallest, which an encoder must have told of."""
+    """Return values by identifier: the last of each, except the smallest of header tables.
+
+    An encoder must have reported the smallest size of its table.
+    """
     found: dict[int, int] = {}
     for identifier, value in SETTING.iter_unpack(payload):
         found[identifier] = min(value, found.get(identifier, value)) if identifier == HEADER_TABLE_SIZE else value
@@ -83,15 +88,15 @@ def settings_in(payload: memoryview) -> dict[int, int]:
 
 
 def reset_frame(stream: int, code: int) -> bytes:
-    """RST_STREAM."""
+    """Return RST_STREAM."""
     return frame(RST_STREAM, 0, stream, UINT32.pack(code))
 
 
 def window_frame(stream: int, increment: int) -> bytes:
-    """WINDOW_UPDATE; stream 0 is the connection."""
+    """Return WINDOW_UPDATE; stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream, UINT32.pack(increment))
 
 
 def goaway_frame(last_stream: int, code: int, debug: str) -> bytes:
-    """GOAWAY; `debug` is for the peer's log."""
+    """Return GOAWAY; `debug` is for the peer's log."""
     return frame(GOAWAY, 0, 0, TWO_UINT32.pack(last_stream, code) + debug.encode())

@@ -1,16 +1,18 @@
-"""Streams that we closed first."""
+"""Streams that this side closed first."""
 
 from __future__ import annotations
 
 from collections import deque
 
 KEPT = 1000
-"""Streams that are remembered."""
+"""Number of streams that are remembered."""
 
 
 class GivenUp:
-    """Numbers of the streams that we closed first, the last KEPT: what the peer sent before it knew is passed over
-    (RFC 9113, section 5.1)."""
+    """Numbers of the last KEPT streams that this side closed first.
+
+    Frames that the peer sent before it knew are ignored (RFC 9113, section 5.1).
+    """
 
     def __init__(self) -> None:
         self._order, self._numbers = deque[int](), set[int]()
@@ -22,7 +24,7 @@ class GivenUp:
         return len(self._order)
 
     def add(self, number: int) -> None:
-        """Remember a stream, and forget the oldest one where there are too many."""
+        """Remember a stream, and forget the oldest one if there are too many."""
         if number in self._numbers:
             return
         if len(self._order) >= KEPT:

@@ -1,4 +1,4 @@
-"""What a peer may ask for without getting anything done: the guards against floods, each closing the connection."""
+"""Guards against floods: each limits work without a result, and closes the connection above its limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REFUSAL_PAYS_NS = 100_000
 
 
 class Allowance:
-    """A token bucket: `burst` tokens at first, refilled at `per_s`. Time is the caller's."""
+    """Token bucket: `burst` tokens at first, refilled at `per_s`. The caller supplies the time."""
 
     __slots__ = ("_burst", "_last_ns", "_per_ns", "_tokens")
 
@@ -19,7 +19,7 @@ class Allowance:
         self._tokens, self._last_ns = burst, 0
 
     def take(self, now_ns: int) -> bool:
-        """Spend a token; False where none is left."""
+        """Spend a token. Return False if none is left."""
         self._tokens = min(self._burst, self._tokens + (now_ns - self._last_ns) * self._per_ns)
         self._last_ns = now_ns
         if self._tokens < 1:
@@ -29,8 +29,10 @@ class Allowance:
 
 
 class Guard:
-    """Every method raises ProtocolError ENHANCE_YOUR_CALM where the peer went too far. `said` counts the HEADERS and
-    DATA frames that we sent so far: work done for the peer."""
+    """Flood guards of one connection. Every method raises ProtocolError ENHANCE_YOUR_CALM above its limit.
+
+    `said` counts the HEADERS and DATA frames sent so far: work done for the peer.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -43,17 +45,17 @@ class Guard:
         self._most_work_ns = limits.unanswered_work_ms * 1_000_000
 
     def control(self, now_ns: int) -> None:
-        """A frame that asks for nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
+        """Count a frame that requests nothing: SETTINGS, PING, PRIORITY, empty DATA, an unknown one."""
         if not self._controls.take(now_ns):
             raise _calm("too many frames that ask for nothing")
 
     def reset(self, now_ns: int) -> None:
-        """A stream given up, refused or broken."""
+        """Count a stream that was reset, refused or broken."""
         if not self._resets.take(now_ns):
             raise _calm("too many streams given up or broken")
 
     def unread(self, size: int) -> None:
-        """Bytes that the peer made us say and does not take."""
+        """Check the bytes that the peer caused and does not read."""
         if size > self._limits.max_unread_bytes:
             raise _calm("replies are asked for and not read")
 
@@ -67,23 +69,25 @@ class Guard:
                 raise _calm("much work and no call that could be answered")
 
     def answered(self, now_ns: int) -> None:
-        """A call was answered: whatever was done before was worth it."""
+        """Note an answered call: it pays for all work before it."""
         self._work_ns, self._answered_ns = 0, now_ns
 
     def refused(self) -> None:
-        """A call was answered by an error, which pays for what such a call costs and for no more."""
+        """Note a call that was answered by an error: it pays for the cost of such a call and no more."""
         self._work_ns = max(0, self._work_ns - REFUSAL_PAYS_NS)
 
     def window_update(self, now_ns: int, said: int) -> None:
-        """What we said pays for some; the others are control frames."""
+        """Count a WINDOW_UPDATE. Sent frames pay for some; the others count as control frames."""
         if said * self._limits.window_updates_per_frame > self._window_updates:
             self._window_updates += 1
         else:
             self.control(now_ns)
 
     def ping(self, now_ns: int, said: int) -> None:
-        """Pings too soon one after the other, without traffic of ours between them, are strikes (gRFC A8). What we said
-        pays for one: Go's client measures the way with every answer."""
+        """Count a PING. Too frequent pings without frames sent between them are strikes (gRFC A8).
+
+        Sent frames pay for one: Go's client measures the round trip with every answer.
+        """
         early = now_ns - self._ping_ns < self._limits.min_ping_interval_ms * 1_000_000
         if said != self._said_at_ping:
             self._strikes, self._said_at_ping = 0, said

@@ -1,6 +1,6 @@
-"""HPACK (RFC 7541): header blocks to header lists, and blocks to say.
+"""HPACK (RFC 7541): header blocks to header lists, and blocks to send.
 
-What we say never touches the peer's table, so that our blocks are constants.
+Sent blocks never use the peer's table, so that they are constants.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
 
 TABLE_BYTES = 4096
-"""The dynamic table's bound, which we never announce otherwise (RFC 9113, section 6.5.2: the default)."""
+"""Bound of the dynamic table. No other is ever announced (RFC 9113, section 6.5.2: the default)."""
 ENTRY_BYTES = 32
-"""What an entry counts beside its name and value (RFC 7541, section 4.1)."""
+"""Size of an entry in addition to its name and value (RFC 7541, section 4.1)."""
 SIZE_FACTOR = 4
-"""A list this many times over its limit ends the connection: index bytes of an entry of 4 KiB unfold to 64 MiB per
-16 KiB block (the "HPACK bomb", CVE-2016-6581)."""
+"""Factor of the limit above which a header list ends the connection.
+
+Index bytes of an entry of 4 KiB expand to 64 MiB per 16 KiB block (the "HPACK bomb", CVE-2016-6581).
+"""
 INTEGER_LIMIT = 2**31
 MOST_RESIZES = 4
-"""Changes of the table's size that one block may begin with; an encoder needs two (RFC 7541, section 4.2)."""
+"""Most changes of the table's size with which one block may begin; an encoder needs two (RFC 7541, section 4.2)."""
 
 _APPENDIX_A = """
     :authority; :method=GET; :method=POST; :path=/; :path=/index.html; :scheme=http; :scheme=https;
@@ -39,13 +41,13 @@ STATIC: tuple[Header, ...] = tuple(
     (name.encode(), value.encode())
     for name, _, value in (entry.strip().partition("=") for entry in _APPENDIX_A.split(";"))
 )
-"""Appendix A, index 1 first."""
+"""Static table of appendix A, index 1 first."""
 
 
 class Decoder:
-    """One connection's dynamic table. `limit_bytes` bounds a header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
+    """Dynamic table of one connection. `limit_bytes` bounds a header list, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
 
-    `changed` says whether the last block touched the table: one that did not means the same until another does.
+    `changed`: the last block changed the table. A block that did not keeps its meaning until another does.
     """
 
     def __init__(self, limit_bytes: int, meter: Meter | None = None) -> None:
@@ -55,10 +57,10 @@ class Decoder:
         self.changed = False
 
     def decode(self, block: bytes) -> Headers | None:
-        """The header list; None where it is larger than the limit (the table is kept in step all the same).
+        """Return the header list, or None if it exceeds the limit (the table is updated in both cases).
 
-        Raises ProtocolError COMPRESSION_ERROR, after which no block of the connection can be understood, and
-        ENHANCE_YOUR_CALM for a list far over the limit.
+        Raises ProtocolError COMPRESSION_ERROR, after which no block of the connection can be decoded, and
+        ENHANCE_YOUR_CALM for a list far above the limit.
         """
         self.changed = False
         try:
@@ -147,7 +149,7 @@ class Decoder:
 
 
 def encode(headers: Headers) -> bytes:
-    """A block of literals that no table remembers (section 6.2.2), as anybody can read it at any time."""
+    """Return a block of literals that no table remembers (section 6.2.2): it can be decoded at any time."""
     return b"".join(_literal_of(name, value) for name, value in headers)
 
 
@@ -168,7 +170,7 @@ def _prefixed(string: bytes) -> bytes:
 
 
 def _number(value: int, bits: int) -> bytes:
-    """An integer with a prefix of `bits` and zeros before it (section 5.1)."""
+    """Return an integer with a prefix of `bits` and zeros before it (section 5.1)."""
     most = (1 << bits) - 1
     if value < most:
         return bytes([value])

@@ -1,7 +1,7 @@
-"""The Huffman code of header strings (RFC 7541, section 5.2 and appendix B), decoded a byte at a time.
+"""Huffman code of header strings (RFC 7541, section 5.2 and appendix B), decoded a byte at a time.
 
-The code is canonical, so the lengths say it all. A step, from a place in the code's tree over eight bits to another
-place and the symbols met on the way, is worked out when it is first needed and kept.
+The code is canonical, so the lengths define it. A step goes from a node of the code's tree over eight bits to another
+node, with the symbols on the way. It is computed when it is first needed, and kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 
 EOS = 256
 _PLACE = 256
-"""Where a row of steps names its place."""
+"""Position of the node number in a row of steps."""
 
 LENGTHS = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606"
@@ -22,17 +22,17 @@ LENGTHS = bytes.fromhex(
     "1716161815161717151516151716171714161616171616171a1a1413161716191a1a1a1b1b1a181913151a1b1b1a1b1815151a1a1c1b1b1b"
     "14181415161515171616191918181a171a1b1a1a1b1b1b1b1b1c1b1b1b1b1b1a1e"
 )
-"""Bits of each symbol's code, by symbol; the last is EOS."""
+"""Number of bits of each symbol's code, by symbol; the last is EOS."""
 
 _ENDS_BITS = 7
-"""A string may end within a byte, filled up with at most seven ones (section 5.2)."""
+"""Most padding bits: a string may end within a byte, filled with at most seven ones (section 5.2)."""
 
 Step = tuple[list[Any], bytes]
-"""Where a byte leads to, and the symbols met on the way."""
+"""Next row of a byte, and the symbols on the way."""
 
 
 def decode(encoded: bytes) -> bytes:
-    """The string. Raises ProtocolError COMPRESSION_ERROR where the padding is wrong or EOS occurs."""
+    """Return the string. Raises ProtocolError COMPRESSION_ERROR if the padding is wrong or EOS occurs."""
     rows, ends = _rows(), _tree()[1]
     row, parts = rows[0], []
     for byte in encoded:
@@ -62,14 +62,17 @@ def _step(row: list[Any], byte: int) -> Step:
 
 @functools.cache
 def _rows() -> list[list[Any]]:
-    """Per place its steps by byte, as far as worked out, and behind them the place. 0.5 MB; 5 MB once a peer walked all
-    (a bound on them would let that peer make every other one's strings slow)."""
+    """Return the steps of each node by byte, as far as they are computed, followed by the node.
+
+    They take 0.5 MB, and 5 MB after a peer has used all of them. A bound would let that peer slow down the strings of
+    all others.
+    """
     return [[None] * _PLACE + [place] for place in range(len(_tree()[0]))]
 
 
 @functools.cache
 def _tree() -> tuple[list[list[int]], frozenset[int]]:
-    """Inner nodes as [child at 0, child at 1] (a symbol s as ~s), and the nodes at which a string may end."""
+    """Return inner nodes as [child at 0, child at 1] (a symbol s as ~s), and the nodes at which a string may end."""
     nodes: list[list[int]] = [[0, 0]]
     code = length = 0
     for bits, symbol in sorted((bits, symbol) for symbol, bits in enumerate(LENGTHS)):

@@ -1,4 +1,4 @@
-"""From bytes to frames: what the socket gave may end anywhere. DATA is handed on as it comes, other frames whole."""
+"""Splitting of bytes into frames: a read may end anywhere. DATA is passed on as it comes, other frames as a whole."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ _read_header = HEADER.unpack_from
 
 
 class Frames(Protocol):
-    """Who takes the frames. Every method may raise ProtocolError. `read_frame` returns how much of what lies `behind`
-    the frame it took with it."""
+    """Receiver of the frames. Every method may raise ProtocolError.
+
+    `read_frame` returns how many of the bytes `behind` the frame it has used as well.
+    """
 
     def check_frame(self, kind: int, length: int) -> bool: ...
     def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int: ...
@@ -22,11 +24,11 @@ class Frames(Protocol):
 
 
 class Reader:
-    """Keeps what is incomplete: part of a frame that is not DATA, and how much of a DATA frame is still to come.
+    """Reader with the incomplete rest: part of a frame other than DATA, and the size of the DATA still to come.
 
-    The part is looked at again once `_needed` bytes of it are there, so that a frame that comes byte by byte costs no
-    more copying than another. Reading stops once the meter shows a slice of work; the bytes that are not read are
-    kept, `behind` is their number, and `read` of nothing goes on with them.
+    The part is examined again once `_needed` bytes of it are here. A frame that comes byte by byte thus costs no more
+    copying than another. Reading stops once the meter shows a slice of work. The bytes that are not read are kept,
+    `behind` is their number, and `read` of no bytes continues with them.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -37,7 +39,7 @@ class Reader:
         self._content = self._skip = 0
 
     def read(self, data: memoryview, frames: Frames) -> None:
-        """Take what the socket gave. Raises ProtocolError."""
+        """Process bytes from the socket. Raises ProtocolError."""
         self.behind = 0
         if self._rest:
             data = self._join(data)
@@ -70,7 +72,7 @@ class Reader:
             self._rest, self._needed = bytearray(data[place:]), 0 if self.behind else needed
 
     def _join(self, data: memoryview) -> memoryview:
-        """What was incomplete, with what came; nothing as long as that is too little."""
+        """Return the incomplete part with the new bytes; no bytes if both are too few."""
         self._rest += data
         if len(self._rest) < self._needed:
             return memoryview(b"")
@@ -85,7 +87,7 @@ class Reader:
         return size
 
     def _begin(self, flags: int, number: int, length: int, first: memoryview, frames: Frames) -> int:
-        """A DATA frame's header; returns the bytes of padding's length (RFC 9113, section 6.1)."""
+        """Process a DATA frame's header. Return the size of the padding's length field (RFC 9113, section 6.1)."""
         looked_at = padding = 0
         if flags & PADDED:
             if not length:

@@ -1,4 +1,4 @@
-"""What a request's headers must be (RFC 9113, sections 8.2 and 8.3); one that is malformed costs its stream."""
+"""Rules for a request's headers (RFC 9113, sections 8.2 and 8.3); a malformed request loses its stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 REQUIRED = (b":method", b":scheme", b":path")
 CONNECTION_SPECIFIC = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 NAME_BYTES = bytes(byte for byte in range(0x21, 0x7F) if not 0x41 <= byte <= 0x5A and byte != ord(":"))
-"""What a field's name is made of: no controls, blanks, capitals or colon (section 8.2.1)."""
+"""Bytes of a field's name: no controls, blanks, capitals or colon (section 8.2.1)."""
 BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
-"""What no field's value holds (section 8.2.1)."""
+"""Pattern that no field's value may contain (section 8.2.1)."""
 
 LENGTH = re.compile(rb"[0-9]{1,18}")
 """Value of content-length (RFC 9110, section 8.6); no body is longer."""
 
 
 def read_request(headers: Headers) -> Mapping[bytes, bytes]:
-    """Fields by name, the first where one is repeated. Raises StreamError PROTOCOL_ERROR."""
+    """Return fields by name, the first if one is repeated. Raises StreamError PROTOCOL_ERROR."""
     fields: dict[bytes, bytes] = {}
     regular = False
     for name, value in headers:
@@ -38,8 +38,10 @@ def read_request(headers: Headers) -> Mapping[bytes, bytes]:
 
 
 def essential(headers: Headers, names: frozenset[bytes]) -> Headers | None:
-    """The fields among `names`, where `headers` are well formed as far as the others go; None where `read_request` must
-    look at them."""
+    """Return the fields among `names` if the others in `headers` are well formed.
+
+    Return None if `read_request` must examine them.
+    """
     found: list[Header] = []
     regular = False
     for header in headers:
@@ -56,9 +58,9 @@ def essential(headers: Headers, names: frozenset[bytes]) -> Headers | None:
 
 
 def content_length(headers: Headers) -> int | None:
-    """Return the length of the body that a request announces, None where it does not.
+    """Return the length of the body that a request announces, or None if it announces none.
 
-    Raises StreamError PROTOCOL_ERROR where the field is repeated or is no number (RFC 9113, section 8.1.1).
+    Raises StreamError PROTOCOL_ERROR if the field is repeated or is no number (RFC 9113, section 8.1.1).
     """
     found = [value for name, value in headers if name == b"content-length"]
     if not found:
@@ -69,7 +71,7 @@ def content_length(headers: Headers) -> int | None:
 
 
 def are_trailers(headers: Headers) -> bool:
-    """Whether a request can end with these fields (section 8.1)."""
+    """Return True if a request can end with these fields (section 8.1)."""
     try:
         for name, value in headers:
             _check_field(name, value)

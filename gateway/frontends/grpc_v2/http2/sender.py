@@ -1,6 +1,6 @@
-"""What we say on a connection: frames in order, DATA within the peer's windows (RFC 9113, section 5.2), by turns.
+"""Sending side of a connection: frames in order, DATA within the peer's windows (RFC 9113, section 5.2), by turns.
 
-Who owns what: payloads are handed over and not copied; `take` gives the pieces to whoever writes them.
+Ownership: payloads are passed on and not copied; `take` gives the pieces to the code that writes them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from gateway.frontends.grpc_v2.http2.streams import Ending, Stream
 
 Piece = bytes | memoryview
 DEFAULT_TABLE = 4096
-"""Bytes of a header table until SETTINGS say otherwise."""
+"""Bytes of a header table before SETTINGS change it."""
 NO_TABLE = b"\x20"
 """Dynamic table size update to 0 (RFC 7541, section 6.3)."""
 _stream_number = UINT32.pack
 
 
 class Block:
-    """A header block that is said often: its frame's first bytes, before and at a stream's end, are made once."""
+    """A header block that is sent often. Its frame's first bytes are made once, in a stream and at its end."""
 
     __slots__ = ("begins", "ends", "payload")
 
@@ -45,11 +45,11 @@ class Block:
 
 
 class Sender:
-    """`window` and `frame_bytes` are the peer's wishes. While `held`, the transport takes no more: DATA waits, and what
-    is said all the same counts as `unread_bytes`.
+    """Sender of frames. `window` and `frame_bytes` are the peer's values.
 
-    `ended` is called when a stream's end was said. A stream has its turn while it has something to say and a window to
-    say it in; `waiting` is None or begins with bytes.
+    While `held`, the transport takes no more: DATA waits, and other frames count as `unread_bytes`. `ended` is called
+    when a stream's end was sent. A stream has turns while it has data and a window for it. Its `waiting` is None or
+    begins with bytes.
     """
 
     def __init__(self, ended: Callable[[Stream], None]) -> None:
@@ -62,18 +62,18 @@ class Sender:
         self._table_told, self._before = False, b""
 
     def take(self) -> list[Piece]:
-        """What is to be written now."""
+        """Return the pieces to write now."""
         out, self._out = self._out, []
         return out
 
     def say(self, frame: bytes) -> None:
-        """A control frame: goes out whatever the windows are."""
+        """Send a control frame, independent of the windows."""
         self._out.append(frame)
         if self.held:
             self.unread_bytes += len(frame)
 
     def respond(self, stream: Stream, head: Block, message: Sequence[Piece], size: int, trailers: Block) -> None:
-        """A whole response: headers, one body of `size` bytes, trailers; one piece where the windows allow it."""
+        """Send a whole response: headers, a body of `size` bytes, trailers. It is one piece if the windows allow it."""
         if (
             size > self.window
             or size > stream.send_window
@@ -99,11 +99,11 @@ class Sender:
         self._ended(stream)
 
     def begin(self, stream: Stream, block: bytes) -> None:
-        """Response headers."""
+        """Send response headers."""
         self._say_headers(stream, block, 0)
 
     def data(self, stream: Stream, payload: Piece) -> None:
-        """Body bytes: now, or when windows and transport allow."""
+        """Send body bytes: now, or when windows and transport allow."""
         if not payload:
             return
         if stream.waiting is None:
@@ -114,28 +114,28 @@ class Sender:
         self._give_turn(stream)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
-        """Trailers, behind whatever waits."""
+        """Send trailers after all waiting bytes."""
         if stream.waiting is None:
             self._say_end(stream, trailers)
         else:
             stream.waiting.append(Ending(trailers))
 
     def forget(self, stream: Stream) -> None:
-        """The stream is closed; what waits is dropped."""
+        """Drop the waiting bytes of a closed stream."""
         if stream.waiting is not None:
             self._turns.pop(stream.id, None)
             self.waiting_bytes -= stream.waiting_bytes
             stream.waiting, stream.waiting_bytes = None, 0
 
     def widen(self, increment: int) -> None:
-        """The peer takes `increment` bytes more over all streams. Raises ProtocolError FLOW_CONTROL_ERROR."""
+        """Widen the connection's window by `increment` bytes. Raises ProtocolError FLOW_CONTROL_ERROR."""
         self.window += increment
         if self.window > LARGEST_WINDOW:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grew over 2^31-1")
         self.resume()
 
     def widen_stream(self, stream: Stream, increment: int) -> bool:
-        """The peer takes `increment` bytes more (or less) of one stream; False where that is more than there can be."""
+        """Widen one stream's window by `increment` bytes, or narrow it. Return False above the largest window."""
         stream.send_window += increment
         if stream.send_window > LARGEST_WINDOW:
             return False
@@ -144,8 +144,10 @@ class Sender:
         return True
 
     def resize_windows(self, streams: Iterable[Stream], value: int) -> None:
-        """Open streams' windows move by the difference, and may become negative (section 6.9.2). Raises ProtocolError
-        FLOW_CONTROL_ERROR."""
+        """Change open streams' windows by the difference; they may become negative (section 6.9.2).
+
+        Raises ProtocolError FLOW_CONTROL_ERROR.
+        """
         if value > LARGEST_WINDOW:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
         difference, self.initial_window = value - self.initial_window, value
@@ -154,25 +156,30 @@ class Sender:
                 raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grew over 2^31-1")
 
     def resize_frames(self, value: int) -> None:
-        """The largest frame that the peer takes. Raises ProtocolError PROTOCOL_ERROR."""
+        """Set the largest frame that the peer accepts. Raises ProtocolError PROTOCOL_ERROR."""
         if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE of {value}")
         self.frame_bytes = value
 
     def bound_table(self, size: int) -> None:
-        """The peer keeps a header table of `size` bytes. We use none; where that is less than there is at first, the
-        next block must say so (RFC 7541, section 4.2), and says 0, which no later bound is below."""
+        """Note that the peer keeps a header table of `size` bytes; no table is used here.
+
+        If that is less than the initial size, the next block must report it (RFC 7541, section 4.2). It reports 0, and
+        no later bound is below that.
+        """
         if size < DEFAULT_TABLE and not self._table_told:
             self._table_told, self._before = True, NO_TABLE
 
     def release(self) -> None:
-        """The transport takes more."""
+        """Continue to send: the transport takes more."""
         self.held, self.unread_bytes = False, 0
         self.resume()
 
     def resume(self) -> None:
-        """Go on with what waits, a frame of each stream in turn, so that a large response holds up no small one. Costs
-        what it says: streams without a window are not looked at."""
+        """Send waiting bytes, a frame of each stream in turn, so that a large response delays no small one.
+
+        The cost depends on the bytes that are sent: streams without a window are not examined.
+        """
         turns = self._turns
         while turns and self.window > 0 and not self.held:
             stream = turns.pop(next(iter(turns)))
@@ -188,7 +195,7 @@ class Sender:
             self._turns.pop(stream.id, None)
 
     def _say_one(self, stream: Stream) -> None:
-        """One DATA frame of what waits, and the end where it was the last."""
+        """Send one DATA frame of the waiting bytes, and the end if it was the last."""
         waiting = stream.waiting
         if not waiting or isinstance(piece := waiting.popleft(), Ending):
             return
@@ -215,7 +222,7 @@ class Sender:
         self._ended(stream)
 
     def _say_headers(self, stream: Stream, block: bytes, flags: int) -> None:
-        """HEADERS, and CONTINUATION where the peer takes no frame so large."""
+        """Send HEADERS, and CONTINUATION if the block exceeds the peer's frame size."""
         number, most = _stream_number(stream.id), self.frame_bytes
         block, self._before = self._before + block, b""
         if len(block) <= most:

@@ -1,4 +1,4 @@
-"""What each kind of control frame must look like (RFC 9113, section 6), as one table."""
+"""Required form of each kind of control frame (RFC 9113, section 6), as one table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`on_stream`: it speaks of a stream, of the connection, or (None) of either. It has `fewest` to `most` bytes, in
-    units of `unit`."""
+    """Form of a control frame.
+
+    `on_stream`: it concerns a stream (True), the connection (False) or either (None). It has `fewest` to `most` bytes,
+    in units of `unit`.
+    """
 
     name: str
     on_stream: bool | None
@@ -31,8 +34,11 @@ SHAPES = {
 
 
 def check_shape(kind: int, number: int, payload: memoryview) -> None:
-    """Raises ProtocolError PROTOCOL_ERROR where the frame is on a stream that it cannot be on, FRAME_SIZE_ERROR where
-    it is not as long as its kind."""
+    """Check a control frame's stream and length.
+
+    Raises ProtocolError PROTOCOL_ERROR if its stream is not allowed, FRAME_SIZE_ERROR if its length is wrong for its
+    kind.
+    """
     shape, size = SHAPES[kind], len(payload)
     if shape.on_stream is not None and shape.on_stream != bool(number):
         raise ProtocolError(Code.PROTOCOL_ERROR, f"{shape.name} on stream {number}")

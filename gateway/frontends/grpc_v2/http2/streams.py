@@ -1,4 +1,4 @@
-"""One stream: its state by one table (RFC 9113, section 5.1), its windows both ways, what waits to be said."""
+"""One stream: its state by one table (RFC 9113, section 5.1), its windows in both directions, and its waiting bytes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections import deque
 from typing import Any
 
 OPEN, PEER_DONE, CLOSED = range(3)
-"""Idle and closed streams are not kept. PEER_DONE is the RFC's half-closed (remote); half-closed (local) never is: a
-response that ends before its request closes the stream by RST_STREAM (section 8.1)."""
+"""States of a stream. Idle and closed streams are not kept.
+
+PEER_DONE is the RFC's half-closed (remote). Half-closed (local) never occurs: a response that ends before its request
+closes the stream by RST_STREAM (section 8.1).
+"""
 PEER_ENDS, WE_END, RESET = range(3)
 
 MOVES: tuple[tuple[int, int, int], ...] = (
     # PEER_ENDS, WE_END, RESET
     (PEER_DONE, CLOSED, CLOSED),  # OPEN
-    (CLOSED, CLOSED, CLOSED),  # PEER_DONE: a peer that says more after its end breaks a rule, which costs it the stream
+    (CLOSED, CLOSED, CLOSED),  # PEER_DONE: a peer that sends more after its end breaks a rule and loses the stream
     (CLOSED, CLOSED, CLOSED),  # CLOSED
 )
 
 
 class Stream:
-    """`head` is what the owner read of the request's headers, `call` whatever else it keeps; `begun` once
-    response headers were said on their own. `announced` is the number of bytes that the request's content-length still
-    announces. Windows are bytes, negative
-    once the peer shrank them."""
+    """State of one stream.
+
+    `head`: the request's headers as the owner reads them. `call`: any other object of the owner. `begun`: response
+    headers were sent on their own. `announced`: bytes of the request's content-length that are still to come. Windows
+    are bytes; they are negative after the peer shrank them.
+    """
 
     __slots__ = (
         "announced",
@@ -49,7 +54,7 @@ class Stream:
 
 
 class Ending:
-    """The end of what we say on a stream, behind its data: a block of trailers."""
+    """End of a response, after its data: a block of trailers."""
 
     __slots__ = ("trailers",)
 

@@ -1,4 +1,4 @@
-"""What the peer may send over all streams (RFC 9113, section 5.2)."""
+"""Receive window of a connection: the bytes that the peer may send over all streams (RFC 9113, section 5.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 
 
 class ReceiveWindow:
-    """What comes is taken at once, so the window is opened again when half of it is used."""
+    """Receive window. Bytes are processed at once, so the window is widened again when half of it is used."""
 
     __slots__ = ("_left", "_most")
 
@@ -14,8 +14,10 @@ class ReceiveWindow:
         self._left = self._most = most_bytes
 
     def spend(self, length: int) -> int:
-        """Count a DATA frame; returns by how many bytes to open the window, mostly 0. Raises ProtocolError
-        FLOW_CONTROL_ERROR."""
+        """Count a DATA frame. Return the bytes by which to widen the window, usually 0.
+
+        Raises ProtocolError FLOW_CONTROL_ERROR.
+        """
         self._left -= length
         if self._left < 0:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")

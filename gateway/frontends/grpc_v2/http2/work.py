@@ -1,36 +1,36 @@
-"""Work that a peer's bytes cause: its costs in nanoseconds of processor time, and the meter that adds them up.
+"""Work that a peer's bytes cause: its costs in nanoseconds of CPU time, and the meter that adds them up.
 
 The costs are ratios to each other rather than times: another machine multiplies all of them. They were measured by
-`python -m tests.performance.work` (CPython 3.11, one core of a server); a test holds each to the measured cost within a
+`python -m tests.performance.work` (CPython 3.11, one core of a server). A test holds each to the measured cost within a
 factor of 2.
 """
 
 from __future__ import annotations
 
 SLICE_NS = 500_000
-"""Work after which reading a connection stops, so that the others have their turn; the rest follows in the next one."""
+"""Work after which reading a connection stops, so that others have their turn; the rest follows in the next one."""
 READ_NS = 3_000
-"""Cost of a read, whatever it holds."""
+"""Cost of a read, independent of its size."""
 BYTES_PER_NS = 3
-"""Bytes that are taken and handed on in a nanosecond."""
+"""Bytes that are received and passed on in a nanosecond."""
 FRAME_NS = 1_100
-"""Cost of a frame's header and of passing the frame over."""
+"""Cost of a frame's header and of skipping the frame."""
 DELIVERY_NS = 1_900
-"""Cost of DATA that is handed to its stream."""
+"""Cost of DATA that is passed to its stream."""
 REPLY_NS = 1_000
 """Cost of a control frame that is applied or answered."""
 WINDOW_NS = 90
 """Cost per open stream of SETTINGS_INITIAL_WINDOW_SIZE."""
 BLOCK_NS = 800
-"""Cost of a header block that is known."""
+"""Cost of a known header block."""
 FIELD_NS = 160
-"""Cost of a field that a block unfolds to."""
+"""Cost of each field in a decoded block."""
 LITERAL_NS = 1_100
-"""Further cost of a field that is written out."""
+"""Further cost of a literal field."""
 HUFFMAN_NS = 110
 """Further cost of a byte in Huffman's code."""
 TABLE_NS = 450
-"""Further cost of a field that enters the table, and of those that leave it; of a change of the table's size."""
+"""Further cost of a field that enters the table, with those that leave it, or of a change of the table's size."""
 CHECK_NS = 750
 """Cost of examining a field of a request."""
 HEAD_NS = 6_000
