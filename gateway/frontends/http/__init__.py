@@ -1,1 +1,1 @@
-"""HTTP/1.1 for frontends: listeners, bounded connections and bodies, the door. It knows no protocol above HTTP."""
+"""HTTP/1.1 for frontends: listeners, bounded connections and bodies, admission. Independent of protocols above HTTP."""

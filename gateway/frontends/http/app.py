@@ -1,4 +1,4 @@
-"""What every ASGI application here shares: how it refuses, its OpenAPI document. It loads litestar."""
+"""Common parts of all ASGI applications here: refusals and the OpenAPI document. It loads litestar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gateway.frontends.http.bounds import Refuse, SlowBody
 from gateway.wire.asgi import Answer, Application
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's code for "nobody is left to be answered"; it never reaches a wire."""
+"""Code of nginx for a client that closed the connection; it is never sent."""
 
 Call = Request[Any, Any, Any]
 _log = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ def application(
     more: Mapping[type[Exception], Callable[[Any], Answer]] | None = None,
     guard: Callable[[Any, Any], None] | None = None,
 ) -> Application:
-    """An ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
+    """Return an ASGI application of litestar's `handlers`, which find `ports` in `request.app.state.ports`.
 
-    `more`: errors that only this frontend's handlers raise, and how they are answered. `guard` is called with the
-    connection and its handler before each one; the scopes that a handler needs stand in its `opt`.
+    `more`: errors that only this frontend's handlers raise, and their answers. `guard` is called with the connection
+    and its handler before each one. The `opt` of a handler holds the scopes that it needs.
 
-    Its document stands at /schema/openapi.json alone: litestar's pages would load their scripts from other hosts.
+    The document is at /schema/openapi.json only: litestar's pages would load their scripts from other hosts.
     """
     words = _Words(refuse)
     app = Litestar(
@@ -83,7 +83,7 @@ def application(
 
 
 class _Words:
-    """Errors as the frontend words them."""
+    """Error responses in the form of the frontend."""
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
@@ -92,19 +92,19 @@ class _Words:
         return _response(self._refuse.error(error))
 
     def http_error(self, request: Call, error: HTTPException) -> Response[bytes]:
-        """Unknown path, wrong method and the like, as litestar found them."""
-        path = request.scope["path"]  # not request.url: a Host that is none breaks it
+        """Return the response to an error of litestar, such as an unknown path or a wrong method."""
+        path = request.scope["path"]  # not request.url: an invalid Host breaks it
         detail = {404: f"there is no {path}", 405: f"{request.method} is not possible on {path}"}
         headers = tuple((error.headers or {}).items())
         return _response(self._refuse.plain(error.status_code, detail.get(error.status_code, error.detail), headers))
 
     def defect(self, request: Call, error: Exception) -> Response[bytes]:
-        """A defect of ours: told in full to the log, and to the caller that it is not the caller's fault."""
+        """Log a defect in full, and return a response that attributes it to the server."""
         _log.error("a request to %s failed", request.scope["path"], exc_info=error)
         return _response(self._refuse.plain(500, "internal error; the gateway's log says more"))
 
     def document(self, response: Response[bytes]) -> Response[bytes]:
-        """Litestar answers an unknown path below /schema with a page of HTML; every other error here is JSON."""
+        """Replace litestar's HTML page for an unknown path below /schema: every other error here is JSON."""
         if response.status_code != HTTPStatus.NOT_FOUND:
             return response
         return _response(self._refuse.plain(404, "there is no such document; see /schema/openapi.json"))
@@ -124,6 +124,6 @@ def _response(answer: Answer) -> Response[bytes]:
 
 
 def _operation_id(_: HTTPRouteHandler, method: Method, path: list[str | PathParameterDefinition]) -> str:
-    """Such as "get_v2_models_model_ready": unique for handlers with two paths too, as litestar's own are not."""
+    """Return an id such as "get_v2_models_model_ready", unique also for handlers with two paths; litestar's are not."""
     parts = [part if isinstance(part, str) else part.name for part in path]
     return "_".join([str(getattr(method, "value", method)).lower(), *parts]).replace(".", "_")

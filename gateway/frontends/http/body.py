@@ -1,4 +1,4 @@
-"""Request bodies: read within bounds of size, time and memory, decompressed within the same bounds."""
+"""Request bodies: read within limits of size, time and memory, decompressed within the same limits."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 ENCODINGS = ("identity", "gzip", "deflate")
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
-"""zlib's window bits for "gzip or zlib, see the header": HTTP's deflate is the zlib format (RFC 9110, 8.4.1.2)."""
+"""Window bits of zlib for "gzip or zlib, see the header": HTTP's deflate is the zlib format (RFC 9110, 8.4.1.2)."""
 
 
-class ClientGone(Exception):  # noqa: N818  no error of ours: nobody is left to be told
+class ClientGone(Exception):  # noqa: N818  not an error of the gateway: there is no client left
     """The client closed the connection before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """Largest body, before and after decompression, and what to do with a larger one."""
+    """Limit of a body, before and after decompression, with the remedy for a larger one."""
 
     limit_bytes: int
     advice: str = "send less"
 
     def check_length(self, length: str | None) -> None:
-        """Refuse a Content-Length beyond the limit. RequestError TOO_LARGE."""
+        """Refuse a Content-Length above the limit. Raises RequestError TOO_LARGE."""
         if length is not None and length.isdecimal() and int(length[:20]) > self.limit_bytes:
             raise self.too_large()
 
     def too_large(self, what: str = "") -> RequestError:
-        """The refusal of a body beyond the limit."""
+        """Return the refusal of a body above the limit."""
         return RequestError(
             Fault.TOO_LARGE, f"the {what}request body is larger than {self.limit_bytes} bytes; {self.advice}"
         )
 
 
 class BodyReader:
-    """Reads bodies of one server. `pool` counts the bytes that all requests in progress hold, by caller."""
+    """Reader of bodies of one server. `pool` counts the bytes that all requests in progress hold, by caller."""
 
     def __init__(self, settings: Bounds, pool: Pool) -> None:
         self._settings, self.pool = settings, pool
 
     @contextmanager
     def lease(self, admitted: Admitted) -> Iterator[Lease]:
-        """Memory of one request: what is taken is given back at the end."""
+        """Yield a lease for the memory of one request; it is released at the end."""
         lease = Lease(self.pool, admitted, self._settings.retry_after_s)
         try:
             yield lease
@@ -62,7 +62,7 @@ class BodyReader:
     async def read(
         self, receive: Receive, headers: Mapping[str, str], lease: Lease, most: Most | None = None
     ) -> bytearray:
-        """The whole decompressed body, of at most `max_body_bytes`, and of `most` where that is less.
+        """Return the whole decompressed body, of at most `max_body_bytes`, and of `most` if that is less.
 
         Raises RequestError TOO_LARGE, OVERLOADED or INVALID, ClientGone, and SlowBody.
         """
@@ -98,7 +98,7 @@ class BodyReader:
 
 
 class Lease:
-    """What one request holds of a reader's memory."""
+    """Share of a reader's memory that one request holds."""
 
     def __init__(self, pool: Pool, admitted: Admitted, retry_after_s: float) -> None:
         self._pool, self._key, self._local = pool, admitted.share_key, admitted.local
@@ -106,18 +106,18 @@ class Lease:
         self.taken_bytes = 0
 
     def take(self, size: int) -> None:
-        """Hold `size` more bytes. RequestError OVERLOADED where the caller, or all callers, hold too many already."""
+        """Hold `size` more bytes. Raises RequestError OVERLOADED if the caller, or all callers, hold too many."""
         self._pool.require(self._key, local=self._local, amount=size, retry_after_s=self._retry_after_s)
         self.taken_bytes += size
 
     def free(self) -> None:
-        """Give all of it back."""
+        """Release all of it."""
         self._pool.give(self._key, local=self._local, amount=self.taken_bytes)
         self.taken_bytes = 0
 
 
 class Inflation:
-    """Undoes one Content-Encoding, piece by piece, and stops where the result would pass `most`."""
+    """Decompressor of one Content-Encoding, piece by piece, which stops if the result would exceed `most`."""
 
     def __init__(self, encoding: str, most: Most) -> None:
         self._encoding, self._left, self.most = encoding.strip().lower() or "identity", most.limit_bytes, most
@@ -129,9 +129,9 @@ class Inflation:
         self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def feed(self, chunk: bytes) -> bytes:
-        """What a `chunk` of compressed bytes adds to the body. RequestError TOO_LARGE or INVALID."""
+        """Return the decompressed bytes of a `chunk`. Raises RequestError TOO_LARGE or INVALID."""
         try:
-            # One byte more than allowed tells "exactly the limit" from "beyond".
+            # One byte more than allowed distinguishes "exactly the limit" from "above".
             plain = self._zlib.decompress(chunk, self._left + 1)
         except zlib.error as error:
             raise self._broken(str(error)) from None
@@ -143,7 +143,7 @@ class Inflation:
         return plain
 
     def finish(self) -> None:
-        """RequestError INVALID where the compressed stream is cut short."""
+        """Check the end of the stream. Raises RequestError INVALID if it is cut short."""
         if self.compressed and not self._zlib.eof:
             raise self._broken("it is cut short")
 
@@ -152,7 +152,7 @@ class Inflation:
 
 
 def accepted_encoding(accept: str) -> str:
-    """The encoding to answer with under an Accept-Encoding header: gzip before deflate, else "identity"."""
+    """Return the encoding for an Accept-Encoding header: gzip before deflate, else "identity"."""
     weights: dict[str, bool] = {}
     for part in accept.lower().split(","):
         name, _, options = part.partition(";")
@@ -161,6 +161,6 @@ def accepted_encoding(accept: str) -> str:
 
 
 def compress(content: bytes, encoding: str, level: int) -> bytes:
-    """`content` in the gzip or zlib format."""
+    """Return `content` in the gzip or zlib format."""
     squeeze = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
     return squeeze.compress(content) + squeeze.flush()

@@ -1,4 +1,4 @@
-"""What an HTTP server bounds, and the forms in which a frontend refuses."""
+"""Limits of an HTTP server, and the interface of a frontend's refusals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from gateway.wire.asgi import Answer, Headers
 from gateway.wire.bounds import PortBounds
 
 STRANGERS_PART = 4
-"""Peers that will be refused anyway get a quarter of the connections, beside those of the others: enough to be told so,
-and not enough to keep the others out."""
+"""Divisor of the connections that remain for peers that will be refused anyway: a quarter, in addition to the others'.
+
+A quarter is enough to send them the refusal, and too few to keep the others out.
+"""
 
 
 class Bounds(PortBounds, Protocol):
-    """Settings that every HTTP frontend has; what each means stands in the settings of the frontend."""
+    """Settings that every HTTP frontend has; the settings of the frontend document each."""
 
     @property
     def max_body_bytes(self) -> int: ...
@@ -33,10 +35,10 @@ class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
 
 
 class Refuse(Protocol):
-    """How a frontend words its refusals."""
+    """Form of a frontend's refusals."""
 
     def error(self, error: RequestError | SlowBody) -> Answer:
-        """The answer to a request that cannot be served."""
+        """Return the answer to a request that cannot be served."""
 
     def plain(self, status: int, message: str, headers: Headers = ()) -> Answer:
-        """The answer where no Fault applies: what is no HTTP, an unknown path, a defect of ours."""
+        """Return the answer if no Fault applies: invalid HTTP, an unknown path, a defect."""

@@ -1,4 +1,4 @@
-"""Browsers: foreign origins and foreign host names are refused; listed origins are answered by CORS."""
+"""Access of browsers: foreign origins and host names are refused; listed origins are answered by CORS."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+)(?::[0-9]{0,5})?")
 _PATTERN = re.compile(r"\*|(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 Count = Callable[[str], None]
-"""Takes the reason of a refusal, for the metrics."""
+"""Counter of refusals for the metrics, by reason."""
 
 
 class BrowserGuard:
-    """ASGI application in front of `app`: no page of an origin that is not among `origins` reaches it.
+    """ASGI application in front of `app`: it refuses pages of an origin that is not among `origins`.
 
-    A browser says in `Origin` which page asks (RFC 6454, section 7), on every request that changes something; other
-    programs say nothing. Pages of our own address are no foreigners.
+    A browser names the page's origin in `Origin` (RFC 6454, section 7), on every request that changes something. Other
+    programs send no such header. Pages of the gateway's own address are not foreign.
     """
 
     def __init__(self, app: Application, origins: Iterable[str], refuse: Refuse, count: Count) -> None:
@@ -62,7 +62,7 @@ class BrowserGuard:
         return origin.lower() == f"{scope['scheme']}://{header(scope, b'host') or ''}".lower()
 
     def _marked(self, send: Send, origin: str | None) -> Send:
-        """Return `send` that adds CORS' headers for a listed origin; caches must keep answers apart by it."""
+        """Return `send` that adds CORS' headers for a listed origin; caches must distinguish answers by it."""
         if not self._origins:
             return send
         more = [VARY] if origin is None else [VARY, (b"access-control-allow-origin", origin.encode("latin-1")), EXPOSED]
@@ -76,13 +76,13 @@ class BrowserGuard:
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return the first header of that name, None where there is none."""
+    """Return the first header of that name, or None if there is none."""
     found = next((value for key, value in scope["headers"] if key == name), None)
     return None if found is None else found.decode("latin-1")
 
 
 def own_names(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the names by which this gateway may be asked: loopback's, this machine's and the configured `hosts`."""
+    """Return the valid host names of this gateway: loopback's, this machine's and the configured `hosts`."""
     machine = socket.gethostname().lower()
     label = machine.partition(".")[0]
     return (*LOCAL_NAMES, machine, label, f"{label}.local", *(host.lower() for host in hosts))
@@ -91,7 +91,7 @@ def own_names(hosts: Iterable[str]) -> tuple[str, ...]:
 def check_host(host: str | None, names: Iterable[str]) -> None:
     """Refuse a request that names another host: a page whose own name resolves to this device (DNS rebinding).
 
-    Addresses are no names: such a page is at its name. Without the header no browser asks. RequestError DENIED.
+    Addresses are not checked: such a page is at its name. No browser omits the header. Raises RequestError DENIED.
     """
     if host is None:
         return
@@ -106,14 +106,14 @@ def check_host(host: str | None, names: Iterable[str]) -> None:
 
 
 def foreign_origin(origin: str) -> RequestError:
-    """Word the refusal of a page's request."""
+    """Return the refusal of a page's request."""
     return RequestError(
         Fault.DENIED, f"pages of '{origin:.200}' may not ask this gateway; add it to [http] cors_origins to allow it"
     )
 
 
 def check_host_pattern(text: str) -> None:
-    """Refuse what is no host's name, "*.suffix" or "*". Raises ConfigurationError (table http, key hosts)."""
+    """Refuse any text but a host's name, "*.suffix" or "*". Raises ConfigurationError (table http, key hosts)."""
     if not _PATTERN.fullmatch(text):
         raise ConfigurationError(
             f"must be names without a port, such as camera-7.lan or *.example.org, not {text!r:.120}",
@@ -123,7 +123,7 @@ def check_host_pattern(text: str) -> None:
 
 
 def check_origin_text(text: str) -> None:
-    """Refuse what is no origin of a page. Raises ConfigurationError (table http, key cors_origins)."""
+    """Refuse any text but the origin of a page. Raises ConfigurationError (table http, key cors_origins)."""
     try:
         parts = urlsplit(text)
         is_origin = (

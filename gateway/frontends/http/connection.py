@@ -1,4 +1,4 @@
-"""Who may connect: a caller's share of the connections, and few of them for peers that will be refused anyway."""
+"""Admission of connections: a caller's share of them, and few of them for peers that will be refused anyway."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway.frontends.peer import Peer, peer_of
 from gateway.wire.connection import BoundedConnection
 
 MUTE_S = 1.0
-"""A peer that has asked for nothing yet for this long may be closed where its caller has too many connections."""
+"""Time after which a peer without a request may be closed if its caller has too many connections."""
 
 
 class Connection(BoundedConnection):
-    """Beyond what is bounded on every port: how many there may be, and the peer in the scope's state."""
+    """Connection with a bounded number, in addition to the limits of every port, and the peer in the scope's state."""
 
     def __init__(  # noqa: PLR0917  as HttpServer, which makes it
         self,
@@ -38,7 +38,7 @@ class Connection(BoundedConnection):
         self.stranger = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the peer, or tell it that there are too many."""
+        """Admit the peer, or answer that there are too many connections."""
         peer = peer_of(transport)
         self.transport, self.share_key, self.stranger = transport, peer.share_key, not self._welcome(peer)
         if not (self._admitted() and self._places.enter(self, peer)):
@@ -48,20 +48,20 @@ class Connection(BoundedConnection):
         self.app_state = {"peer": peer}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
+        """Release the place of the connection."""
         super().connection_lost(exc)
         self._places.leave(self)
 
     @property
     def idle(self) -> bool:
-        """Connections: whether no request is under way, and the peer had time to begin one."""
+        """Return True if no request is under way, and the peer had time to begin one."""
         if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
             return False
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return self.loop.time() - self._made_s > MUTE_S if cycle is None else cycle.response_complete
 
     def give_way(self) -> None:
-        """Connections: close for another connection's sake."""
+        """Implement `Yielding.give_way`: close in favour of another connection."""
         self.transport.close()
 
     def _admitted(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who comes in: the caller, and how many requests there may be at once; a request that a stop cuts off is told so."""
+"""Admission of requests: the caller, the number of concurrent requests, and the answer to those that a stop ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Who makes a request; `local`: on this device, `share_key`: in whose share it counts."""
+    """Caller of a request. `local`: it is on this device. `share_key`: the caller in whose share the request counts."""
 
     caller: str
     share_key: str
@@ -28,12 +28,12 @@ class Admitted:
 
     @classmethod
     def of(cls, peer: Peer, *, caller: str = "", token: str = "") -> Admitted:
-        """A caller behind a connection, by its token where one is asked for."""
+        """Return the caller behind a connection, identified by its token if one is required."""
         return cls(token or caller or peer.name, caller_key(token=token) if token else peer.share_key, peer.local)
 
 
 class Door:
-    """ASGI application in front of `app`: names the caller in `scope["state"]["caller"]`.
+    """ASGI application in front of `app`: stores the caller in `scope["state"]["caller"]`.
 
     What is entered into the stack `scope["state"]["until_sent"]` is held until the response was sent.
 
@@ -82,7 +82,7 @@ class Door:
         try:
             await self._app(scope, receive, watched)
         except asyncio.CancelledError:
-            # The frontend stops and the grace is over; this is the request's outermost frame, so it ends here.
+            # The frontend stops and the grace period is over; this is the request's outermost frame, so it ends here.
             _log.warning("a request to %s was cut off by the shutdown", scope["path"])
             if not started:
                 error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")

@@ -1,4 +1,4 @@
-"""The HTTP port of a frontend: its own certificate, its application, its peers."""
+"""HTTP port of a frontend, with its own certificate, application and peers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 class HttpServer:
-    """An application on any number of addresses. `start` once, `answer` once, `stop` once and when neither is under
-    way."""
+    """An application on any number of addresses.
+
+    Call `start` once, `answer` once, and `stop` once while neither is under way.
+    """
 
     def __init__(
         self,
@@ -41,10 +43,11 @@ class HttpServer:
         welcome: Callable[[Peer], bool] = lambda _: True,
         pools: Pools | None = None,
     ) -> None:
-        """Whoever is not `welcome`, and will be refused, has few connections of its own; the others have shares of
-        `pools`.
+        """Set up the port. `table` of the configuration holds `listen`.
 
-        `table` of the configuration holds `listen`; `build` makes the application, on a thread: it may load much."""
+        `build` makes the application, on a thread: it may load much. Peers that are not `welcome` will be refused, and
+        have few connections of their own. The others have shares of `pools`.
+        """
         self._settings, self._table = settings, table
         self.authentication = Authentication(table, security)
         self._security = security
@@ -58,21 +61,24 @@ class HttpServer:
         self._listeners = Listeners(settings)
 
     async def start(self, addresses: Sequence[Address]) -> tuple[Address, ...]:
-        """Listen on `addresses`; where that is, port 0 resolved. Raises ConfigurationError.
+        """Listen on `addresses`. Return them with port 0 resolved. Raises ConfigurationError.
 
-        Who connects waits in the kernel's backlog until `answer`. TLS guards TCP; a UNIX socket is guarded by its
-        permissions, and its callers are known by their user id.
+        Peers wait in the kernel's backlog until `answer`. TLS protects TCP; permissions protect a UNIX socket, and its
+        callers are identified by their user id.
         """
         self._context = server_context(self._security, protocol="http/1.1")
         return self._listeners.listen(addresses, self._table)
 
     async def answer(self) -> None:
-        """Answer those who wait and whoever comes. Only this loads litestar and uvicorn: 0.12 s and 14 MiB, on a thread
-        because the loop serves gRPC already (`python -m tests.performance.start`)."""
+        """Answer waiting and new peers.
+
+        Only this loads litestar and uvicorn: 0.12 s and 14 MiB. It does so on a thread because the event loop serves
+        gRPC already (`python -m tests.performance.start`).
+        """
         await self._listeners.answer(self._build, self._terms() if self._context else None)
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Return what identifies callers by this from the next request on, and uses these certificates for handshakes.
+        """Return a function that applies `security` to callers from the next request on, and to new handshakes.
 
         TLS and client certificates stay on or off. Raises as `server_context` does.
         """
@@ -83,15 +89,15 @@ class HttpServer:
         self.authentication.replace(security)
 
     async def somebody(self) -> None:
-        """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""
+        """Wait until the first peer has connected, by UNIX socket or TCP; it waits in the backlog."""
         await self._listeners.somebody()
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
+        """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""
         await self._listeners.stop(grace_s)
 
     def _terms(self) -> Terms:
-        """Bound handshakes: a caller's share of them, and a reserve for callers on this device."""
+        """Return the limits of handshakes: a caller's share of them, and a reserve for callers on this device."""
         pool = self._handshakes
         bounds = pool.bounds
         return Terms(
