@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over HTTP, with Triton's extensions, OpenAPI and the metrics page."""
+"""Open Inference Protocol over HTTP, with Triton's extensions, OpenAPI and the metrics page."""

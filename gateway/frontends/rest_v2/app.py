@@ -1,4 +1,4 @@
-"""The ASGI application: endpoints behind the door. Import this only to build one (it loads litestar)."""
+"""ASGI application of REST: endpoints after admission control. Import this only to build one (it loads litestar)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     server_name: str,
     pools: Pools,
 ) -> Application:
-    """The whole REST frontend as one ASGI application. `metrics_text` gives the metrics page and its content type."""
+    """Return the whole REST frontend as an ASGI application.
+
+    `metrics_text` gives the metrics page and its content type.
+    """
     refuse = Refusals(settings.retry_after_s)
     held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
     bodies = BodyReader(settings, held)

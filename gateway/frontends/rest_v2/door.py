@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from litestar.handlers.base import BaseRouteHandler
 
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
-"""Asked by supervisors that hold no token; never refused for load, or a busy device would look dead."""
+"""Paths for supervisors without a token; they are never refused for load, or a busy device would seem dead."""
 
 
 def admit(scope: Scope, authentication: Authentication, names: tuple[str, ...]) -> Admitted:
     """Return the caller and keep its rights in the scope's state: by token, client certificate, uid or address.
 
-    RequestError UNAUTHENTICATED or THROTTLED; DENIED where a caller that brings no token asks for another host than
-    `names`, in the clear over TCP.
+    Raises RequestError UNAUTHENTICATED or THROTTLED. Raises DENIED if a caller without a token names another host than
+    `names`, over TCP without TLS.
     """
     state = scope.setdefault("state", {})
     peer = peer_of_scope(scope)
@@ -47,11 +47,11 @@ def peer_of_scope(scope: Scope) -> Peer:
 
 
 def check_rights(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guard every endpoint, before its body is read: the scopes of its `needs`, and the model of its path. DENIED.
+    """Check every endpoint before its body is read: the scopes of its `needs`, and the model of its path.
 
-    Raises KeyError for an endpoint without `needs`: a defect of ours, answered 500.
+    Raises RequestError DENIED. Raises KeyError for an endpoint without `needs`: a defect, answered 500.
     """
-    if connection.scope.get("method") == "OPTIONS":  # Litestar adds these; they tell methods only
+    if connection.scope.get("method") == "OPTIONS":  # Litestar adds these; they list methods only
         return
     state: Any = connection.scope["state"]
     caller, rights = state.get("caller", ""), rights_of(state)

@@ -1,4 +1,4 @@
-"""Refusals as HTTP: one table of status codes, one JSON form `{"error": "…"}` for everything."""
+"""Refusals over HTTP: one table of status codes, one JSON form `{"error": "…"}` for everything."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class Refusal:
 
     @property
     def body(self) -> bytes:
-        """The JSON body."""
+        """Return the JSON body."""
         return json.dumps({"error": error_text(self.message)}, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How REST refuses; `retry_after_s` is the hint where the error has none of its own."""
+    """Refusals in REST's form; `retry_after_s` is the hint if the error has none of its own."""
 
     retry_after_s: float
 
     def error(self, error: RequestError | SlowBody) -> Refusal:
-        """What the client is told."""
+        """Return the refusal that the client gets."""
         return refusal(error, self.retry_after_s)
 
     def plain(self, status: int, message: str, headers: Headers = ()) -> Refusal:
-        """Where no Fault applies."""
+        """Return the refusal if no Fault applies."""
         return Refusal(status, message, headers)
 
 
 def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
-    """What the client is told; `retry_after_s` is the hint where the error has none of its own."""
+    """Return the refusal that the client gets; `retry_after_s` is the hint if the error has none of its own."""
     if isinstance(error, SlowBody):
         return Refusal(REQUEST_TIMEOUT, str(error), (("connection", "close"),))
     status = STATUS[error.fault].http
@@ -54,6 +54,6 @@ def refusal(error: RequestError | SlowBody, retry_after_s: float) -> Refusal:
         return Refusal(status, error.message, (("www-authenticate", "Bearer"),))
     if error.fault in WAITING_HELPS:
         hint_s = retry_after_s if error.retry_after_s is None else error.retry_after_s
-        # Whole seconds, and never 0: "at once" is no help to a server that is full (RFC 9110, 10.2.3).
+        # Whole seconds, and never 0: an immediate retry does not help a server that is full (RFC 9110, 10.2.3).
         return Refusal(status, error.message, (("retry-after", str(max(1, math.ceil(hint_s)))),))
     return Refusal(status, error.message)

@@ -16,13 +16,13 @@ _ANY = [HttpMethod.GET, HttpMethod.POST]
     opt={"needs": ANY_CALLER},
 )
 async def trace_setting() -> None:
-    """Refuse to read or change what is traced."""
+    """Refuse to read or change the trace settings."""
     raise no_trace_settings()
 
 
 @route("/v2/logging", http_method=_ANY, include_in_schema=False, opt={"needs": ANY_CALLER})
 async def log_settings() -> None:
-    """Refuse to read or change what is logged."""
+    """Refuse to read or change the log settings."""
     raise no_log_settings()
 
 

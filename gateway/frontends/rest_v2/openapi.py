@@ -1,4 +1,4 @@
-"""What OpenAPI cannot learn from the endpoints' signatures."""
+"""Parts of OpenAPI that the endpoints' signatures do not contain."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _REQUEST = Schema(
 
 @dataclass
 class InferOperation(Operation):
-    """The body of an inference request: JSON, or JSON followed by binary tensors."""
+    """Body of an inference request: JSON, or JSON followed by binary tensors."""
 
     def __post_init__(self) -> None:
-        """Add what the handler reads from the stream itself."""
+        """Add the body that the handler reads from the stream itself."""
         self.request_body = RequestBody(
             required=True,
             content={

@@ -1,4 +1,4 @@
-"""Endpoints of Triton's shared memory extensions. As `routes`, to be imported only to build an application."""
+"""Endpoints of Triton's shared memory extensions. Import only to build an application, as `routes`."""
 
 import msgspec
 from litestar import get, post
@@ -23,7 +23,7 @@ class _Segment(msgspec.Struct):
 
 @get([SHARED + "/status", REGION + "/status"], summary="Shared memory regions", opt={"needs": READ})
 async def region_status(request: Call) -> list[Document]:
-    """The caller's regions, or one; none where they are not allowed."""
+    """Return the caller's regions, or one; none if they are not allowed."""
     regions, name = ports_of(request).regions, _name(request)
     if regions is not None:
         return regions.status(_caller(request), name)

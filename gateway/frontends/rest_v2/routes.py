@@ -1,4 +1,4 @@
-"""The endpoints. Litestar reads the annotations when it builds the application: import this only to build one."""
+"""Endpoints of REST. Litestar reads the annotations when it builds the application: import this only to build one."""
 
 import asyncio
 import time
@@ -50,8 +50,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the endpoints reach; `metrics_text` gives the metrics page and its content type, `regions` is None where
-    shared memory is not allowed. `server_name` stands in the server metadata."""
+    """Interfaces that the endpoints use.
+
+    `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
+    `server_name` is part of the server metadata.
+    """
 
     inference: Inference
     repository: Repository
@@ -74,7 +77,7 @@ class _LoadBody(msgspec.Struct):
 
 @get("/v2", summary="Server metadata", opt={"needs": READ})
 async def server_metadata(request: Call) -> Document:
-    """Name, version and the extensions that work here."""
+    """Return name, version and the extensions that work here."""
     ports = ports_of(request)
     shared = () if ports.regions is None else (EXTENSION,)
     return documents.server_metadata(ports.server_name, "binary_tensor_data", *shared)
@@ -82,20 +85,20 @@ async def server_metadata(request: Call) -> Document:
 
 @get("/v2/health/live", summary="Liveness", opt={"needs": ANY_CALLER})
 async def live() -> Document:
-    """Whether the process answers."""
+    """Report that the process answers."""
     return {"live": True}
 
 
 @get("/v2/health/ready", summary="Readiness", opt={"needs": ANY_CALLER})
 async def ready(request: Call) -> Response[Document]:
-    """Whether the server answers inference requests; 503 where not."""
+    """Report if the server answers inference requests; 503 if not."""
     is_ready = ports_of(request).inference.ready()
     return Response({"ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
 
 
 @get([MODEL + "/ready", VERSION + "/ready"], summary="Model readiness", opt={"needs": READ})
 async def model_ready(request: Call) -> Response[Document]:
-    """Whether a model version answers; 503 where it does not, or is unknown."""
+    """Report if a model version answers; 503 if it does not, or is unknown."""
     model, version = _names(request)
     is_ready = ports_of(request).inference.ready(model, version)
     return Response({"name": model, "ready": is_ready}, status_code=200 if is_ready else UNAVAILABLE)
@@ -103,28 +106,28 @@ async def model_ready(request: Call) -> Response[Document]:
 
 @get([MODEL, VERSION], summary="Model metadata", opt={"needs": READ})
 async def model_metadata(request: Call) -> Document:
-    """Inputs and outputs with the batch dimension, and the versions that are ready."""
+    """Return inputs and outputs with the batch dimension, and the versions that are ready."""
     ports = ports_of(request)
     return documents.model_metadata(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
 @get([MODEL + "/config", VERSION + "/config"], summary="Model configuration", opt={"needs": READ})
 async def model_config(request: Call) -> Document:
-    """Triton's model configuration: dims without the batch dimension."""
+    """Return Triton's model configuration: dims without the batch dimension."""
     ports = ports_of(request)
     return documents.model_config(*documents.described(ports.inference, ports.repository, *_names(request)))
 
 
 @get(["/v2/models/stats", MODEL + "/stats", VERSION + "/stats"], summary="Model statistics", opt={"needs": READ})
 async def model_statistics(request: Call) -> Document:
-    """Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
+    """Return Triton's counters of one version, of all versions of a model, or of all models that the caller may see."""
     statistics, rights = ports_of(request).statistics, rights_of(request.scope["state"])
     return documents.model_statistics(documents.visible_statistics(statistics, rights, *_names(request)))
 
 
 @post("/v2/repository/index", status_code=200, summary="Repository index", opt={"needs": READ})
 async def repository_index(request: Call) -> list[Document]:
-    """Model versions that the caller may see, and their states; body `{"ready": true}`: only those that are ready."""
+    """Return model versions that the caller may see, with their states; body `{"ready": true}`: only ready ones."""
     asked = await optional_body(request, _IndexBody)
     lines = ports_of(request).repository.index()
     return documents.repository_index(lines, rights_of(request.scope["state"]), only_ready=asked.ready)
@@ -132,7 +135,7 @@ async def repository_index(request: Call) -> list[Document]:
 
 @post("/v2/repository/models/{model:str}/load", status_code=200, summary="Load a model", opt={"needs": CONTROL})
 async def load(request: Call) -> Document:
-    """Read the model's folder again and serve what passes its gate."""
+    """Read the model's folder again and serve the versions that pass their gate."""
     body = await optional_body(request, _LoadBody)
     refuse_load_parameters(body.parameters or ())
     await ports_of(request).repository.load(_names(request)[0])
@@ -171,9 +174,9 @@ async def infer(request: Call) -> Response[bytes] | Stream:
 
 @get("/metrics", summary="Metrics", media_type="text/plain", opt={"needs": METRICS})
 async def metrics(request: Call) -> Response[bytes]:
-    """Counters and gauges in Prometheus' text format."""
+    """Return counters and gauges in Prometheus' text format."""
     text, content_type = await ports_of(request).metrics_text()
-    # litestar says the charset of text itself
+    # litestar adds the charset of text itself
     return Response(text, media_type=content_type.partition("; charset=")[0])
 
 
@@ -194,20 +197,24 @@ HANDLERS = (
 
 
 def ports_of(request: Call) -> Ports:
-    """What the application was built with."""
+    """Return the objects with which the application was built."""
     return cast("Ports", request.app.state.ports)
 
 
 def _names(request: Call) -> tuple[str, str]:
-    """Model and version of the path, "" where it has none.
+    """Return model and version of the path, "" if it has none.
 
-    Not as parameters of the handlers: where one has two paths litestar reads an absent version from the query.
+    They are not parameters of the handlers: if a handler has two paths, litestar reads an absent version from the
+    query.
     """
     return request.path_params.get("model", ""), request.path_params.get("version", "")
 
 
 async def optional_body(request: Call, kind: type[T]) -> T:
-    """The JSON body as `kind`; an empty one is `{}`. Raises as `BodyReader.read` does, INVALID for other JSON."""
+    """Return the JSON body as `kind`; an empty one is `{}`.
+
+    Raises as `BodyReader.read` does, and INVALID for other JSON.
+    """
     ports = ports_of(request)
     with ports.bodies.lease(request.scope["state"]["admitted"]) as lease:
         body = await ports.bodies.read(request.receive, dict(request.headers), lease)
@@ -218,7 +225,7 @@ async def optional_body(request: Call, kind: type[T]) -> T:
 
 
 def _most(request: Call, length: str | None) -> Most | None:
-    """Return the largest body that the request's model takes, with a JSON part of `length`; None: not bounded by it."""
+    """Return the largest body that the request's model accepts, with a JSON part of `length`; None: no such limit."""
     ports = ports_of(request)
     sizes = ports.inference.sizes(_names(request)[0])
     if length is None:
@@ -254,13 +261,13 @@ async def _asked(request: Call, lease: Lease) -> JsonRequest:
 
 
 def _parsing(body: memoryview) -> Steps[JsonBody]:
-    """Parse the JSON part in one step: msgspec leaves the tensors' data as it is."""
+    """Parse the JSON part in one step: msgspec leaves the tensors' data unparsed."""
     yield from ()
     return parse_body(body)
 
 
 def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
-    """Where the JSON part of a body of `whole` bytes ends, as Inference-Header-Content-Length says."""
+    """Return the end of the JSON part in a body of `whole` bytes, from Inference-Header-Content-Length."""
     end = whole
     if length is not None:
         end = int(length) if length.isdecimal() and len(length) < 12 else 0
@@ -279,7 +286,7 @@ def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
 
 
 async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
-    """The answer, unless the client disconnects first: then the inference is cancelled. Raises ClientGone."""
+    """Return the answer. If the client disconnects first, cancel the inference and raise ClientGone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:

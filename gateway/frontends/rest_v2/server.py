@@ -1,4 +1,4 @@
-"""REST on its listeners."""
+"""REST server on its listeners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RestFrontend(HttpServer):
         server_name: str = SERVER_NAME,
         pools: Pools | None = None,
     ) -> None:
-        """`regions`: None where shared memory is not allowed; `pools` makes what callers have shares of."""
+        """Set up the server. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
 
         def build() -> Application:
             from gateway.frontends.rest_v2.app import create_app
