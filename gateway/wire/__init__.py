@@ -1,5 +1,4 @@
-"""HTTP/1.1 and its sockets as every server here has them, the device's and the controller's. It knows no route, no
-caller and no wording.
+"""HTTP/1.1 and its sockets, for the servers of the device and of the controller.
 
-`connection` loads uvicorn, which `listeners` does late.
+It is independent of routes, callers and message texts. `connection` loads uvicorn, which `listeners` imports late.
 """

@@ -1,4 +1,4 @@
-"""ASGI's types, and a refusal as it goes out."""
+"""Types of ASGI, and the form of a refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Answer(Protocol):
-    """A refusal as it goes out."""
+    """A refusal in the form in which it is sent."""
 
     @property
     def status(self) -> int: ...
@@ -27,7 +27,7 @@ class Answer(Protocol):
 
 
 Plain = Callable[[int, str, Headers], Answer]
-"""Words a status code, what happened, and more headers: where a connection refuses, before any application."""
+"""Factory of refusals from status code, message and more headers, for a connection that refuses by itself."""
 
 
 async def respond(answer: Answer, send: Send) -> None:

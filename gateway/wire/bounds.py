@@ -1,4 +1,4 @@
-"""What every HTTP port bounds; what each means stands in the settings of the port."""
+"""Limits of every HTTP port; the settings of the port document each."""
 
 from __future__ import annotations
 

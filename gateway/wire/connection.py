@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: uvicorn's h11 protocol, with a time limit on everything a peer can drag out."""
+"""One HTTP/1.1 connection: uvicorn's h11 protocol, with a time limit on everything that a peer can delay."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gateway.wire.reading import Reading
 from gateway.wire.turns import Caller
 
 READ_BYTES = 16 * 1024
-"""What one read takes at most: the loop reads all sockets that are ready, one after the other."""
+"""Most bytes of one read: the event loop reads all ready sockets, one after the other."""
 LARGE_READ_BYTES = 256 * 1024
-"""What the next read takes where the last one was mostly one piece of a body: asyncio's own bound."""
+"""Most bytes of the next read if the last one was mostly one piece of a body: asyncio's own bound."""
 LARGE_PIECE_BYTES = 2048
-"""Smallest of such pieces."""
+"""Smallest size of such a piece."""
 REQUEST_NS = 1_000_000
-"""What a request costs the application, about: a small inference takes so long."""
+"""Estimated cost of a request for the application: a small inference takes that long."""
 
 
 class PortState(ServerState):
-    """What the connections of a port have in common."""
+    """State that the connections of a port share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PortState(ServerState):
 
 
 class Flow(FlowControl):
-    """Does not read on as long as a connection is behind with what was read."""
+    """Flow control that stops reading while a connection is behind with the bytes that it has read."""
 
     def __init__(self, transport: asyncio.Transport, parser: Parser) -> None:
         super().__init__(transport)
@@ -50,11 +50,13 @@ class Flow(FlowControl):
 
 
 class BoundedConnection(H11Protocol):
-    """Beyond uvicorn's: bounds on headers, on a body nobody reads, on an answer nobody takes. Who is let in, and how
-    many, a subclass decides in `connection_made`."""
+    """Connection with limits in addition to uvicorn's: on headers, on unread bodies and on answers that are not taken.
+
+    A subclass decides in `connection_made` which peers are admitted, and how many.
+    """
 
     share_key = ""
-    """The caller in whose turns the connection is served; "": its address."""
+    """Caller in whose turns the connection is served; "": its address."""
 
     def __init__(self, config: Config, state: ServerState, bounds: PortBounds, plain: Plain) -> None:
         super().__init__(config, state, {})
@@ -67,7 +69,7 @@ class BoundedConnection(H11Protocol):
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The peer has so long for its first headers."""
+        """Start the time limit for the first headers."""
         super().connection_made(transport)
         self._bound_reads(READ_BYTES)
         self.flow = Flow(transport, self.conn)
@@ -75,7 +77,7 @@ class BoundedConnection(H11Protocol):
         self._bound_waiting(self._bounds.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers; who waits for the end sees `lost`."""
+        """Stop the timers and set `lost`, for code that waits for the end."""
         super().connection_lost(exc)
         self.lost.set()
         self.caller.connections -= 1
@@ -83,7 +85,7 @@ class BoundedConnection(H11Protocol):
         self._bound_writing(None)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what is still incomplete afterwards has a deadline."""
+        """Feed the parser; an incomplete request has a deadline after that."""
         if not self._refused:
             if not self.conn.behind and self._reading.has_time():
                 self.conn.begin_slice()
@@ -93,18 +95,18 @@ class BoundedConnection(H11Protocol):
             self._watch()
 
     def handle_events(self) -> None:
-        """Take what the parser has, for a slice; the rest has its turn later."""
+        """Process events of the parser for one slice; the rest waits for its turn."""
         super().handle_events()
         if self.conn.behind:
             self._reading.wait(self)
 
     @property
     def behind(self) -> bool:
-        """Whether it waits for its turn again."""
+        """Return True if the connection waits for its turn again."""
         return self.conn.behind and not self._refused and not self.lost.is_set()
 
     def serve(self) -> int:
-        """Take the next slice. Returns what it cost in nanoseconds: time, and the application's for a request."""
+        """Process the next slice. Return its cost in nanoseconds: its time, and the application's for a request."""
         if not self.behind:
             return 0
         began_ns = time.monotonic_ns()
@@ -116,29 +118,29 @@ class BoundedConnection(H11Protocol):
         return time.monotonic_ns() - began_ns + REQUEST_NS * self.conn.began
 
     def on_response_complete(self) -> None:
-        """A request answered before its body ended: the rest is read and thrown away, but not for ever."""
+        """Limit the time for the rest of a body whose request was answered before: it is read and discarded."""
         super().on_response_complete()
         if self._draining():
             self._bound_waiting(self._bounds.body_timeout_s)
 
     def pause_writing(self) -> None:
-        """The peer does not take its answer."""
+        """Start the time limit for an answer that the peer does not take."""
         super().pause_writing()
         self._bound_writing(self._bounds.write_timeout_s)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Stop that time limit: the peer takes its answer again."""
         super().resume_writing()
         self._bound_writing(None)
 
     def send_400_response(self, msg: str) -> None:
-        """What h11 cannot parse, or headers beyond the limit."""
+        """Refuse a request that h11 cannot parse, or headers above the limit."""
         limit = self._bounds.max_header_bytes
         problem = f"this is no HTTP/1.1 request, or its headers exceed {limit} bytes: {self.conn.problem}"
         self.turn_away(400, problem)
 
     def turn_away(self, status: int, message: str, headers: Headers = ()) -> None:
-        """Answer in place of the application, hear nothing more, and close. `self.transport` is set."""
+        """Answer in place of the application, ignore further input, and close. `self.transport` must be set."""
         self._refused = True
         answer = self._plain(status, message, headers)
         lines = [f"HTTP/1.1 {answer.status} Refused", f"content-type: {answer.media_type}", "connection: close"]
@@ -147,15 +149,15 @@ class BoundedConnection(H11Protocol):
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An Upgrade that is not offered may be ignored (RFC 9110, 7.8): nothing to warn of."""
+        """Ignore an Upgrade that is not offered (RFC 9110, 7.8), without a warning."""
 
     def _reads(self) -> bool:
-        """Return whether nothing but its turn kept the connection from reading."""
+        """Return True if only its turn kept the connection from reading."""
         full = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
         return not (self.conn.behind or self.conn.paused or full or self._refused or self.transport.is_closing())
 
     def _bound_reads(self, size: int) -> None:
-        """Bound what asyncio reads at a time without TLS; `handshakes` bounds it with TLS."""
+        """Bound the size of asyncio's reads without TLS; `handshakes` bounds it with TLS."""
         vars(self.transport)["max_size"] = size
 
     def _watch(self) -> None:
@@ -163,7 +165,7 @@ class BoundedConnection(H11Protocol):
             limit_s: float | None = self._bounds.header_timeout_s
         else:
             limit_s = self._bounds.body_timeout_s if self._draining() else None
-        # A deadline that runs is kept: more bytes must not buy more time.
+        # A running deadline is kept: more bytes must not extend it.
         if limit_s is None or self._waiting is None:
             self._bound_waiting(limit_s)
 

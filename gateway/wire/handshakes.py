@@ -1,6 +1,8 @@
-"""TLS for who connects: so many shake hands at one time, so many of one address, and as often as `begins` lets it.
-asyncio's own server takes everybody who connects and says nothing, and keeps a buffer of 256 KiB for each: one address
-could fill the memory."""
+"""TLS handshakes, limited in number at one time, per address, and by `begins`.
+
+asyncio's own server accepts every silent connection and keeps a buffer of 256 KiB for each: one address could fill the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,20 @@ from dataclasses import dataclass, field
 from socket import socket
 
 READ_BYTES = 32_768
-"""At a time, out of TLS: asyncio keeps a buffer of that size for each connection, and 256 KiB by default."""
+"""Bytes read at a time out of TLS: asyncio keeps a buffer of that size for each connection, 256 KiB by default."""
 PAUSE_S = 1.0
-"""Before another attempt where this process or machine has too many files open."""
+"""Pause before another attempt if this process or machine has too many open files."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all ports of a server: `timeout_s` for a handshake, how many at one time (`most`), and with one
-    `group` of addresses (`most_of_group`; "" is bound by `most` alone). `begins`: whether a group may begin another one
-    now. `context` is asked for each handshake. `counts`: `handshakes_turned_away`, `handshakes_failed`."""
+    """Limits for all ports of a server.
+
+    `timeout_s`: of a handshake. `most`: handshakes at one time. `most_of_group`: those with one `group` of addresses
+    ("" is limited by `most` alone). `begins`: returns True if a group may begin another one now. `context` is called
+    for each handshake. `counts`: `handshakes_turned_away`, `handshakes_failed`.
+    """
 
     context: Callable[[], ssl.SSLContext]
     timeout_s: float
@@ -34,14 +39,16 @@ class Terms:
     counts: Counter[str] = field(default_factory=Counter)
     begins: Callable[[str], bool] = lambda _group: True
     most_of: Callable[[str], int] | None = None
-    """So many at one time where one more is of this group, if fewer than `most`."""
+    """Limit of all handshakes at one time for another one of this group, if lower than `most`."""
     refused: Callable[[str, str], None] = lambda _group, _why: None
-    """Told of each that is turned away: the group, and "caller" or "reserve"."""
+    """Callback for each refused connection: the group, and "caller" or "reserve"."""
 
 
 class Handshakes:
-    """On one listening socket, from its making on, in the event loop. `connect` makes what speaks to a peer once its
-    handshake is over."""
+    """Handshakes of one listening socket, on the event loop, from construction on.
+
+    `connect` makes the protocol for a peer after its handshake.
+    """
 
     def __init__(self, listener: socket, connect: Callable[[], asyncio.Protocol], terms: Terms) -> None:
         SSLProtocol.max_size = READ_BYTES
@@ -55,7 +62,7 @@ class Handshakes:
         self._attend()
 
     def close(self) -> None:
-        """Nobody else comes in, and who is not in yet is left outside. Twice is harmless."""
+        """Accept no more connections, and end the handshakes under way. It may be called twice."""
         self._ignore()
         self._closed = True
         self._listener.close()
@@ -65,7 +72,7 @@ class Handshakes:
             peer.close()
 
     async def wait_closed(self) -> None:
-        """Until that is so."""
+        """Wait until the handshakes have ended."""
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _attend(self) -> None:
@@ -79,7 +86,7 @@ class Handshakes:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        """All who wait; further ones stay in the kernel's backlog until a handshake has ended."""
+        """Accept all waiting connections; further ones stay in the kernel's backlog until a handshake has ended."""
         try:
             while len(self._under_way) < self._terms.most:
                 self._admit(*self._listener.accept())
@@ -111,7 +118,7 @@ class Handshakes:
         return "reserve" if terms.most_of is not None and len(self._under_way) >= terms.most_of(group) else ""
 
     async def _shaken(self, peer: socket) -> None:
-        """Who does not come through, is over, or says what is no TLS is closed, and no finding."""
+        """Shake hands with a peer. A peer that fails, leaves or uses no TLS is closed and counted, not logged."""
         self._fresh.discard(peer)
         patience_s = self._terms.timeout_s
         try:

@@ -1,4 +1,4 @@
-"""Sockets, TLS and uvicorn's HTTP protocol, without uvicorn's own loop, ticks and signal handlers."""
+"""Sockets, TLS and uvicorn's HTTP protocol, without uvicorn's own event loop, ticks and signal handlers."""
 
 from __future__ import annotations
 
@@ -23,23 +23,28 @@ if TYPE_CHECKING:
     from gateway.wire.connection import BoundedConnection
 
 ACCEPTED_AT_ONCE = 16
-"""Connections that asyncio accepts in one turn of the loop: each takes up to 0.5 ms until it is set up."""
+"""Connections that asyncio accepts in one pass of the event loop: the setup of each takes up to 0.5 ms."""
 CLOSING_S = 1.0
-"""How long connections get to send what is already written, once their requests have ended."""
+"""Time for connections to send bytes already written, once their requests have ended."""
 
 Connect = Callable[["Config", "ServerState"], "BoundedConnection"]
 Build = Callable[[], tuple[Application, Connect]]
-"""The application, and what makes a connection to it; called on a thread: it may load much."""
+"""Function that makes the application, and the factory of its connections; called on a thread: it may load much."""
 
 _LOADING = threading.Lock()
-"""Held while a port loads its libraries and builds its application: one port of the process at a time. An application
-of Litestar tries to import plugins of packages that may not be installed. A second thread that imports such a plugin
-while the first one's import fails gets "cannot import name", which Litestar does not expect."""
+"""Lock while a port loads its libraries and builds its application: one port of the process at a time.
+
+An application of Litestar tries to import plugins of packages that may not be installed. A second thread that imports
+such a plugin while the first one's import fails gets "cannot import name", which Litestar does not expect.
+"""
 
 
 class Listeners:
-    """Any number of addresses, and who is connected to them. `listen` once, `answer` once, `stop` once and when neither
-    is under way. TLS guards TCP; a UNIX socket is guarded by its permissions."""
+    """Listening sockets on any number of addresses, and the connections to them.
+
+    Call `listen` once, `answer` once, and `stop` once while neither is under way. TLS protects TCP; permissions protect
+    a UNIX socket.
+    """
 
     def __init__(self, bounds: PortBounds) -> None:
         self._bounds = bounds
@@ -49,8 +54,10 @@ class Listeners:
         self._state: ServerState | None = None
 
     def listen(self, addresses: Sequence[Address], table: str, key: str = "listen") -> tuple[Address, ...]:
-        """Listen on `addresses`, which `key` of `table` of the configuration holds; where that is, port 0 resolved. Who
-        connects waits in the kernel's backlog until `answer`. Raises UnreachableError; then nothing listens."""
+        """Listen on `addresses`, from `key` of `table` of the configuration. Return them with port 0 resolved.
+
+        Peers wait in the kernel's backlog until `answer`. Raises UnreachableError; then nothing listens.
+        """
         backlog, mode = self._bounds.backlog, self._bounds.unix_socket_mode
         with listening(addresses, table, key, backlog=backlog, unix_mode=mode) as sockets:
             self._sockets = sockets
@@ -59,7 +66,7 @@ class Listeners:
         return bound
 
     async def answer(self, build: Build, terms: Terms | None) -> None:
-        """Answer those who wait and whoever comes; over TCP by TLS on these terms, where there are any."""
+        """Answer waiting and new peers; over TCP by TLS on these terms, if there are any."""
         config, connect = await asyncio.to_thread(self._load, build)
         from gateway.wire.connection import PortState
 
@@ -73,11 +80,11 @@ class Listeners:
                 sock=listener,
                 backlog=ACCEPTED_AT_ONCE,
             )
-            listener.listen(self._bounds.backlog)  # asyncio has called it with what it accepts at once
+            listener.listen(self._bounds.backlog)  # asyncio has called it with the number that it accepts at once
             self._servers.append(server)
 
     async def somebody(self) -> None:
-        """Until the first peer has connected; it waits in the backlog. UNIX or TCP alike."""
+        """Wait until the first peer has connected, by UNIX socket or TCP; it waits in the backlog."""
         loop, came = asyncio.get_running_loop(), asyncio.Event()
         for listener in self._sockets:
             loop.add_reader(listener, came.set)
@@ -88,16 +95,16 @@ class Listeners:
                 loop.remove_reader(listener)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let requests finish within `grace_s`, cut off the rest."""
+        """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""
         for server in self._servers:
             server.close()
-        for listener in self._sockets:  # those that were never answered; the others are closed by now
+        for listener in self._sockets:  # those without `answer`; the others are closed by now
             listener.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
         if self._state is not None:
             await self._drain(self._state, grace_s)
-        with suppress(TimeoutError):  # from Python 3.12 on this waits for peers that have not shaken hands yet, too
+        with suppress(TimeoutError):  # from Python 3.12 on this waits for peers without a completed handshake, too
             async with asyncio.timeout(CLOSING_S):
                 for server in self._servers:
                     await server.wait_closed()
@@ -140,7 +147,7 @@ class Listeners:
         await self._close(cast("set[BoundedConnection]", set(state.connections)))
 
     async def _close(self, connections: set[BoundedConnection]) -> None:
-        """Connections close themselves after their answer; those whose peer does not read it are cut off."""
+        """Wait for connections to close themselves after their answer; abort those whose peer does not read it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_S):
                 for connection in connections:

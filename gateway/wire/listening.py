@@ -14,7 +14,7 @@ from gateway.domain.access import Address
 from gateway.domain.errors import UnreachableError
 
 PROBE_TIMEOUT_S = 1.0
-"""How long a UNIX socket that is already there may take to show that somebody listens on it."""
+"""Time for an existing UNIX socket to show that a process listens on it."""
 
 _REMEDIES = {
     errno.EADDRINUSE: "it is in use: stop what listens there, or choose another address",
@@ -26,12 +26,12 @@ _REMEDIES = {
 
 
 def listen(address: Address, table: str, key: str = "listen", *, backlog: int, unix_mode: int) -> socket.socket:
-    """A listening, non-blocking socket. UnreachableError names the address, `key` of `table` and what to do."""
+    """Return a listening, non-blocking socket. Raises UnreachableError with address, `key` of `table` and remedy."""
     try:
         return _listen_unix(address.path, backlog, unix_mode) if address.path else _listen_tcp(address, backlog)
     except OSError as error:
         raise refusal(address, table, error, key) from None
-    except UnicodeError:  # a label beyond 63 bytes, or an empty one
+    except UnicodeError:  # a label above 63 bytes, or an empty one
         raise refusal(address, table, OSError("this cannot be a host's name"), key) from None
 
 
@@ -39,8 +39,10 @@ def listen(address: Address, table: str, key: str = "listen", *, backlog: int, u
 def listening(
     addresses: Iterable[Address], table: str, key: str = "listen", *, backlog: int, unix_mode: int
 ) -> Iterator[list[socket.socket]]:
-    """Listening sockets on all of `addresses`, as `listen` gives them. Where one cannot be had, or the block raises,
-    all are closed and their socket files removed; else they are the caller's."""
+    """Yield listening sockets on all of `addresses`, as `listen` returns them.
+
+    If one fails, or the block raises, all are closed and their socket files removed. Otherwise the caller owns them.
+    """
     with ExitStack() as opened:
         listeners = []
         for address in addresses:
@@ -52,13 +54,13 @@ def listening(
 
 
 def refusal(address: Address, table: str, error: OSError, key: str = "listen") -> UnreachableError:
-    """Why `address` of `[table] key` cannot be had, and what to do."""
+    """Return why `address` of `[table] key` cannot be used, with the remedy."""
     remedy = _REMEDIES.get(error.errno or 0, f"{error.strerror or error}: choose another address")
     return UnreachableError(f"cannot listen on {address}; {remedy}", table=table, key=key)
 
 
 def bound_address(listener: socket.socket) -> Address:
-    """Where `listener` listens, port 0 resolved."""
+    """Return the address of `listener`, port 0 resolved."""
     name = listener.getsockname()
     return Address(path=name) if isinstance(name, str) else Address(name[0], name[1])
 
@@ -82,7 +84,7 @@ def _listen_unix(path: str, backlog: int, mode: int) -> socket.socket:
     remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Bound without permissions for others: nobody connects between bind and chmod.
+        # Bound without permissions for others: no process connects between bind and chmod.
         before = os.umask(0o177)
         try:
             listener.bind(path)
@@ -105,7 +107,7 @@ def _ready(listener: socket.socket, where: object, backlog: int) -> socket.socke
 
 
 def remove_stale(path: str) -> None:
-    """Unlink a socket that nobody listens on any more. OSError EADDRINUSE where somebody does, or it is no socket."""
+    """Unlink a socket without a listener. Raises OSError EADDRINUSE if it has one, or is no socket."""
     try:
         found = Path(path).lstat()
     except FileNotFoundError:

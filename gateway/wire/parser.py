@@ -1,27 +1,29 @@
-"""h11's parser of requests, with RFC 9112's choices all made the strict way, and with exact bounds."""
+"""Parser of requests: h11's, with the strict choice in all of RFC 9112's options, and with exact limits."""
 
 from __future__ import annotations
 
 import h11
 
 MOST_FIELDS = 100
-"""Fields of one request's head; browsers send about 20."""
+"""Most fields of one request's head; browsers send about 20."""
 MOST_PIECES = 256
-"""Chunks of a body that may be of any size, not counting the first of each read ..."""
+"""Most chunks of a body that may be of any size, not counting the first of each read ..."""
 PIECE_BYTES = 64
-"""... and the size that all of them must have on average beyond that: a chunk of one byte takes as long as one of many.
-"""
+"""... and their least size on average above that: a chunk of one byte takes as long as one of many."""
 
 EVENTS_AT_ONCE = 32
-"""Events that are returned between two calls of `begin_slice`: heads, pieces and ends of bodies, 15 µs each."""
+"""Events returned between two calls of `begin_slice`: heads, pieces and ends of bodies, 15 µs each."""
 
 Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class Parser(h11.Connection):
-    """The server's side of a connection. `max_header_bytes` bounds the request line and the fields together, and what
-    frames a body beyond the body's own size: chunk sizes, chunk extensions, trailers. `piece_bytes` is
-    the size of the last piece of a body that the last bytes brought."""
+    """Server's side of a connection.
+
+    `max_header_bytes` bounds the request line and the fields together. It also bounds the framing of a body in addition
+    to the body's own size: chunk sizes, chunk extensions, trailers. `piece_bytes` is the size of the last piece of a
+    body in the last bytes received.
+    """
 
     def __init__(self, max_header_bytes: int) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=max_header_bytes)
@@ -29,17 +31,17 @@ class Parser(h11.Connection):
         self._received = self._pieces = self._body_bytes = self.piece_bytes = 0
         self._first = True
         self.behind = False
-        """Whether events may be left that belong to the next slice."""
+        """Flag: events may be left that belong to the next slice."""
         self.paused = False
-        """Whether the next request waits for the answer to this one."""
+        """Flag: the next request waits for the answer to this one."""
         self.began = False
-        """Whether a request has begun in this slice; the next one has another."""
+        """Flag: a request has begun in this slice; the next request has another slice."""
         self._left = 0
         self.problem = ""
-        """What was wrong, once `next_event` has raised."""
+        """Text of the problem, once `next_event` has raised."""
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the peer sent."""
+        """Add bytes from the peer."""
         self._received += len(data)
         self._first, self.piece_bytes = True, 0
         super().receive_data(data)
@@ -49,8 +51,10 @@ class Parser(h11.Connection):
         self.behind, self._left, self.began = False, EVENTS_AT_ONCE, False
 
     def next_event(self) -> Event:
-        """Return the next event, PAUSED at the end of a slice. Raises RemoteProtocolError, after which the connection
-        must be closed."""
+        """Return the next event, PAUSED at the end of a slice.
+
+        Raises RemoteProtocolError, after which the connection must be closed.
+        """
         if not self._left or (self.began and self.their_state is h11.IDLE and self.trailing_data[0]):
             self.behind = True
             return h11.PAUSED
@@ -76,8 +80,10 @@ class Parser(h11.Connection):
         return event
 
     def _check_lines(self, head: bytes) -> None:
-        """Check a head that may be incomplete: its size, and that its lines end with CRLF (RFC 9112, section 2.2) and
-        are not folded (section 5.2)."""
+        """Check a head that may be incomplete: its size and its lines.
+
+        They must end with CRLF (RFC 9112, section 2.2) and not be folded (section 5.2).
+        """
         end = head.find(b"\r\n\r\n")
         size = len(head) if end < 0 else end + 4
         if size > self._max_header_bytes:
@@ -98,21 +104,23 @@ class Parser(h11.Connection):
         return _in_origin_form(request)
 
     def _check_pieces(self, size: int) -> None:
-        self._pieces += not self._first  # the first of each read is paid for by the read
+        self._pieces += not self._first  # the read pays for its first piece
         self._first, self.piece_bytes = False, size
         self._body_bytes += size
         if self._pieces > MOST_PIECES + self._body_bytes // PIECE_BYTES:
             raise h11.RemoteProtocolError("the body comes in too many small pieces")
 
     def _check_framing(self) -> None:
-        """Check what has come of a body, all of which was read but an incomplete line."""
+        """Check the received part of a body, of which all but an incomplete line was read."""
         if self._received - self._body_bytes > self._max_header_bytes + self._body_bytes:
             raise h11.RemoteProtocolError("chunks are framed by more than they hold")
 
 
 def _in_origin_form(request: h11.Request) -> h11.Request:
-    """Return a request whose target is a path, as those to a proxy are not: the authority in the target takes the place
-    of Host (RFC 9112, section 3.2.2)."""
+    """Return the request with a path as its target, also if it was sent in the form for a proxy.
+
+    The authority in that form's target replaces Host (RFC 9112, section 3.2.2).
+    """
     scheme, separator, rest = request.target.partition(b"://")
     if scheme.lower() not in (b"http", b"https") or not separator:
         return request

@@ -1,4 +1,4 @@
-"""Turns of the HTTP connections of one port: what takes long to parse waits, so that the loop is free for others."""
+"""Turns of one port's HTTP connections: long parsing waits, so that the event loop is free for other work."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from gateway.wire.turns import Turn, Turns
 
 BUDGET_NS = 2_000_000
-"""How long connections are parsed in one turn of the loop."""
+"""Time for parsing connections in one pass of the event loop."""
 
 
 class Reading:
-    """Connections of one port, in their event loop."""
+    """Connections of one port that wait to be parsed, on their event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -21,7 +21,7 @@ class Reading:
         self._timed = self._called = False
 
     def has_time(self) -> bool:
-        """Return whether a connection may be parsed in this turn of the loop: none waits, and there is time left."""
+        """Return True if a connection may be parsed in this pass of the event loop: none waits, and time is left."""
         if self.turns:
             return False
         now_ns = time.monotonic_ns()

@@ -1,10 +1,9 @@
-"""Order in which connections are served where there is more to do than a turn of the loop has time for.
+"""Order in which connections are served if there is more work than one pass of the event loop has time for.
 
 Fair queueing by virtual time, twice: among callers, and among the connections of a caller. A member's `work_ns` grows
 by the work that is done for it; the member with the least is served next. A queue's clock is the `work_ns` of the
-member that it served last. A member that had nothing to do catches up with the clock, less a credit: it goes
-before those that always have something to do, and saves up no more than that credit (start-time fair queueing: Goyal,
-Vin and Cheng, 1996).
+member that it served last. A member that had no work catches up with the clock, less a credit. It goes before those
+that always have work, and saves up no more than that credit (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import Generic, Protocol, TypeVar
 CREDIT_NS = 2_000_000
 """Work by which a member that was idle goes before the others."""
 KEPT_CALLERS = 4096
-"""Callers whose work is remembered; those without a connection are forgotten where there are more."""
+"""Callers whose work is remembered; above it, those without a connection are forgotten."""
 
 
 class Member(Protocol):
-    """Something that has turns."""
+    """Object that takes turns."""
 
     work_ns: int
 
 
 class Turn(Member, Protocol):
-    """A connection. `serve` returns the work that it did, in nanoseconds; `behind` says that it has more to do."""
+    """A connection. `serve` returns the work that it did, in nanoseconds; `behind` is True if it has more to do."""
 
     caller: Caller
     queued: bool
@@ -64,7 +63,7 @@ class FairQueue(Generic[M]):
 
 
 class Caller:
-    """One caller and its connections that wait for their turn. `connections` counts those that are open."""
+    """One caller with its connections that wait for their turn. `connections` counts those that are open."""
 
     __slots__ = ("connections", "queue", "queued", "work_ns")
 
@@ -95,7 +94,7 @@ class Turns:
         return caller
 
     def add(self, turn: Turn) -> None:
-        """Let a connection wait; one that waits already keeps its place."""
+        """Let a connection wait; one that already waits keeps its place."""
         if turn.queued:
             return
         turn.queued = True
@@ -103,7 +102,7 @@ class Turns:
         self._add(turn.caller)
 
     def serve(self) -> int:
-        """Serve the next connection once; it waits again where it is behind. Returns the work in nanoseconds."""
+        """Serve the next connection once; it waits again if it is behind. Return the work in nanoseconds."""
         caller = self._queue.take()
         turn = caller.queue.take()
         turn.queued = caller.queued = False
