@@ -1,1 +1,1 @@
-"""The edges: each frontend translates one protocol to the domain's requests and back, and knows nothing else."""
+"""Frontends: each translates one protocol to the domain's requests and back, and does nothing else."""

@@ -1,4 +1,4 @@
-"""Authentication and authorisation at one front end: every failure is counted, and those of one address are slowed."""
+"""Authentication and authorisation at one frontend: failures are counted, and those of one address are throttled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gateway.domain.statistics import Sample
 from gateway.frontends.peer import Peer
 
 LOG_PERIOD_NS = 10_000_000_000
-"""Time between two log lines about failures of one front end: attackers must not fill the disk."""
+"""Time between two log lines about failures of one frontend: attackers must not fill the disk."""
 
 log = logging.getLogger(__name__)
 
 
 class Authentication:
-    """Identifies the callers of one front end, by the `security` in force."""
+    """Identification of the callers of one frontend, by the `security` in force."""
 
     def __init__(self, frontend: str, security: Security, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.security = security
@@ -40,8 +40,8 @@ class Authentication:
     def admit(self, peer: Peer, authorization: str | None, needs: Needs = ANY_CALLER) -> Caller:
         """Identify a caller and check its scope.
 
-        Raises RequestError: UNAUTHENTICATED, THROTTLED where the address failed too often, DENIED without the scope. A
-        caller with a good token passes whatever its address did: others may share it.
+        Raises RequestError: UNAUTHENTICATED, THROTTLED if the address failed too often, DENIED without the scope. A
+        caller with a valid token passes even if its address failed: other callers may share the address.
         """
         try:
             caller = self.security.caller(peer.name, peer.identities, authorization)
@@ -51,7 +51,7 @@ class Authentication:
         return caller
 
     def check(self, caller: str, rights: Rights, needs: Needs) -> None:
-        """Check the scope of a caller that was identified; a refusal is counted. RequestError DENIED."""
+        """Check the scope of an identified caller, and count a refusal. Raises RequestError DENIED."""
         try:
             check_scope(caller, rights, needs)
         except RequestError:
@@ -63,7 +63,7 @@ class Authentication:
         self._refused[reason] += 1
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what was refused, as metrics (METRICS.md)."""
+        """Yield the refusals as metrics (METRICS.md)."""
         for reason, count in sorted(self._refused.items()):
             labels = {"frontend": self._frontend, "reason": reason}
             yield Sample("edge_gateway_refused_callers_total", "Requests refused for their caller.", count, labels)
@@ -80,7 +80,7 @@ class Authentication:
         return RequestError(Fault.THROTTLED, message, retry_after_s=wait_s)
 
     def _log(self, address: str, reason: str, now_ns: int) -> None:
-        """Write at most one line per period; it tells how many failures it stands for."""
+        """Write at most one line per period, with the number of failures since the last one."""
         self._unlogged += 1
         if now_ns - self._logged_ns < LOG_PERIOD_NS:
             return

@@ -1,4 +1,4 @@
-"""Open connections of one server, divided among callers: where there are too many, one that is idle gives way."""
+"""Open connections of one server, divided among callers: if there are too many, an idle one is closed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pool
 
 FRUITLESS_S = 0.01
-"""How long a caller without an idle connection is not searched for one again: a search looks at all of its connections,
-and a caller that is refused may connect thousands of times a second."""
+"""Pause before a caller without an idle connection is searched again.
+
+A search examines all of its connections, and a refused caller may connect thousands of times a second.
+"""
 
 
 class Yielding(Protocol):
-    """A connection as far as its place is concerned."""
+    """Interface of a connection that can give up its place."""
 
     @property
     def idle(self) -> bool:
-        """Whether it could be closed without loss."""
+        """Return True if it could be closed without loss."""
 
     def give_way(self) -> None:
         """Close: another connection takes the place."""
@@ -32,7 +34,7 @@ C = TypeVar("C", bound=Yielding)
 
 @dataclass(slots=True)
 class _Caller(Generic[C]):
-    """Connections of one caller, the oldest first; `fruitless_s`: when none of them was found to be idle."""
+    """Connections of one caller, the oldest first. `fruitless_s`: time at which none of them was idle."""
 
     local: dict[C, bool] = field(default_factory=dict)
     fruitless_s: float = -1.0
@@ -47,11 +49,11 @@ class Connections(Generic[C]):
         self._callers: dict[str, _Caller[C]] = {}
 
     def __len__(self) -> int:
-        """Connections that have a place."""
+        """Return the number of connections with a place."""
         return len(self._keys)
 
     def enter(self, connection: C, peer: Peer) -> bool:
-        """Give a place to a new connection; False, counted, where its caller or this server has too many."""
+        """Give a place to a new connection. Return False, counted, if its caller or this server has too many."""
         key, local = peer.share_key, peer.local
         refusal = self._pool.take(key, local=local)
         if refusal is not None:
@@ -67,14 +69,14 @@ class Connections(Generic[C]):
         return True
 
     def identify(self, connection: C, peer: Peer) -> bool:
-        """Count a connection for what its handshake told of `peer`; False where that caller has too many."""
+        """Count a connection for the `peer` that its handshake identified. Return False if that caller has too many."""
         if self._keys.get(connection) == peer.share_key:
             return True
         self.leave(connection)
         return self.enter(connection, peer)
 
     def leave(self, connection: C) -> None:
-        """Return the place of a connection that has ended. Twice is harmless."""
+        """Return the place of a connection that has ended. It may be called twice."""
         key = self._keys.pop(connection, None)
         if key is None:
             return
@@ -84,8 +86,11 @@ class Connections(Generic[C]):
             del self._callers[key]
 
     def _idle(self, key: str, local: bool, refusal: Refusal) -> C | None:
-        """The oldest idle connection of this caller, else, where its share is not used up, of the one with most. One of
-        a caller on this device is closed for another such caller only."""
+        """Return the oldest idle connection of this caller, else of the caller with most connections, or None.
+
+        The second case applies only if this caller's share is not used up. A connection of a caller on this device is
+        closed for another such caller only.
+        """
         found = self._oldest_idle(key, local)
         if found is not None or refusal is Refusal.CALLER:
             return found

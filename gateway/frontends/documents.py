@@ -1,4 +1,4 @@
-"""Manifests, placements, counters and index lines → the documents that describe them (OIP v2 and Triton's).
+"""Documents that describe manifests, placements, counters and index lines (OIP v2 and Triton's).
 
 REST sends them as JSON; their keys are the fields of the gRPC messages, which are built from them.
 """
@@ -23,8 +23,10 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-"""Triton's names of what works here; `sequence`, CUDA shared memory, `trace` and `logging` do not, and system shared
-memory only where it is allowed."""
+"""Supported extensions by Triton's names.
+
+`sequence`, CUDA shared memory, `trace` and `logging` are not supported, and system shared memory only if it is allowed.
+"""
 
 _IMAGE_FORMATS = {"NCHW": "FORMAT_NCHW", "NHWC": "FORMAT_NHWC"}
 _STAGES = ("compute_input", "compute_infer", "compute_output")
@@ -33,20 +35,23 @@ Document = dict[str, Any]
 
 
 def server_metadata(name: str, *more: str) -> Document:
-    """ServerMetadata; `more` are extensions that only one protocol, or configuration, has."""
+    """Return ServerMetadata; `more` are extensions of one protocol, or of one configuration."""
     return {"name": name, "version": __version__, "extensions": sorted((*EXTENSIONS, *more))}
 
 
 def described(
     inference: Inference, repository: Repository, model: str, version: str
 ) -> tuple[ModelManifest, Placement, Sequence[str]]:
-    """What the next two tell of: a version, or the default one and all that are ready. Raises as `describe` does."""
+    """Return the arguments of the next two functions: a version, or the default one with all that are ready.
+
+    Raises as `describe` does.
+    """
     manifest, placement = inference.describe(model, version), inference.placement(model, version)
     return manifest, placement, [manifest.version] if version else repository.versions(model)
 
 
 def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """ModelMetadata; shapes include the batch dimension."""
+    """Return ModelMetadata; shapes include the batch dimension."""
     return {
         "name": manifest.name,
         "versions": list(versions),
@@ -57,7 +62,7 @@ def model_metadata(manifest: ModelManifest, placement: Placement, versions: Sequ
 
 
 def model_config(manifest: ModelManifest, placement: Placement, versions: Sequence[str]) -> Document:
-    """Triton's ModelConfig; dims exclude the batch dimension where max_batch_size > 0."""
+    """Return Triton's ModelConfig; dims exclude the batch dimension if max_batch_size > 0."""
     rows = placement.max_batch_rows if manifest.batched else 0
     inputs = [
         {**_config_tensor(spec, rows), "format": _IMAGE_FORMATS.get(spec.layout, "FORMAT_NONE")}
@@ -83,7 +88,7 @@ def model_config(manifest: ModelManifest, placement: Placement, versions: Sequen
 
 
 def model_statistics(counted: Iterable[ServableStatistics]) -> Document:
-    """ModelStatistics."""
+    """Return ModelStatistics."""
     return {"model_stats": [_servable(servable) for servable in counted]}
 
 
@@ -96,7 +101,7 @@ def visible_statistics(
 
 
 def repository_index(entries: Iterable[IndexEntry], rights: Rights, *, only_ready: bool) -> list[Document]:
-    """Lines of RepositoryIndex, of the models that a caller may see."""
+    """Return the lines of RepositoryIndex for the models that a caller may see."""
     return [
         {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
         for entry in entries

@@ -1,4 +1,4 @@
-"""What the protocol has and this gateway does not, or not as it is configured: refused in the same words everywhere."""
+"""Refusals of protocol parts that are not supported or not configured, with the same text everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PERMISSION = "[shared_memory] allowed = true"
 
 
 def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
-    """RequestError UNSUPPORTED where the names of an input's or output's `parameters` place it in shared memory."""
+    """Raise RequestError UNSUPPORTED if an input's or output's `parameters` place it in shared memory."""
     if any(name.startswith("shared_memory_") for name in parameters):
         raise RequestError(
             Fault.UNSUPPORTED,
@@ -20,7 +20,7 @@ def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
 
 
 def no_regions() -> RequestError:
-    """UNSUPPORTED: regions of system shared memory are neither registered nor forgotten."""
+    """Return UNSUPPORTED: regions of system shared memory are neither registered nor forgotten."""
     return RequestError(
         Fault.UNSUPPORTED,
         f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes",
@@ -44,7 +44,7 @@ def no_trace_settings() -> RequestError:
 
 
 def no_log_settings() -> RequestError:
-    """Return UNSUPPORTED: what is logged is the operator's to decide."""
+    """Return UNSUPPORTED: the operator configures the log."""
     return RequestError(
         Fault.UNSUPPORTED,
         "log settings are not offered over the network; set [log] in the configuration and reload the gateway",
@@ -52,7 +52,7 @@ def no_log_settings() -> RequestError:
 
 
 def refuse_load_parameters(parameters: Iterable[str]) -> None:
-    """RequestError UNSUPPORTED where a model is to be loaded with a configuration or files of the caller's."""
+    """Raise RequestError UNSUPPORTED if a model is to be loaded with the caller's own configuration or files."""
     for name in parameters:
         if name == "config" or name.startswith("file:"):
             raise RequestError(

@@ -1,7 +1,7 @@
 """Requests of the Open Inference Protocol as JSON, with Triton's binary tensor extension, for REST, MQTT and the CLI.
 
 A request is one JSON object, followed (REST only) by the binary tensors whose `binary_data_size` it announces. Raw
-tensors stay views of the request's bytes; JSON numbers are counted before they are parsed, so that a body cannot grow
+tensors stay views of the request's bytes. JSON numbers are counted before they are parsed, so that a body cannot grow
 into more objects than its shapes declare. Unknown keys are ignored, unknown parameters counted.
 
 NaN and infinity are read (`oip_json_literals`); BF16 is refused, as Triton does. Answers: `oip_json_answers`.
@@ -51,7 +51,7 @@ class _JsonOutput(msgspec.Struct):
 
 
 class JsonBody(msgspec.Struct):
-    """The JSON object of a request; its tensors' data is not parsed yet."""
+    """JSON object of a request; its tensors' data is not parsed yet."""
 
     inputs: list[_JsonInput]
     id: str | None = None
@@ -60,24 +60,24 @@ class JsonBody(msgspec.Struct):
 
 
 TENSORS_LIMIT = 1024
-"""Inputs of one request, as in gRPC."""
+"""Most inputs of one request, as in gRPC."""
 _Outputs = tuple[tuple[RequestedOutput, ...], Mapping[str, bool] | None, int]
 _Content = tuple[_JsonInput, memoryview | bytes | None, int]
-"""An input, its bytes (None: they are JSON), and how many of its parameters are ignored."""
+"""Input, its bytes (None: they are JSON), and the number of its ignored parameters."""
 
 _BODY = msgspec.json.Decoder(JsonBody)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonRequest:
-    """A decoded request and how its answer is to travel: `binary` by output name, `binary_default` for the rest."""
+    """Decoded request with the format of its answer: `binary` by output name, `binary_default` for the rest."""
 
     request: InferRequest
     binary_default: bool = False
     binary: Mapping[str, bool] | None = None
 
     def wants_binary(self, output: str) -> bool:
-        """Whether `output` is to be appended as raw bytes rather than written as JSON."""
+        """Return True if `output` must be appended as raw bytes rather than written as JSON."""
         return (self.binary or {}).get(output, self.binary_default)
 
 
@@ -91,11 +91,11 @@ def decode_request(
     caller: str = "",
     regions: Regions | None = None,
 ) -> JsonRequest:
-    """The request in the JSON `body`; `binary` holds the raw tensors that followed it, None where none can.
+    """Return the request in the JSON `body`; `binary` holds the raw tensors that followed it, None if none can.
 
-    `now_ns` is the monotonic clock that the `timeout` parameter (µs) counts from. Arrays of raw tensors are read-only
-    views of `binary`, or of what `caller` registered in `regions`. Raises RequestError INVALID naming tensor and place,
-    NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
+    `now_ns` is the time on the monotonic clock from which the `timeout` parameter (µs) counts. Arrays of raw tensors
+    are read-only views of `binary`, or of memory that `caller` registered in `regions`. Raises RequestError INVALID
+    with tensor and position, NOT_FOUND for an unknown region, UNSUPPORTED for shared memory without `regions`.
     """
     parsed = parse_body(body)
     return finish(request_steps(parsed, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=regions))
@@ -111,16 +111,20 @@ def request_steps(
     caller: str,
     regions: Regions | None,
 ) -> Steps[JsonRequest]:
-    """Do the work of `decode_request` on a parsed body in steps; what is in `regions` is looked up now. Raises as it
-    does, and already now."""
+    """Do the work of `decode_request` on a parsed body in steps; `regions` are looked up now.
+
+    Raises as it does, already in this call.
+    """
     outputs = _read_outputs(parsed.outputs or (), caller, regions)
     contents = _contents(parsed.inputs, binary, caller, regions)
     return _decoded(parsed, outputs, contents, InferRequest(model, {}, version, caller=caller), now_ns)
 
 
 def declared(parsed: JsonBody, model: str, version: str) -> tuple[InferRequest, int]:
-    """Return the request without contents (each tensor has the memory of one element), and the bytes that decoding
-    allocates. Raises RequestError INVALID for a datatype or shape that cannot be."""
+    """Return the request without contents, and the bytes that decoding allocates.
+
+    Each tensor has the memory of one element. Raises RequestError INVALID for an impossible datatype or shape.
+    """
     inputs: dict[str, Tensor] = {}
     size = 0
     for item in parsed.inputs[:TENSORS_LIMIT]:
@@ -175,7 +179,7 @@ def parse_body(body: bytes | memoryview) -> JsonBody:
 
 
 def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | None) -> _Outputs:
-    """Outputs asked for, those that said whether they want to be binary, and ignored parameters."""
+    """Return the requested outputs, those with an explicit binary format, and the ignored parameters."""
     outputs: dict[str, RequestedOutput] = {}
     binary: dict[str, bool] = {}
     ignored = 0
@@ -193,7 +197,7 @@ def _read_outputs(asked: Sequence[_JsonOutput], caller: str, regions: Regions | 
 def _contents(
     given: Sequence[_JsonInput], binary: memoryview | None, caller: str, regions: Regions | None
 ) -> list[_Content]:
-    """Where each input's bytes are; every byte of `binary` must belong to one of them."""
+    """Return each input's bytes; every byte of `binary` must belong to one of them."""
     if len(given) > TENSORS_LIMIT:
         raise _invalid(f"the request names {len(given)} inputs; at most {TENSORS_LIMIT} are read")
     contents: list[_Content] = []

@@ -1,4 +1,4 @@
-"""JSON arrays → tensors, counted before they are parsed: no text grows into more objects than its shape declares."""
+"""JSON arrays to tensors. Elements are counted first: no text grows into more objects than its shape declares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.domain.tensor import RANK_LIMIT, Array, Datatype, Steps, element_co
 from gateway.frontends.oip_json_literals import PREFIX, NonFinite
 
 STEP_BYTES = 16_384
-"""Text of one step: 0.4 ms for numbers of two bytes."""
+"""Bytes of text in one step: 0.4 ms for numbers of two bytes."""
 _NO_BRACKETS = bytes(each for each in range(256) if each not in b"[],")
 _TO_SPACES = bytes(0x20 if each in b"[]" else each for each in range(256))
 _OPENING = re.compile(rb"[\s\[]*")
@@ -24,9 +24,9 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str) -> Steps[Array]:
-    """The JSON array `raw`, flat or nested as `shape` says, as an array of that shape.
+    """Return the JSON array `raw`, flat or nested like `shape`, as an array of that shape.
 
-    `name` is the input's, for messages; `raw` is empty where the request has no data. NaN and infinity in it are the
+    `name` is the input's, for messages; `raw` is empty if the request has no data. NaN and infinity in it are the
     objects that `literals_to_objects` makes. Raises RequestError INVALID.
     """
     if not raw:
@@ -47,8 +47,11 @@ def array_steps(datatype: Datatype, shape: Sequence[int], raw: bytes, name: str)
 
 
 def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: int, name: str) -> Steps[Array]:
-    """Read the numbers of a large array STEP_BYTES at a time: brackets and commas must be those of `shape`, and without
-    the brackets it is a list that may be cut at any comma."""
+    """Read the numbers of a large array STEP_BYTES at a time.
+
+    Brackets and commas must be those of `shape`. Without the brackets the text is a list that may be split at any
+    comma.
+    """
     if raw.translate(None, _NO_BRACKETS) != _brackets(shape):
         raise _invalid(f"input '{name}': data is ragged, or nested otherwise than shape {list(shape)}")
     yield
@@ -64,7 +67,7 @@ def _in_parts(datatype: Datatype, raw: bytes, shape: Sequence[int], literals: in
         values = _numbers(datatype, b"[" + part + b"]", 1, marked, name)
         array[filled : filled + len(values)] = values
         filled, begin = filled + len(values), end + 1
-    if filled != len(array):  # nothing stands before or behind a comma
+    if filled != len(array):  # a comma has no number before or after it
         raise _invalid(f"input '{name}' has {filled} elements in data, but shape {list(shape)} takes {len(array)}")
     return array
 
@@ -78,14 +81,17 @@ def _brackets(shape: Sequence[int]) -> bytes:
 
 
 def _empty(datatype: Datatype, raw: bytes, shape: Sequence[int], name: str) -> Array:
-    """No elements, written as any arrays of nothing: not built, for a shape may declare millions of empty rows."""
+    """Return an array without elements for any nesting of empty arrays.
+
+    The nesting is not built: a shape may declare millions of empty rows.
+    """
     if raw.translate(None, b"[], \t\r\n"):
         raise _invalid(f"input '{name}' has elements in data, but shape {list(shape)} takes 0")
     return np.empty(shape, datatype.dtype)
 
 
 def _check_outline(raw: bytes, shape: Sequence[int], count: int, *, text: bool, name: str) -> int:
-    """Depth of the nested arrays in `raw`; counts its elements and arrays before anything is built from them."""
+    """Return the depth of the nested arrays in `raw`; count its elements and arrays before any is built."""
     opening = _OPENING.match(raw)
     depth = opening.group().count(b"[") if opening else 0
     if depth not in {1, max(1, len(shape))}:
@@ -123,7 +129,7 @@ def _numbers(datatype: Datatype, raw: bytes, depth: int, literals: int, name: st
 
 
 def _array(datatype: Datatype, nested: list[Any], literals: int) -> Array:
-    """Raises OverflowError for what the datatype cannot hold, ValueError for ragged rows."""
+    """Build the array. Raises OverflowError for values that the datatype cannot hold, ValueError for ragged rows."""
     if datatype is Datatype.BYTES:
         texts = np.array(nested, object)
         flat = np.empty(texts.size, object)
@@ -138,12 +144,12 @@ def _array(datatype: Datatype, nested: list[Any], literals: int) -> Array:
 
 def _utf8(element: object) -> bytes:
     if not isinstance(element, str):
-        raise ValueError  # noqa: TRY004  a list where numpy met rows of unequal length
+        raise ValueError  # noqa: TRY004  a list for which numpy found rows of unequal length
     return element.encode()
 
 
 def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
-    """`array` in `shape`: a flat one is folded, a nested one must agree in every dimension."""
+    """Return `array` in `shape`: a flat one is reshaped, a nested one must agree in every dimension."""
     if array.size != element_count(shape, name):
         raise _invalid(
             f"input '{name}' has {array.size} elements in data, but shape {list(shape)} takes {math.prod(shape)}"
@@ -155,7 +161,7 @@ def _fit(array: Array, shape: Sequence[int], depth: int, name: str) -> Array:
 
 @lru_cache(maxsize=2 * len(Datatype) * (RANK_LIMIT + 1))
 def _decoder(datatype: Datatype, depth: int, *, literals: bool) -> msgspec.json.Decoder[list[Any]]:
-    """A decoder that checks type and range of each element where it stands."""
+    """Return a decoder that checks type and range of each element while it parses."""
     kind: Any = float | NonFinite if literals else _element(datatype)
     for _ in range(max(1, depth)):
         kind = list[kind]
@@ -170,7 +176,7 @@ def _element(datatype: Datatype) -> Any:
     if datatype.dtype.kind == "f":
         return float
     bounds = np.iinfo(datatype.dtype)
-    # msgspec's bounds are int64; beyond them numpy raises OverflowError.
+    # msgspec's bounds are int64; above them numpy raises OverflowError.
     if datatype is Datatype.UINT64:
         return Annotated[int, msgspec.Meta(ge=0)]
     return Annotated[int, msgspec.Meta(ge=int(bounds.min), le=int(bounds.max))]

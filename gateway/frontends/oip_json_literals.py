@@ -1,4 +1,4 @@
-"""NaN and infinity in JSON bodies, as Triton reads and writes them.
+"""Literals NaN and infinity in JSON bodies, as Triton reads and writes them.
 
 JSON has no such numbers (RFC 8259, 6). Triton reads the literals `NaN`, `Inf` and `Infinity`, each with or without a
 minus sign, and writes `NaN`, `Infinity` and `-Infinity` (RapidJSON's kParseNanAndInfFlag and kWriteNanAndInfFlag).
@@ -16,16 +16,16 @@ import numpy as np
 from gateway.domain.errors import Fault, RequestError
 
 LITERALS_LIMIT = 65_536
-"""Literals of one request: each is a Python object for a moment, about 1 µs of the event loop."""
+"""Most literals of one request: each is a Python object for a short time, about 1 µs of the event loop."""
 
 PREFIX = b'{"non-finite":'
-"""How a literal begins once it is an object. No JSON string contains it: its quotes would be escaped."""
+"""Beginning of a literal's object. No JSON string contains it: its quotes would be escaped."""
 
 _LITERAL = re.compile(rb"-?(?:NaN|Inf(?:inity)?)")
 
 
 class NonFinite(msgspec.Struct, rename={"text": "non-finite"}):
-    """A literal within an array of floats; numpy asks it for its value."""
+    """Literal within an array of floats; numpy requests its value."""
 
     text: Literal["NaN", "-NaN", "Inf", "-Inf", "Infinity", "-Infinity"]
 
@@ -34,7 +34,7 @@ class NonFinite(msgspec.Struct, rename={"text": "non-finite"}):
 
 
 def literals_to_objects(body: bytes) -> bytes:
-    """Return `body` with each literal outside strings as the object that `NonFinite` reads: JSON that parsers take.
+    """Return `body` with each literal outside strings replaced by the object that `NonFinite` reads, as valid JSON.
 
     Raises RequestError INVALID for more than LITERALS_LIMIT of them.
     """

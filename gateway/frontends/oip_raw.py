@@ -1,4 +1,4 @@
-"""Triton's raw binary request: a body without a JSON part.
+"""Raw binary request of Triton: a body without a JSON part.
 
 The body is the content of the model's only input, whose shape follows from the model, and the answer is binary
 (Triton's binary tensor data extension, "Raw Binary Request").
@@ -18,9 +18,9 @@ from gateway.frontends.oip_json import JsonRequest
 
 
 def raw_request(body: memoryview, manifest: ModelManifest, version: str = "", *, caller: str = "") -> JsonRequest:
-    """Return the request whose body is `body`: one row of the only input, all outputs in binary.
+    """Return the request with this `body`: one row of the only input, all outputs in binary.
 
-    The array is a view of `body` where its datatype allows. Raises RequestError INVALID, in Triton's words, where the
+    The array is a view of `body` if its datatype allows. Raises RequestError INVALID, with Triton's message, if the
     shape does not follow from the model.
     """
     if len(manifest.inputs) != 1:

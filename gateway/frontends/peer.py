@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as the connection itself tells."""
+"""Identity of a connection's peer, as far as the connection itself shows it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gateway.domain.rights import Caller
 from gateway.domain.shares import caller_key
 
 _CREDENTIALS = struct.Struct("3i")
-"""struct ucred of SO_PEERCRED: pid, uid, gid (unix(7))."""
+"""Layout of SO_PEERCRED's struct ucred: pid, uid, gid (unix(7))."""
 _SO_PEERGROUPS = 59
-"""Supplementary groups of the peer, as gid_t each (Linux 4.13, asm-generic/socket.h); Python names no constant."""
+"""Option for the peer's supplementary groups, as gid_t each (Linux 4.13, asm-generic/socket.h); not in Python."""
 _GROUPS_BYTES = 1024
-"""Room for 256 groups; of a peer that has more, only the primary one counts."""
+"""Space for 256 groups; of a peer that has more, only the primary one counts."""
 UNKNOWN_USER = "unix"
-"""Address of a peer behind a UNIX socket whose user its transport does not tell (grpcio)."""
+"""Address of a peer behind a UNIX socket whose user its transport does not report (grpcio)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Subject of its certificate, user, process and groups behind a UNIX socket, address behind a TCP one."""
+    """Peer of a connection: subject of its certificate; user, process and groups (UNIX socket); address (TCP)."""
 
     certificate: str = ""
     uid: int | None = None
@@ -34,7 +34,7 @@ class Peer:
 
     @property
     def identities(self) -> tuple[str, ...]:
-        """Names by which `[[auth.grant]]` may mean it (`domain.rights.Grant`)."""
+        """Return the names by which `[[auth.grant]]` may refer to it (`domain.rights.Grant`)."""
         if self.certificate:
             return (f"cert:{self.certificate}",)
         if self.uid is not None:
@@ -45,39 +45,39 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """Client certificate, else peer uid, else address (contracts.md, "Faults"; a token comes before them)."""
+        """Return the client certificate's name, else peer uid, else address. A token takes precedence over them."""
         if self.certificate:
             return self.certificate
         return self.address if self.uid is None else f"uid:{self.uid}"
 
     @property
     def share_key(self) -> str:
-        """The caller in whose share its connection counts."""
+        """Return the caller in whose share its connection counts."""
         return caller_key(certificate=self.certificate, uid=self.uid, address=self.address)
 
     def share_of(self, caller: Caller) -> str:
-        """In whose share a call counts that `caller` makes on its connection: a token comes before all else."""
+        """Return the share key of a call that `caller` makes on its connection: a token takes precedence."""
         return caller_key(token=caller.name) if caller.by_token else self.share_key
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine: it came by a UNIX socket or over loopback."""
+        """Return True if it is on this machine: it came by a UNIX socket or over loopback."""
         return self.uid is not None or Address(self.address).private
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """The peer of a connection that was just made."""
+    """Return the peer of a connection that was just made."""
     return certified(peer_behind(transport.get_extra_info("socket"), transport.get_extra_info("peername")), transport)
 
 
 def certified(peer: Peer, transport: asyncio.BaseTransport) -> Peer:
-    """Return `peer` with the subject of the certificate that the transport's handshake brought, if any."""
+    """Return `peer` with the subject of the certificate from the transport's handshake, if there is one."""
     subject = _subject(transport.get_extra_info("peercert") or {})
     return replace(peer, certificate=subject) if subject else peer
 
 
 def peer_behind(connected: Any, name: Any) -> Peer:
-    """The peer of a connected socket, of which accept(2) told `name`."""
+    """Return the peer of a connected socket; `name` is accept(2)'s address."""
     if connected is None or connected.family != socket.AF_UNIX:
         return Peer(address=str(name[0]) if name else "")
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -86,7 +86,7 @@ def peer_behind(connected: Any, name: Any) -> Peer:
 
 
 def _groups(connected: socket.socket) -> tuple[int, ...]:
-    """Supplementary groups of the peer; () where the kernel does not tell, or where they are too many."""
+    """Return supplementary groups of the peer; () if the kernel does not report them, or if they are too many."""
     try:
         groups = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -95,7 +95,7 @@ def _groups(connected: socket.socket) -> tuple[int, ...]:
 
 
 def _subject(certificate: dict[str, Any]) -> str:
-    """Its common name, else the first alternative name, else ""."""
+    """Return its common name, else the first alternative name, else ""."""
     names = [value for entry in certificate.get("subject", ()) for key, value in entry if key == "commonName"]
     names += [value for _, value in certificate.get("subjectAltName", ())]
     return cast("str", names[0]) if names else ""

@@ -1,4 +1,4 @@
-"""Where tensors are that stay in shared memory: what a request says of it, and how an output gets there."""
+"""Positions of tensors in shared memory: from a request's parameters, and as destinations of outputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.domain.infer import Parameter
 from gateway.frontends.segment import Segment, invalid
 
 PARAMETERS = _REGION, _SIZE, _OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-"""The parameters of an input or requested output that place it."""
+"""Parameters of an input or requested output that place it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in which region a tensor is, as a request says."""
+    """Position of a tensor in a region, as a request states it."""
 
     region: str
     byte_size: int
@@ -24,14 +24,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """`gateway.domain.infer.Destination`: an output's place. Holds the segment, whatever becomes of the region."""
+    """Position of an output: implements `gateway.domain.infer.Destination`. Holds the segment if the region is gone."""
 
     output: str
     place: Place
     segment: Segment = field(repr=False)
 
     def put(self, raw: bytes) -> Mapping[str, Parameter]:
-        """Write the output. RequestError INVALID names both sizes where it is too large, TOO_LARGE for no memory."""
+        """Write the output.
+
+        Raises RequestError INVALID with both sizes if it is too large, TOO_LARGE if there is no memory.
+        """
         place = self.place
         if len(raw) > place.byte_size:
             raise invalid(
@@ -44,8 +47,10 @@ class OutputPlace:
 
 
 def read_place(parameters: Mapping[str, Parameter], tensor: str) -> Place | None:
-    """Where the parameters of an input or output say it is; None: in the message. RequestError INVALID, in Triton's
-    words, where they contradict themselves."""
+    """Return the position in the parameters of an input or output; None: in the message.
+
+    Raises RequestError INVALID, with Triton's message, if they are inconsistent.
+    """
     region, byte_size, offset = (parameters.get(key) for key in (_REGION, _SIZE, _OFFSET))
     if region is None:
         for key, value in ((_SIZE, byte_size), (_OFFSET, offset)):

@@ -1,4 +1,4 @@
-"""Bounded resources of the frontends, divided among callers; what is refused is counted and logged."""
+"""Bounded resources of the frontends, divided among callers; refusals are counted and logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.domain.statistics import Sample
 from gateway.frontends.settings import ShareSettings
 
 OTHERS = "other callers"
-"""The log's name for callers beyond `log_callers`."""
+"""Name in the log for callers beyond `log_callers`."""
 _WHY = {
     Refusal.CALLER: "the share of one caller is {share} of {total}",
     Refusal.CONNECTION: "this connection has its share",
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """What was refused, by resource, class of caller and reason. The log names a caller once in a period."""
+    """Counters of refusals by resource, class of caller and reason. The log names a caller once in a period."""
 
     def __init__(self, settings: ShareSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
@@ -34,7 +34,7 @@ class Refusals:
         self._ends_s = clock()
 
     def count(self, resource: str, key: str, reason: str) -> None:
-        """Count one refusal, and log it where the caller was not logged in this period."""
+        """Count one refusal, and log it if the caller was not logged in this period."""
         self._counts[resource, caller_class(key), reason] += 1
         now_s = self._clock()
         if now_s >= self._ends_s:
@@ -47,7 +47,7 @@ class Refusals:
             log.warning("caller refused: %s, resource %s, reason %s", name, resource, reason)
 
     def samples(self) -> Iterator[Sample]:
-        """Counters for the metrics page (METRICS.md)."""
+        """Yield counters for the metrics page (METRICS.md)."""
         for (resource, caller, reason), count in sorted(self._counts.items()):
             labels = {"resource": resource, "caller_class": caller, "reason": reason}
             yield Sample("edge_gateway_refusals_total", "Refusals for the bounds of callers.", count, labels)
@@ -66,16 +66,16 @@ class Pool(Shares):
     __slots__ = ("_refusals", "_setting", "resource")
 
     def __init__(self, resource: str, setting: str, bounds: ShareBounds, refusals: Refusals) -> None:
-        """`setting` names the total for the messages of refusals, such as "[grpc] max_concurrent_calls"."""
+        """Set up the pool. `setting` names the total in refusal messages, such as "[grpc] max_concurrent_calls"."""
         super().__init__(bounds)
         self.resource, self._setting, self._refusals = resource, setting, refusals
 
     def count(self, key: str, reason: Refusal) -> None:
-        """Count a refusal that the caller is not told of."""
+        """Count a refusal that the caller does not receive."""
         self._refusals.count(self.resource, key, reason)
 
     def refuse(self, key: str, reason: Refusal, retry_after_s: float | None = None) -> RequestError:
-        """Count a refusal; returns what the caller is told, OVERLOADED."""
+        """Count a refusal. Return the error for the caller, OVERLOADED."""
         self.count(key, reason)
         bounds = self.bounds
         why = _WHY[reason].format(share=bounds.share, total=bounds.total, reserve=bounds.reserve)
@@ -86,7 +86,7 @@ class Pool(Shares):
         )
 
     def require(self, key: str, *, local: bool, amount: int = 1, retry_after_s: float | None = None) -> None:
-        """Take `amount` units. RequestError OVERLOADED where they are not given, TOO_LARGE where they never will be."""
+        """Take `amount` units. Raises RequestError OVERLOADED if they are not free, TOO_LARGE if they never can be."""
         if amount > self.bounds.share:
             self.count(key, Refusal.CALLER)
             raise RequestError(
@@ -100,22 +100,22 @@ class Pool(Shares):
 
 
 class Pools:
-    """Makes the pools of one process, all divided by the same settings, and keeps their refusals."""
+    """Factory of one process's pools, all divided by the same settings, with their refusals."""
 
     def __init__(self, settings: ShareSettings | None = None, refusals: Refusals | None = None) -> None:
         self._settings = settings or ShareSettings()
         self.refusals = refusals or Refusals(self._settings)
 
     def undivided(self) -> Pools:
-        """The same, but that one caller may have each total."""
+        """Return a factory with the same refusals whose pools allow one caller each total."""
         return Pools(ShareSettings(caller_percent=100, caller_bytes_percent=100, local_percent=0), self.refusals)
 
     def make(self, resource: str, setting: str, total: int) -> Pool:
-        """A pool of `total` units."""
+        """Return a pool of `total` units."""
         return self._make(resource, setting, total, self._settings.caller_percent)
 
     def make_bytes(self, resource: str, setting: str, total: int) -> Pool:
-        """A pool of `total` bytes."""
+        """Return a pool of `total` bytes."""
         return self._make(resource, setting, total, self._settings.caller_bytes_percent)
 
     def _make(self, resource: str, setting: str, total: int, caller_percent: int) -> Pool:

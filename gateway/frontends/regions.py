@@ -1,7 +1,7 @@
 """Triton's system shared memory extension for every frontend that offers it: regions by caller and name.
 
-A region is its caller's alone: others neither read it through a model nor unregister it, and two callers may use one
-name. Nothing here knows a protocol; everything runs on the event loop.
+A region belongs to its caller alone: others neither read it through a model nor unregister it. Two callers may use one
+name. This module is independent of protocols; everything runs on the event loop.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ NAME_LIMIT_CHARS = 255
 SEALED_KEY = "memfd"
 """What `status` calls the key of a region that has none."""
 SEMAPHORES = "sem."
-"""How names of semaphores begin in the folder of segments (sem_overview(7)): nobody's tensors."""
+"""Prefix of semaphores' names in the folder of segments (sem_overview(7)): they hold no tensors."""
 
 _IN_PLACE = frozenset(
     {Datatype.UINT8, Datatype.INT8, Datatype.UINT16, Datatype.INT16, Datatype.FP16, Datatype.FP32, Datatype.FP64}
 )
-"""Read where they are. The rest from a private copy: a caller may change its memory at any moment, and what is decoded
-(BYTES, BOOL, BF16) or what models index with (32 and 64 bit integers) must not change after it was checked."""
+"""Datatypes that are read in place; the others are read from a private copy.
+
+A caller may change its memory at any moment. Data that is decoded (BYTES, BOOL, BF16) or that models use as indices (32
+and 64 bit integers) must not change after the check.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Who registers a region. `local`: on this device; `uid`, `pid`: as a UNIX socket tells, None where it does not.
-    `share_key`: as refusals are counted."""
+    """Caller that registers a region.
+
+    `local`: it is on this device. `uid`, `pid`: as a UNIX socket reports them, None if it does not. `share_key`: the
+    key by which refusals are counted.
+    """
 
     caller: str
     local: bool = True
@@ -64,14 +70,14 @@ class _Region:
     dropped: Callable[[], None] | None = None
 
     def lost(self) -> str:
-        """Why nobody will come back for it, or ""."""
+        """Return why no process can use it again, or ""."""
         if not self.segment.linked:
             return "unlinked"
         return "ended" if self.process is not None and _ended(self.process) else ""
 
 
 _Known = tuple[str, str]
-"""A region by its caller and its name."""
+"""Key of a region: its caller and its name."""
 
 
 class Regions:
@@ -90,8 +96,11 @@ class Regions:
         self._dropped = {"unlinked": 0, "ended": 0, "idle": 0}
 
     def register(self, who: Registrant, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a caller's segment. Raises RequestError: DENIED for strangers, OVERLOADED where the bounds are reached
-        by regions in use, INVALID for the rest, in Triton's words."""
+        """Map a caller's segment. Raises RequestError: DENIED for callers without permission.
+
+        Raises OVERLOADED if regions in use have reached the limits, and INVALID for other problems, with Triton's
+        message.
+        """
         self._admit(who)
         _check_name(name)
         self.sweep()
@@ -120,13 +129,15 @@ class Regions:
         self._regions[who.caller, name] = _Region(name, SEALED_KEY, segment, self._clock_ns(), None, dropped)
 
     def unregister(self, caller: str, name: str = "") -> None:
-        """Forget one of the caller's regions, or all; an unknown name is no error, as in Triton. Requests in flight
-        keep what they hold."""
+        """Forget one of the caller's regions, or all; an unknown name is no error, as in Triton.
+
+        Requests in flight keep their memory.
+        """
         for known in [known for known in self._regions if known[0] == caller and name in {"", known[1]}]:
             self._forget(known)
 
     def status(self, caller: str, name: str = "") -> list[dict[str, Any]]:
-        """The caller's regions, or the one called `name` (NOT_FOUND), as Triton's documents."""
+        """Return the caller's regions, or the one named `name` (else NOT_FOUND), as Triton's documents."""
         self.sweep()
         found = [region for known, region in self._regions.items() if known[0] == caller and name in {"", known[1]}]
         if name and not found:
@@ -142,15 +153,21 @@ class Regions:
         ]
 
     def view(self, caller: str, name: str, offset: int, byte_size: int) -> memoryview:
-        """Bytes of a region, read-only and in place; they stay mapped as long as the view lives. RequestError NOT_FOUND
-        for a region the caller has not, INVALID where they are not within it, or the segment was truncated."""
+        """Return bytes of a region, read-only: a copy, or in place if `copy_inputs` is false.
+
+        In place they stay mapped as long as the view lives. Raises RequestError NOT_FOUND for a region that the caller
+        does not have, INVALID if the bytes are outside it, or the segment was truncated.
+        """
         segment = self._segment(caller, name)
         if self._in_place(segment):
             return segment.view(offset, byte_size)
         return memoryview(segment.copy(offset, byte_size))
 
     def raw(self, caller: str, place: Place, datatype: Datatype) -> memoryview | bytes:
-        """An input's bytes: in place, or copied where its datatype or its alignment asks for it. Raises as `view`."""
+        """Return an input's bytes: in place, or copied if datatype, alignment or `copy_inputs` requires it.
+
+        Raises as `view` does.
+        """
         segment = self._segment(caller, place.region)
         aligned = datatype in _IN_PLACE and not (segment.offset + place.offset) % datatype.wire_bytes
         if aligned and self._in_place(segment):
@@ -158,8 +175,11 @@ class Regions:
         return segment.copy(place.offset, place.byte_size)
 
     def destination(self, caller: str, place: Place, output: str) -> OutputPlace:
-        """Where an output goes; the segment is opened for writing now, so that a refusal comes before the run.
-        Raises as `view` does, and INVALID where the segment cannot be written."""
+        """Return the destination of an output.
+
+        The segment is opened for writing now, so that a refusal precedes the run. Raises as `view` does, and INVALID if
+        the segment cannot be written.
+        """
         segment = self._segment(caller, place.region)
         segment.check(place.offset, place.byte_size)
         segment.writer()
@@ -173,7 +193,7 @@ class Regions:
                 self._drop(known, reason)
 
     def samples(self) -> Iterator[Sample]:
-        """What there is, and what was dropped, as metrics (METRICS.md)."""
+        """Yield the current regions and the dropped ones as metrics (METRICS.md)."""
         name = "edge_gateway_shared_memory"
         yield Sample(f"{name}_regions", "Registered regions.", len(self._regions), counter=False)
         yield Sample(f"{name}_bytes", "Bytes of registered regions.", self._used_bytes(self._regions), counter=False)
@@ -212,7 +232,7 @@ class Regions:
             raise invalid(f"shared memory region '{name}' already in manager")
 
     def _file(self, name: str, key: str) -> str:
-        """The segment's file name: `key` without its leading "/"."""
+        """Return the segment's file name: `key` without its leading "/"."""
         file = key.removeprefix("/")
         one_component = file.isprintable() and "/" not in file and file not in {"", ".", ".."}
         if not one_component or len(file.encode()) > KEY_LIMIT_BYTES or file.startswith(SEMAPHORES):
@@ -231,8 +251,10 @@ class Regions:
             )
 
     def _make_room(self, who: Registrant, byte_size: int) -> None:
-        """Within the bounds of this caller, then of all, idle regions give way, the longest unused first; none does
-        where that is not enough."""
+        """Drop idle regions, the longest unused first, to keep the limits of this caller and of all callers.
+
+        None is dropped if that is not enough.
+        """
         settings = self._settings
         own = [known for known in self._regions if known[0] == who.caller]
         leaving = self._idle(own, byte_size, self._share(settings.max_regions), self._share(settings.max_bytes))
@@ -246,7 +268,7 @@ class Regions:
             self._drop(known, "idle")
 
     def _idle(self, among: Collection[_Known], byte_size: int, most: int, most_bytes: int) -> list[_Known] | None:
-        """Regions to drop so that one more fits the bounds; None where too many of them are in use."""
+        """Return the regions to drop so that one more is within the limits; None if too many of them are in use."""
         idle_before_ns = self._clock_ns() - int(self._settings.idle_s * 1e9)
         count, used_bytes = len(among), self._used_bytes(among) + byte_size
         leaving: list[_Known] = []
@@ -285,7 +307,10 @@ class Regions:
 
 
 def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], name: str) -> Place | None:
-    """Where an input's parameters place it; None: in the message. INVALID, or UNSUPPORTED without `regions`."""
+    """Return the place from an input's parameters; None: in the message.
+
+    Raises INVALID, or UNSUPPORTED without `regions`.
+    """
     if regions is None:
         refuse_shared_memory(parameters, f"input '{name:.200}'")
         return None
@@ -295,7 +320,7 @@ def placed_input(regions: Regions | None, parameters: Mapping[str, Parameter], n
 def requested_output(
     regions: Regions | None, caller: str, parameters: Mapping[str, Parameter], name: str
 ) -> tuple[RequestedOutput, OutputParameters]:
-    """An output as asked for, and its other parameters. Raises as `placed_input` and `Regions.destination` do."""
+    """Return a requested output, and its other parameters. Raises as `placed_input` and `Regions.destination` do."""
     if regions is None:
         refuse_shared_memory(parameters, f"output '{name:.200}'")
     place = read_place(parameters, name)
@@ -309,7 +334,7 @@ def requested_output(
 
 
 def unknown_region(name: str, kind: str = "") -> RequestError:
-    """NOT_FOUND, in Triton's words; `kind` is "system " or "CUDA "."""
+    """Return NOT_FOUND, with Triton's message; `kind` is "system " or "CUDA "."""
     return RequestError(Fault.NOT_FOUND, f"Unable to find {kind}shared memory region: '{name:.200}'")
 
 
@@ -323,7 +348,7 @@ def _no_registration(name: str, why: str) -> RequestError:
 
 
 def _watched(segment: Segment, pid: int | None) -> int | None:
-    """A descriptor that tells when the process has ended, closed with `segment`; None where it cannot be had."""
+    """Return a descriptor that reports the end of the process; None if there is none. It is closed with `segment`."""
     if not pid:
         return None
     try:

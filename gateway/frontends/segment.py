@@ -2,7 +2,8 @@
 
 `Segment` is POSIX shared memory, opened by name. `SealedSegment` is a memfd that a caller passed.
 
-Not `multiprocessing.shared_memory`: on Python 3.11 its resource tracker deletes the caller's segment when we exit.
+It does not use `multiprocessing.shared_memory`: on Python 3.11 its resource tracker deletes the caller's segment when
+this process exits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from gateway.domain.errors import Fault, RequestError
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where shm_open(3) keeps segments on Linux
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - location of shm_open(3)'s segments on Linux
 STAT_BLOCK_BYTES = 512
 """Unit of st_blocks (inode(7))."""
 F_SEAL_FUTURE_WRITE = 0x10
@@ -35,8 +36,11 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 
 class Segment:
-    """`byte_size` bytes of a segment from `offset` on. Mapping and descriptors live as long as somebody holds it, or
-    (the mapping) a view of it: what a request in flight reads stays where it is."""
+    """Part of a segment: `byte_size` bytes from `offset` on.
+
+    Mapping and descriptors live as long as this object, and the mapping as long as any view of it: the data of a
+    request in flight stays in place.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -53,8 +57,10 @@ class Segment:
     """Whether it can never become smaller, so that reading it in place cannot end this process."""
 
     def __init__(self, region: str, path: Path, offset: int, byte_size: int, uid: int | None = None) -> None:
-        """Open and map it read-only. `region` names it to its caller; `uid`: whose it must be (None, root: anybody's).
-        Raises RequestError: INVALID, DENIED, or OVERLOADED where this process has no descriptor or memory left."""
+        """Open and map it read-only. `region`: its name for the caller. `uid`: its required owner (None, root: any).
+
+        Raises RequestError: INVALID, DENIED, or OVERLOADED if this process has no descriptor or memory left.
+        """
         self._region, self._path, self.offset, self.byte_size = region, path, offset, byte_size
         self._writer: int | None = None
         self._descriptor, found = self._open(os.O_RDONLY)
@@ -75,25 +81,28 @@ class Segment:
             mapping = mmap.mmap(
                 self._descriptor, lead + byte_size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset - lead
             )
-        except (OSError, ValueError) as error:  # ValueError: truncated since
+        except (OSError, ValueError) as error:  # ValueError: truncated in the meantime
             raise _cannot_open(path, str(error), Fault.OVERLOADED) from None
         self._view = memoryview(mapping)[lead:]
 
     @property
     def linked(self) -> bool:
-        """Whether its name still leads to it; one that was unlinked or replaced is nobody's to come back to."""
+        """Return True if its name still refers to it; no process can open one that was unlinked or replaced."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def view(self, offset: int, byte_size: int) -> memoryview:
-        """Bytes of it in place, read-only; a copy where pages are missing, which reading in place would have to make:
-        on a full /dev/shm that ends in SIGBUS. RequestError INVALID where they are not within it (any more)."""
+        """Return bytes of it in place, read-only; a copy if pages are missing.
+
+        A read in place would have to create them: on a full /dev/shm that ends in SIGBUS. Raises RequestError INVALID
+        if the bytes are not within it (any more).
+        """
         found = self.check(offset, byte_size)
         if found.st_blocks * STAT_BLOCK_BYTES < found.st_size and self._sparse(offset, byte_size):
             return memoryview(self.copy(offset, byte_size))
         return self._view[offset : offset + byte_size]
 
     def copy(self, offset: int, byte_size: int) -> bytes:
-        """A private copy, read through the descriptor: nothing that the caller does to the segment can disturb it."""
+        """Return a private copy, read through the descriptor: changes of the segment by the caller cannot affect it."""
         self.check(offset, byte_size)
         content = os.pread(self._descriptor, byte_size, self.offset + offset)
         if len(content) != byte_size:
@@ -101,8 +110,10 @@ class Segment:
         return content
 
     def writer(self) -> int:
-        """The descriptor to write with, opened at its first use. RequestError INVALID where the segment may not be
-        written, or another has taken its name."""
+        """Return the descriptor for writing, opened at its first use.
+
+        Raises RequestError INVALID if the segment may not be written, or another has taken its name.
+        """
         if self._writer is None:
             writer, found = self._open(os.O_RDWR)
             if (found.st_dev, found.st_ino) != self._identity:
@@ -111,9 +122,9 @@ class Segment:
         return self._writer
 
     def write(self, offset: int, content: bytes) -> None:
-        """Put `content` there. RequestError INVALID where it was truncated, TOO_LARGE where /dev/shm is full.
+        """Write `content` at `offset`. Raises RequestError INVALID if it was truncated, TOO_LARGE if /dev/shm is full.
 
-        Not through a mapping: a full /dev/shm would end the process (SIGBUS), here it is an error.
+        It uses no mapping: there a full /dev/shm would end the process (SIGBUS), here it is an error.
         """
         self.check(offset, len(content))
         try:
@@ -137,7 +148,7 @@ class Segment:
         return descriptor, found
 
     def check(self, offset: int, byte_size: int) -> os.stat_result:
-        """RequestError INVALID where these bytes are not within it, or the segment was truncated."""
+        """Return the file's status. Raises RequestError INVALID if these bytes are outside it, or it was truncated."""
         if offset < 0 or byte_size < 0 or offset > self.byte_size - byte_size:
             raise invalid(
                 f"Invalid offset + byte size for shared memory region: '{self._region:.200}': {byte_size} bytes from "
@@ -152,7 +163,7 @@ class Segment:
         start = self.offset + offset
         try:
             return os.lseek(self._descriptor, start, os.SEEK_HOLE) < start + byte_size
-        except OSError:  # truncated since: reading a copy will tell
+        except OSError:  # truncated in the meantime: reading a copy reports it
             return True
 
     def _truncated(self, offset: int, wanted: int, left: int) -> RequestError:
@@ -219,7 +230,7 @@ def _memfd_device() -> int:
 
 
 def invalid(message: str) -> RequestError:
-    """RequestError INVALID."""
+    """Return RequestError INVALID."""
     return RequestError(Fault.INVALID, message)
 
 

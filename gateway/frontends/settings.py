@@ -1,4 +1,4 @@
-"""Bounds that more than one frontend keeps."""
+"""Limits that more than one frontend applies."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 from gateway.domain.errors import ConfigurationError
 
 SERVER_NAME = "edge-inference-gateway"
-"""What server metadata calls this server where the configuration says nothing else."""
+"""Name of this server in its metadata, unless the configuration has another."""
 KEY_LIMIT_BYTES = 255
-"""Longest name of a file (NAME_MAX), which a segment's key is."""
+"""Most bytes of a file's name (NAME_MAX), which a segment's key is."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemorySettings:
-    """`[shared_memory]`: tensors of callers on this device that stay in their shared memory (gRPC and HTTP)."""
+    """Settings of `[shared_memory]`: tensors of callers on this device in their shared memory (gRPC and HTTP)."""
 
-    allowed: bool = False  # whether callers on this device may register segments of /dev/shm
+    allowed: bool = False  # allow callers on this device to register segments of /dev/shm
     callers: tuple[
         str, ...
     ] = ()  # only these may: token's name, certificate, uid:1000, address; (): any on this device
@@ -25,15 +25,15 @@ class SharedMemorySettings:
     unix_socket_mode: int = 0o660  # permissions of that socket: its owner and group may connect
     over_tcp: bool = False  # whether callers on this device may register over TCP, which does not tell their user
     copy_inputs: bool = True  # read inputs by copy; false: in place, and truncating a segment ends the gateway
-    max_regions: int = 64  # regions registered at once, of all callers; one more needs an idle one to give way
+    max_regions: int = 64  # regions registered at once, of all callers; one more replaces an idle one
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together
-    caller_percent: int = 50  # % of both that one caller may have, which is often the user of all cameras' programs
-    idle_s: float = 60.0  # a region unused for this long gives way where a bound is reached
-    sweep_s: float = 30.0  # how often regions are dropped whose segment or whose process is gone
+    caller_percent: int = 50  # % of both for one caller, which is often the user of all cameras' programs
+    idle_s: float = 60.0  # a region unused for this long is dropped if a limit is reached
+    sweep_s: float = 30.0  # time between checks for regions whose segment or whose process is gone
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing passes. Raises ConfigurationError (table shared_memory)."""
+        """Refuse limits that nothing passes. Raises ConfigurationError (table shared_memory)."""
         for key in (spec.name for spec in fields(self) if type(getattr(self, spec.name)) in {int, float}):
             if getattr(self, key) <= 0:
                 raise _refused(key, "must be more than 0")
@@ -55,17 +55,17 @@ class SharedMemorySettings:
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """`[shares]`: how gRPC and HTTP divide each of their totals (connections, handshakes, calls, streams, bytes).
+    """Division of each total of gRPC and HTTP (connections, handshakes, calls, streams, bytes): `[shares]`.
 
     A caller is a token, a certificate, a user behind a UNIX socket, or an address (IPv6: its /64). A quarter of 1,024
-    connections lets 256 cameras through one NAT gateway or recorder; four such callers are needed to use a total up,
+    connections allows 256 cameras behind one NAT gateway or recorder. Four such callers are needed to use up a total,
     and a tenth is left for programs on this device.
     """
 
     caller_percent: int = 25  # % of each total that one caller may have
     caller_bytes_percent: int = 33  # % of each total of bytes that one caller may have; the largest message must fit
     local_percent: int = 10  # % of each total that only callers by UNIX socket and loopback may have
-    log_period_s: float = 60.0  # a refused caller is logged once in this time, then how many more refusals there were
+    log_period_s: float = 60.0  # a refused caller is logged once in this time, then the number of further refusals
     log_callers: int = 32  # callers logged in that time; the others are logged together
 
     def __post_init__(self) -> None:

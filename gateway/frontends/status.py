@@ -1,4 +1,4 @@
-"""Fault → wire status, for every protocol, in one table (contracts.md, "Faults"), and what a refusal may say."""
+"""Table from Fault to wire status, for every protocol, and the limits of a refusal's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.domain.errors import Fault
 
 @dataclass(frozen=True, slots=True)
 class WireStatus:
-    """gRPC status name and HTTP status code."""
+    """Status of gRPC by name, and HTTP's status code."""
 
     grpc: str
     http: int
@@ -31,16 +31,19 @@ STATUS: Mapping[Fault, WireStatus] = {
 }
 
 WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.THROTTLED, Fault.UNAVAILABLE})
-"""Their refusals carry a hint when to try again."""
+"""Faults whose refusals carry a hint when to try again."""
 
 MESSAGE_LIMIT_CHARS = 1024
-"""Longest error text sent: gRPC's travels in a trailer, of which clients accept 8 KiB. Names in it come from peers."""
+"""Most characters of an error text: gRPC's is sent in a trailer, of which clients accept 8 KiB.
+
+Names in it come from peers.
+"""
 MESSAGE_LIMIT_BYTES = 2304
-"""The same of other scripts' characters, each byte of which travels as three."""
+"""Most bytes of an error text in other scripts: each byte is sent as three."""
 
 
 def error_text(text: str) -> str:
-    """`text`, cut to what may travel; lone surrogates (a file name may hold some) become question marks."""
+    """Return `text`, shortened to the limits; lone surrogates (a file name may hold some) become question marks."""
     text = text.encode(errors="replace").decode()
     if len(text) <= MESSAGE_LIMIT_CHARS and len(text.encode()) <= MESSAGE_LIMIT_BYTES:
         return text

@@ -1,4 +1,4 @@
-"""The TLS context of a listener, from PEM contents. grpcio has its own TLS, and is given only what works here."""
+"""TLS context of a listener, from PEM contents. grpcio has its own TLS, and gets only what is valid here."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from gateway.wire.tls import listener_context, load_chain
 
 
 def server_context(security: Security, *, protocol: str) -> ssl.SSLContext | None:
-    """TLS 1.2 and later, client certificates required where `client_ca` is set; None without certificate. `protocol` is
-    what is agreed on by ALPN (RFC 7301): "h2" or "http/1.1".
+    """Return a context for TLS 1.2 and later, or None without certificate.
 
-    Raises ConfigurationError where certificate, key or authority cannot be used, or one of them is missing: a gateway
-    that was told to guard its port never serves it in the clear.
+    Client certificates are required if `client_ca` is set. `protocol` is what ALPN negotiates (RFC 7301): "h2" or
+    "http/1.1".
+
+    Raises ConfigurationError if certificate, key or authority cannot be used, or one of them is missing: a gateway with
+    TLS configured never serves its port without TLS.
     """
     if security.certificate is None or security.key is None:
         if security.certificate is security.key is security.client_ca:
