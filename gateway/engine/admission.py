@@ -96,7 +96,7 @@ def admit(request: InferRequest, manifest: ModelManifest, max_batch_rows: int) -
     """Check names, datatypes, shapes, rows and requested outputs: the properties that equal forms share.
 
     A request for a bare model runs alone in three cases. Its inputs differ in their rows (the graph may broadcast
-    them), it has no rows, or it has more than `max_batch_rows`: no author stated what the first dimension counts.
+    them), it has no rows, or it has more than `max_batch_rows`. No author stated what the first dimension counts.
     Raises RequestError INVALID.
     """
     _check_names(request, manifest)

@@ -11,11 +11,11 @@ from gateway.domain.verdict import Verdict
 SAMPLE_SHIFT = 3
 """Shift of a new sample's weight, an eighth: eight runs are more reliable than one that was interrupted."""
 SAMPLE_LIMITS = 4
-"""Most limits that one sample counts for: one run preempted for long does not move its form to the worker."""
+"""Most multiples of the limit that a sample counts: one run preempted for long does not move its form to the worker."""
 STACKING_BYTES_PER_NS = 5
 """Assumed speed of stacking rows, on the safe side (`tests/performance/engine.py --copies`)."""
 COSTLY_LIMITS = 2
-"""Limits above which a run moves to the worker. It returns below one limit: the gap prevents oscillation."""
+"""Multiple of the limit above which a run moves to the worker. It returns below the limit: that avoids oscillation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Fitting:
     async def first(self, release: Release, meanwhile: Callable[[Release], Servable | None]) -> Opened | Servable:
         """Open a release as `Loader.first` does, unless `meanwhile` returns a servable of it after that.
 
-        `meanwhile` is asked after success and after failure, and its servable has precedence. The session that was
+        `meanwhile` is called after success and after failure, and its servable has precedence. The session that was
         opened is closed then.
         """
         try:

@@ -37,7 +37,7 @@ def decode_inputs(
 def decode_images(encoded: Array, spec: TensorSpec, settings: EngineSettings) -> Array:
     """Return a tensor [n, …] in the spec's datatype and layout from n encoded images.
 
-    Raises RequestError: INVALID if an image has no declared format, TOO_LARGE if it exceeds the bounds.
+    Raises RequestError: INVALID if an image is not in a declared format, TOO_LARGE if it exceeds the bounds.
     """
     if spec.preprocess is None:
         raise RequestError(Fault.INVALID, f"input '{spec.name}' does not take encoded images")

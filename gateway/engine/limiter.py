@@ -22,7 +22,7 @@ class Share:
 
 
 class Shares:
-    """Decision which models may run now. A run that needs more threads than there are takes them all."""
+    """Choice of the models that may run now. A run that needs more threads than there are takes them all."""
 
     def __init__(self, threads: int) -> None:
         self.threads = self.free = threads

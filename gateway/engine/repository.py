@@ -134,7 +134,7 @@ class ModelRepository:
                 await self._retire(self._withdraw(model, version))
 
     async def synchronise(self, releases: Sequence[Release]) -> None:
-        """Serve exactly `releases`: load new and changed ones, retire the others."""
+        """Serve `releases`: load new and changed ones, retire versions that are gone."""
         async with self._changing:
             await self._follow(releases)
 

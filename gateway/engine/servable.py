@@ -192,7 +192,7 @@ class Servable:
         return self._on_turn
 
     def _check_overrun(self) -> None:
-        """Leave the event loop for good if a run itself used too much CPU time, not other processes."""
+        """Leave the event loop for good if a run used too much CPU time; time of other processes does not count."""
         used_ns = self._turn.used_ns()
         if used_ns <= self._overrun_ns:
             return

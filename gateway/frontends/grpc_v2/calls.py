@@ -49,7 +49,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One method.
+    """Description of one method.
 
     `answer` takes (message, CallInfo), or for BIDIRECTIONAL an async iterator of messages and CallInfo. It returns a
     message (UNARY: awaitable) or an async generator of messages. Raises RequestError.

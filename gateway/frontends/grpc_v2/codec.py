@@ -51,7 +51,7 @@ class InferCodec:
                 try:
                     return pattern.request(raw, layout.ident(raw), call, now_ns, lent=lent)
                 except UnicodeDecodeError:
-                    break  # of the id; the parser has the error message for it
+                    break  # the id is no text; the parser has the error message
         return self._learn(raw, call, now_ns)
 
     def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:

@@ -334,7 +334,7 @@ class Link(SocketProtocol):
         return mute or not (self.busy or self._h2.draining or self._h2.failed)
 
     def give_way(self) -> None:
-        """Implement `Connections.give_way`: close this connection in favour of another."""
+        """Implement `Yielding.give_way`: close this connection in favour of another."""
         self.drain("idle for longest; connect again when needed") if self._h2.settled else self.abort()
 
     @property

@@ -54,7 +54,7 @@ class Connection:
         self._sender.say(limits.settings_frame())
         self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
         self.take, self.forget_heads = self._sender.take, self._blocks.forget_heads
-        """Return the bytes to write now; see `Blocks.forget_heads`."""
+        """Function that returns the bytes to write now; `Blocks.forget_heads`."""
 
     # ---- owner's interface -----------------------------------------------------------------------------------------
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:

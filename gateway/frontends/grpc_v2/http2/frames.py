@@ -77,7 +77,7 @@ def settings_frame(values: dict[int, int]) -> bytes:
 
 
 def settings_in(payload: memoryview) -> dict[int, int]:
-    """Return values by identifier: the last of each, except the smallest of header tables.
+    """Return values by identifier: the last of each; for header tables the smallest.
 
     An encoder must have reported the smallest size of its table.
     """
