@@ -17,10 +17,17 @@ from gateway.domain.tensor import Datatype, Tensor, Tensors
 from gateway.engine.run import Ran
 from gateway.engine.ticket import Ticket
 
+NO_MEMORY = ("bad_alloc", "MemoryError", "Failed to allocate memory", "out of memory", "Cannot allocate memory")
+"""Signs of a failed allocation: ONNX Runtime's, Python's and the kernel's (ENOMEM)."""
 WORDS_LIMIT_CHARS = 500
 """Most characters of a runtime's own message that a caller receives."""
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 """Empty parameters, shared by all responses."""
+
+
+def lacks_memory(failure: str) -> bool:
+    """Return True if a runtime's words report a failed allocation. Runtimes have no other sign of it."""
+    return any(sign in failure for sign in NO_MEMORY)
 
 
 class Answers:
@@ -131,11 +138,16 @@ class Answers:
             return
         self._statistics.failed_runs += 1
         self._tell(ran.failure)
-        self.refuse(ran.plan.batch, self._failed())
+        self.refuse(ran.plan.batch, self._without_memory(ran.failure) if lacks_memory(ran.failure) else self._failed())
 
     def _rejected(self, words: str) -> RequestError:
         what = f"model '{self._manifest.name}' refuses this input: {words:.{WORDS_LIMIT_CHARS}}"
         return RequestError(Fault.INVALID, what)
+
+    def _without_memory(self, words: str) -> RequestError:
+        what = f"the device lacks the memory for this run of model '{self._manifest.name}'"
+        remedy = "send less at once, try again later, or raise [gateway] memory_mib"
+        return RequestError(Fault.OVERLOADED, f"{what}; {remedy}: {words:.{WORDS_LIMIT_CHARS}}")
 
     def _failed(self) -> RequestError:
         what = f"model '{self._manifest.name}' failed in variant {self._variant}; see the gateway's log"

@@ -293,7 +293,7 @@ async def test_closing_answers_what_waits_and_then_refuses() -> None:
 @pytest.mark.asyncio
 async def test_a_run_that_raises_on_the_loop_fails_its_batch_only() -> None:
     rig, sink = await tiny_rig(), Recorder()
-    rig.session.failure = MemoryError("too small")
+    rig.session.failure = RuntimeError("too small")
     submit(rig, sink, 1.0, 2.0)
     await sink.until(2)
     assert {error.fault for error in sink.errors.values()} == {Fault.INTERNAL}

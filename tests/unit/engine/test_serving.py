@@ -142,18 +142,30 @@ async def test_a_full_queue_answers_overloaded_with_a_time_to_come_back() -> Non
 
 
 @pytest.mark.asyncio
+async def test_a_run_without_memory_is_told_so_and_may_be_tried_again() -> None:
+    rig = await joining_rig()
+    rig.session.failure = VariantError("ONNX Runtime failed: std::bad_alloc")
+    with pytest.raises(RequestError, match=r"lacks the memory .* raise \[gateway\] memory_mib: .*bad_alloc") as refused:
+        await rig.engine.infer(request(1.0))
+    assert refused.value.fault is Fault.OVERLOADED
+    rig.session.failure = None
+    assert values(await rig.engine.infer(request(4.0))) == [4.0]
+    await rig.repository.close()
+
+
+@pytest.mark.asyncio
 async def test_a_run_that_raises_fails_its_batch_only() -> None:
     rig = await joining_rig()
     first = await hold(rig)
     tasks = [ask(rig, value) for value in (1.0, 2.0)]
     await queued(rig, 2)
-    rig.session.failure = MemoryError("device lost")
+    rig.session.failure = RuntimeError("device lost")
     rig.session.gate.set()
     results = await asyncio.gather(first, *tasks, return_exceptions=True)
     assert [type(result) for result in results] == [RequestError] * 3
     assert {result.fault for result in results if isinstance(result, RequestError)} == {Fault.INTERNAL}
     assert all("device lost" not in str(result) for result in results)
-    assert [event.reason for event in rig.told(RunFailed)] == ["MemoryError: device lost"] * 2  # type: ignore[union-attr]
+    assert [event.reason for event in rig.told(RunFailed)] == ["RuntimeError: device lost"] * 2  # type: ignore[union-attr]
     assert rig.session.runs.count([WITNESS]) == 2, "a model that fails its witness is not run in parts"
     rig.session.failure = None
     assert values(await rig.engine.infer(request(4.0))) == [4.0]
