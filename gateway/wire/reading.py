@@ -22,7 +22,7 @@ class Reading:
 
     def has_time(self) -> bool:
         """Return True if a connection may be parsed in this pass of the event loop: none waits, and time is left."""
-        if self.turns:
+        if self.turns.waiting:
             return False
         now_ns = time.monotonic_ns()
         if not self._timed:
@@ -42,8 +42,8 @@ class Reading:
 
     def _serve(self) -> None:
         self._called, left_ns = False, BUDGET_NS
-        while self.turns and left_ns > 0:
+        while self.turns.waiting and left_ns > 0:
             left_ns -= self.turns.serve()
-        if self.turns and not self._called:
+        if self.turns.waiting and not self._called:
             self._called = True
             self._loop.call_soon(self._serve)

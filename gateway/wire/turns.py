@@ -40,24 +40,21 @@ M = TypeVar("M", bound=Member)
 class FairQueue(Generic[M]):
     """Queue of one level."""
 
-    __slots__ = ("_clock_ns", "_count", "_heap")
+    __slots__ = ("_clock_ns", "_count", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, M]] = []
+        self.heap: list[tuple[int, int, M]] = []
         self._clock_ns = self._count = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
 
     def add(self, member: M) -> None:
         """Queue a member that is not in the queue."""
         member.work_ns = max(member.work_ns, self._clock_ns - CREDIT_NS)
         self._count += 1
-        heappush(self._heap, (member.work_ns, self._count, member))
+        heappush(self.heap, (member.work_ns, self._count, member))
 
     def take(self) -> M:
         """Remove and return the member that had the least work."""
-        work_ns, _, member = heappop(self._heap)
+        work_ns, _, member = heappop(self.heap)
         self._clock_ns = max(self._clock_ns, work_ns)
         return member
 
@@ -78,10 +75,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._queue: FairQueue[Caller] = FairQueue()
+        self.waiting = self._queue.heap
+        """Empty if no connection waits: a truth value without a call, for each read asks for it."""
         self._callers: dict[str, Caller] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._queue)
 
     def caller(self, key: str) -> Caller:
         """Return the caller of that key, with one connection more."""
@@ -111,7 +107,7 @@ class Turns:
         caller.work_ns += work_ns
         if turn.behind:
             self.add(turn)
-        elif caller.queue:
+        elif caller.queue.heap:
             self._add(caller)
         return work_ns
 

@@ -156,8 +156,8 @@ def _said(link: Link, buffer: memoryview, words: bytes) -> list[int]:
     """Let the link read `words`; return what it charged for each slice."""
     buffer[: len(words)] = words
     link.buffer_updated(len(words))
-    slices = [link.spent()]
+    slices = [link.meter.ns]
     while link.behind:
         link.go_on()
-        slices.append(link.spent())
+        slices.append(link.meter.ns)
     return slices

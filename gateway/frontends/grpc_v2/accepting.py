@@ -10,6 +10,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gateway.frontends.grpc_v2.http2.work import Meter
+
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.sockets import Sockets
 
@@ -31,13 +33,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
     behind = 0
     share_key = ""
     """Caller in whose share the connection's work counts."""
+    meter = Meter()
+    """Meter of the last `buffer_updated` or `go_on`."""
 
     def go_on(self) -> None:
         """Continue with the bytes that are `behind`."""
-
-    def spent(self) -> int:
-        """Return the work of the last `buffer_updated` or `go_on`, in nanoseconds (http2/work.py)."""
-        return 0
 
     def socket_closed(self) -> None:
         """Note that the descriptor is free again. Called also if no connection was made."""

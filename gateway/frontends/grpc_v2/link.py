@@ -67,6 +67,7 @@ class Link(SocketProtocol):
         self.load = ConnectionLoad(server.load, settings, peer)
         self._reader = HeadReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
         self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
+        self.meter = self._h2.meter
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if not server.enter(self, peer):
@@ -102,10 +103,6 @@ class Link(SocketProtocol):
     def go_on(self) -> None:
         """Implement `SocketProtocol.go_on`: process the bytes that are behind."""
         self._hear(NOTHING)
-
-    def spent(self) -> int:
-        """Implement `SocketProtocol.spent`: return the work of the last read."""
-        return self._h2.work_ns
 
     def _hear(self, data: memoryview) -> None:
         self._now_ns = now_ns = time.monotonic_ns()

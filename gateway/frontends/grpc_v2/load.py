@@ -61,11 +61,14 @@ class ConnectionLoad:
         """Count a call in progress. Raises RequestError OVERLOADED, also if the peer takes no answers."""
         if self.waiting_bytes:
             self._check_waiting()
-        self._calls.require(info.share_key, local=info.local)
+        if reason := self._calls.take(info.share_key, local=info.local):
+            raise self._calls.refuse(info.share_key, reason)
 
     def end_call(self, info: CallInfo) -> None:
         """Count the end of a call in progress."""
-        self._load.give(self._calls, info)
+        self._calls.give(info.share_key, local=info.local)
+        if self._load.on_end is not None:
+            self._load.on_end()
 
     def begin_stream(self, info: CallInfo) -> None:
         """Count a streaming call. Raises RequestError OVERLOADED, as for a call."""

@@ -78,7 +78,7 @@ class SecureWire(Wire):
 
     def _go_on(self) -> int:
         self._link.go_on()
-        work_ns = self._link.spent()
+        work_ns = self._link.meter.ns
         return work_ns if self._link.behind else work_ns + self._read_tls()
 
     def _read_tls(self) -> int:
@@ -90,7 +90,7 @@ class SecureWire(Wire):
                 self._shake()
             while not self.is_closing() and not self._link.behind and (size := self._decrypt()):
                 self._link.buffer_updated(size)
-                work_ns += self._link.spent() + RECORD_NS * self._records
+                work_ns += self._link.meter.ns + RECORD_NS * self._records
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:

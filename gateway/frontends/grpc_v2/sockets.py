@@ -126,7 +126,7 @@ class Sockets:
 
     def _go_on(self) -> None:
         self._called = False
-        if self._rest and self.turns:
+        if self._rest and self.turns.waiting:
             self._rest -= 1
             self.call()
         elif not self._epoll.closed:
@@ -140,7 +140,7 @@ class Sockets:
         if self._called:
             return
         turns, self._left_ns, self._until_ns = self.turns, BUDGET_NS, time.monotonic_ns() + LIMIT_NS
-        while (ready := self._epoll.poll(0, READY_LIMIT)) or turns:
+        while (ready := self._epoll.poll(0, READY_LIMIT)) or turns.waiting:
             self._before()
             try:
                 self._serve(ready)
@@ -148,7 +148,7 @@ class Sockets:
                 self._after()
             if not self._has_time():
                 break
-        if turns:
+        if turns.waiting:
             self._rest = REST_TURNS
             self.call()
 
@@ -158,7 +158,7 @@ class Sockets:
     def _serve(self, ready: Iterable[tuple[int, int]]) -> None:
         """Serve ready sockets in any order as long as the pass has time, by fair turns after that."""
         turns = self.turns
-        waiting = bool(turns)
+        waiting = bool(turns.waiting)
         for descriptor, events in ready:
             watched = self._watched.get(descriptor)
             if watched is None or not watched.ready(events):  # an earlier one closed it; or there is nothing to read
@@ -168,10 +168,10 @@ class Sockets:
                 turns.add(wire)
                 continue
             self._left_ns -= wire.serve()
-            if wire.behind:
+            if wire.kept_bytes and wire.behind:
                 turns.add(wire)
             waiting = self._left_ns <= 0 or time.monotonic_ns() >= self._until_ns
-        while turns:
+        while turns.waiting:
             self._left_ns -= turns.serve()
             if not self._has_time():
                 break
@@ -188,7 +188,7 @@ class Wire(asyncio.Transport):
         self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
         self._descriptor = connected.fileno()
         self._buffer = memoryview(link.get_buffer(-1))
-        self._small, self._cheap, self._kept_bytes = self._buffer[:READ_BYTES], False, 0
+        self._small, self._cheap, self.kept_bytes = self._buffer[:READ_BYTES], False, 0
         self.work_ns, self.queued = 0, False
         self._waiting = Outbox()
         self._reads, self._held = True, False
@@ -217,7 +217,7 @@ class Wire(asyncio.Transport):
     @property
     def behind(self) -> bool:
         """Return True if received bytes wait to be processed."""
-        return self._kept_bytes > 0 and self._reads and not self._closing
+        return self.kept_bytes > 0 and self._reads and not self._closing
 
     def serve(self) -> int:
         """Read, or process the bytes that were read, for a slice of work. Return the work in nanoseconds."""
@@ -225,12 +225,12 @@ class Wire(asyncio.Transport):
             return 0
         work_ns = 0
         try:
-            work_ns = self._go_on() if self._kept_bytes and self.behind else self._receive()
+            work_ns = self._go_on() if self.kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
-        if self._link.behind != self._kept_bytes and not self._gone:
-            self._sockets.kept_bytes += self._link.behind - self._kept_bytes
-            self._kept_bytes = self._link.behind
+        if self._link.behind != self.kept_bytes and not self._gone:
+            self._sockets.kept_bytes += self._link.behind - self.kept_bytes
+            self.kept_bytes = self._link.behind
         return work_ns
 
     def _fail(self, error: Exception) -> None:
@@ -273,7 +273,7 @@ class Wire(asyncio.Transport):
     # ---- interface of an asyncio transport --------------------------------------------------------------------------
     def write(self, data: Any) -> None:
         """Send, or keep bytes that cannot be sent yet."""
-        if self._waiting or self._closing:
+        if self._waiting.pieces or self._closing:
             self._keep((data,))
             return
         try:
@@ -374,8 +374,8 @@ class Wire(asyncio.Transport):
         self._socket.close()
         self._waiting.clear()
         self.caller.connections -= 1
-        self._sockets.kept_bytes -= self._kept_bytes
-        self._kept_bytes = 0
+        self._sockets.kept_bytes -= self.kept_bytes
+        self.kept_bytes = 0
         self._sockets.lingering -= self._lingering
         self._link.socket_closed()
         self._lost(error)
@@ -387,12 +387,12 @@ class Wire(asyncio.Transport):
     def _took(self, size: int) -> int:
         """Pass on `size` bytes from the buffer. Return the work in nanoseconds."""
         self._link.buffer_updated(size)
-        return self._link.spent()
+        return self._link.meter.ns
 
     def _go_on(self) -> int:
         """Continue with the bytes that the protocol has not processed yet. Return the work in nanoseconds."""
         self._link.go_on()
-        return self._link.spent()
+        return self._link.meter.ns
 
     def _lost(self, error: Exception | None) -> None:
         self._sockets.loop.call_soon(self._link.connection_lost, error)

@@ -100,7 +100,7 @@ def test_a_caller_alone_is_served_without_a_break() -> None:
     scene = Scene()
     only = scene.connect("only")
     assert scene.serve(1000) == [only] * 1000
-    assert scene.turns
+    assert scene.turns.waiting
 
 
 def test_a_connection_waits_once() -> None:
@@ -108,7 +108,7 @@ def test_a_connection_waits_once() -> None:
     connection = scene.connect("a", slices=1)
     scene.turns.add(connection)
     scene.serve(1)
-    assert not scene.turns
+    assert not scene.turns.waiting
 
 
 def test_callers_that_left_are_forgotten_where_there_are_many() -> None:

@@ -40,14 +40,16 @@ class Connection:
         self.streams: dict[int, Stream] = {}
         self.failed: ProtocolError | None = None
         self.draining = False
-        self._limits, self._guard, self._meter = limits, Guard(limits), work.Meter()
-        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self._meter)
-        self._controls = Controls(self._guard, self._sender, self.streams, self._meter)
+        self._limits, self._guard, self.meter = limits, Guard(limits), work.Meter()
+        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self.meter)
+        self._controls = Controls(self._guard, self._sender, self.streams, self.meter)
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
         self._given_up = GivenUp()
         self._window, self._most_at_once = ReceiveWindow(limits.connection_window_bytes), limits.most_at_once
-        self._reader = Reader(self._meter)
+        self._reader = Reader(self.meter)
+        self.behind = 0
+        """Bytes that were received and not processed yet."""
         self._body: Stream | None = None
         self._body_ends = False
         self._events: list[Event] = []
@@ -60,12 +62,12 @@ class Connection:
     def receive(self, data: memoryview, now_ns: int) -> Sequence[Event]:
         """Process bytes from the peer, or those that are `behind`. Payloads in the events are lent until the next call.
 
-        Stops after a slice of work; `work_ns` is the work that was done.
+        Stops after a slice of work; `meter` has the work that was done.
         """
         self._now_ns = now_ns
         events: list[Event] = []
         self._events = events
-        meter = self._meter
+        meter = self.meter
         meter.ns = work.READ_NS + len(data) // work.BYTES_PER_NS
         if self.failed is None:
             try:
@@ -73,6 +75,7 @@ class Connection:
                 self._guard.work(now_ns, meter.ns)
                 if self._sender.unread_bytes:
                     self._guard.unread(self._sender.unread_bytes)
+                self.behind = self._reader.behind
             except ProtocolError as fault:
                 self.fail(fault)
         return events
@@ -131,16 +134,6 @@ class Connection:
         return self._controls.settled
 
     @property
-    def behind(self) -> int:
-        """Return the number of bytes that were received and not processed yet."""
-        return 0 if self.failed else self._reader.behind
-
-    @property
-    def work_ns(self) -> int:
-        """Return the work of the last `receive`."""
-        return self._meter.ns
-
-    @property
     def waiting_bytes(self) -> int:
         """Return the number of body bytes that wait for the peer."""
         return self._sender.waiting_bytes
@@ -159,7 +152,7 @@ class Connection:
     def fail(self, fault: ProtocolError) -> None:
         """End the connection with a GOAWAY that states the reason."""
         if self.failed is None:
-            self.failed = fault
+            self.failed, self.behind = fault, 0
             last = min(self._last_stream, self._last_taken)
             self._sender.say(frames.goaway_frame(last, fault.code, fault.problem))
 
@@ -172,7 +165,7 @@ class Connection:
             raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
         if length > self._limits.max_frame_bytes:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes was not offered")
-        self._meter.ns += work.FRAME_NS
+        self.meter.ns += work.FRAME_NS
         if kind == frames.DATA:
             return False
         if kind not in self._READERS and kind not in KINDS:
@@ -205,7 +198,7 @@ class Connection:
             else:
                 self._guard.control(self._now_ns)
         if content != length and stream is not None:
-            self._meter.ns += work.REPLY_NS
+            self.meter.ns += work.REPLY_NS
             self.grant(stream, length - content)  # no event reports padding, so its bytes are granted here
 
     def read_data(self, payload: memoryview, last: bool) -> None:
@@ -215,7 +208,7 @@ class Connection:
             self._deliver(stream, payload, last and self._body_ends)
 
     def _deliver(self, stream: Stream, payload: memoryview, ended: bool) -> None:
-        self._meter.ns += work.DELIVERY_NS
+        self.meter.ns += work.DELIVERY_NS
         if ended:
             stream.state = MOVES[stream.state][PEER_ENDS]
         self._events.append(Received(stream, payload, ended))
@@ -255,7 +248,7 @@ class Connection:
             self._blocks.begin(flags, number, payload)
 
     def _read_continuation(self, flags: int, number: int, payload: memoryview) -> None:
-        self._meter.ns += work.REPLY_NS
+        self.meter.ns += work.REPLY_NS
         whole = self._blocks.go_on(flags, number, payload)
         if whole is not None:
             self._take_block(whole[0], number, whole[1])
@@ -279,7 +272,7 @@ class Connection:
 
     def _take_request(self, number: int, block: bytes, ended: bool, behind: memoryview) -> int:
         """Open a stream, or refuse it. Return the number of bytes `behind` the block that were its whole body."""
-        self._meter.ns += work.STREAM_NS
+        self.meter.ns += work.STREAM_NS
         try:
             known = self._blocks.head(block)
         except StreamError as fault:
@@ -312,9 +305,9 @@ class Connection:
             return 0
         if stream.announced is not None and stream.announced != len(body):
             return 0  # DATA by itself ends the stream
-        self._meter.ns += work.FRAME_NS + work.DELIVERY_NS
+        self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if widened:
-            self._meter.ns += work.FRAME_NS
+            self.meter.ns += work.FRAME_NS
             self._guard.window_update(self._now_ns, self._sender.frames)
             stream.send_window += widened
         if again := self._window.spend(len(body)):
@@ -339,7 +332,7 @@ class Connection:
         check_shape(frames.RST_STREAM, number, payload)
         self._check_opened("RST_STREAM", number)
         self._guard.reset(self._now_ns)
-        self._meter.ns += work.RESET_NS
+        self.meter.ns += work.RESET_NS
         stream = self.streams.get(number)
         if stream is not None:
             self._close(stream, RESET)
@@ -349,7 +342,7 @@ class Connection:
         check_shape(frames.WINDOW_UPDATE, number, payload)
         increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
         self._guard.window_update(self._now_ns, self._sender.frames)
-        self._meter.ns += work.REPLY_NS
+        self.meter.ns += work.REPLY_NS
         if not number:
             if not increment:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
@@ -367,7 +360,7 @@ class Connection:
     def _refuse(self, number: int, code: Code) -> None:
         """Reset a stream that is never opened, or no longer open."""
         self._guard.reset(self._now_ns)
-        self._meter.ns += work.RESET_NS
+        self.meter.ns += work.RESET_NS
         self._give_up(number, code)
 
     def _break(self, stream: Stream, code: Code) -> None:
