@@ -157,7 +157,7 @@ def serving(
     scan_model: ScanModel | None = None,
     control: Callable[[], bool] = lambda: False,
 ) -> tuple[Engine, ModelRepository]:
-    """Return the engine and the repository that fills it. By default nobody may load or unload by name."""
+    """Return the engine and the repository that fills it. By default no caller may load or unload by name."""
     registry = Registry(config.limits.retry_after_s)
     engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits), DecodePool(config.limits))
     repository = ModelRepository(

@@ -1,4 +1,4 @@
-"""Who is at the other end, as far as connection and trusted proxies tell."""
+"""Peer of a connection, as the connection and trusted proxies identify it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gateway.domain.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`address` is "" behind a UNIX socket; `certificate` was verified and holds; `proxied`: a trusted proxy says so.
+    """Peer of one request.
 
-    `refusal`: a certificate was shown that does not hold; `rates` refuses the request, once it is counted.
+    `address` is "" for a UNIX socket. `certificate` was verified and is valid; `proxied`: a trusted proxy sent it.
+    `refusal`: the certificate that was presented is not valid; `rates` counts the request, then refuses it.
     """
 
     address: str = ""
@@ -23,10 +24,10 @@ class Peer:
 
     @property
     def device(self) -> str:
-        """The device that asks, "" where it is none."""
+        """Return the name of the device, or "" if the peer is none."""
         return self.certificate.device if self.certificate else ""
 
     @property
     def caller(self) -> str:
-        """By what is counted what one caller may have: a device, or an address (IPv6: its /64)."""
+        """Return the key by which limits count the caller: a device, or an address (IPv6: its /64)."""
         return f"device {self.device}" if self.device else address_group(self.address)

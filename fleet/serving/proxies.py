@@ -1,4 +1,5 @@
-"""What a trusted proxy says about who asks. Pure; that the sender is trusted, `identity` has seen before."""
+"""Headers of trusted proxies: the client's certificate and address. Pure; `identity` checks first that the sender is
+trusted."""
 
 from __future__ import annotations
 
@@ -20,22 +21,23 @@ UNIX = "unix"
 HOPS_LIMIT = 32
 _BYTES = re.compile(r":([A-Za-z0-9+/]+={0,2}):")
 _PAIR = re.compile(r'([A-Za-z]{1,16})=("(?:[^"\\]|\\.)*"|[^;,"]*)(;|,|$)')
-"""Of Envoy's header: `Key=value` or `Key="quoted value"`, by semicolons; a comma begins what another proxy added."""
+"""Part of Envoy's header: `Key=value` or `Key="quoted value"`, separated by semicolons. A comma begins the part that
+another proxy added."""
 
 
 class ForwardedError(ValueError):
-    """A trusted proxy's header cannot be read: it is configured otherwise than this controller."""
+    """A trusted proxy's header cannot be parsed: its configuration differs from this controller's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Whose headers count."""
+    """Proxies whose headers are trusted."""
 
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
     unix: bool = False
 
     def trusts(self, address: str) -> bool:
-        """`address` "": whoever came by a UNIX socket."""
+        """Return True if headers from `address` are trusted; "" stands for a UNIX socket."""
         if not address:
             return self.unix
         try:
@@ -45,12 +47,12 @@ class Proxies:
         return any(parsed in network for network in self.networks)
 
     def group(self, address: str) -> str:
-        """By what connections of an address are counted; "", those of proxies and of a UNIX socket, are not."""
+        """Return the key by which connections of an address are counted; "" (proxies, UNIX sockets): they are not."""
         return "" if not address or self.trusts(address) else address_group(address)
 
 
 def read_proxies(texts: Iterable[str]) -> Proxies:
-    """Addresses, networks (host bits 0), or "unix". Raises ConfigurationError."""
+    """Read addresses, networks (host bits 0), or "unix". Raises ConfigurationError."""
     networks, unix = [], False
     for text in texts:
         if text == UNIX:
@@ -65,9 +67,9 @@ def read_proxies(texts: Iterable[str]) -> Proxies:
 
 
 def forwarded_certificate(values: Sequence[str], form: str) -> bytes | None:
-    """The certificate (DER) that the headers name; None where they name none. Raises ForwardedError.
+    """Return the certificate (DER) in the headers, or None if they have none. Raises ForwardedError.
 
-    Several mean that the proxy appends to what its clients send: nobody could tell whose certificate it is.
+    Several values mean that the proxy appends to its clients' headers: the certificate's owner would be unknown.
     """
     filled = [value.strip() for value in values if value.strip()]
     if not filled:
@@ -83,14 +85,14 @@ def forwarded_certificate(values: Sequence[str], form: str) -> bytes | None:
 
 
 def forwarded_address(values: Sequence[str], proxies: Proxies) -> str | None:
-    """Who asked the first of our proxies: the last address that is not trusted. None where none is said."""
+    """Return the client of the first trusted proxy: the last address that is not trusted. None if there is none."""
     hops = [hop.strip() for hop in ",".join(values).split(",") if hop.strip()][-HOPS_LIMIT:]
     last = None
     for hop in reversed(hops):
         try:
             last = str(plain_address(hop.strip("[]")))
         except ValueError:
-            return last  # from here on it is what somebody wrote
+            return last  # from here on an untrusted sender wrote it
         if not proxies.trusts(last):
             return last
     return last
@@ -104,7 +106,7 @@ def _pem(value: str) -> bytes:
 
 
 def _rfc9440(value: str) -> bytes:
-    """RFC 9440, 2.2: a byte sequence of structured fields."""
+    """Read a byte sequence of structured fields (RFC 9440, 2.2)."""
     found = _BYTES.fullmatch(value)
     if not found:
         raise ValueError("no :base64: sequence")

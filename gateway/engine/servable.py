@@ -292,8 +292,8 @@ class Servable:
             waiting = f"model '{manifest.name}' has {self.pending} requests waiting, the most it may"
             raise self._overloaded(f"{waiting}; come back later")
         if displaced.request.caller != newcomer.request.caller and policy != "oldest":
-            words = f"a full queue of model '{manifest.name}' gave your newest place to a caller that has fewer"
-            error, reason = self._overloaded(f"{words}; come back later"), "share"
+            words = f"the queue of model '{manifest.name}' is full, and fewer requests of another caller were served"
+            error, reason = self._overloaded(f"{words}; try again later"), "share"
         elif policy == "latest":
             error, reason = self._overloaded("a newer request of the same stream took this one's place"), "superseded"
         else:

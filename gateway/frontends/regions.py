@@ -31,7 +31,7 @@ EXTENSION = "system_shared_memory"
 NAME_LIMIT_CHARS = 255
 """Longest name of a region."""
 SEALED_KEY = "memfd"
-"""What `status` calls the key of a region that has none."""
+"""Key that `status` reports for a region of sealed memory, which has none."""
 SEMAPHORES = "sem."
 """Prefix of semaphores' names in the folder of segments (sem_overview(7)): they hold no tensors."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from gateway.frontends.segment import invalid
 from gateway.frontends.settings import SharedMemorySettings
 from gateway.wire.listening import listen
 
+log = logging.getLogger(__name__)
+
 LINE_BYTES = 4096
 """Longest registration."""
 REGISTER_S = 5.0
@@ -41,7 +44,7 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a line asks for. `authorization`: as in HTTP's header."""
+    """A request to register a region. `authorization`: as in HTTP's header."""
 
     name: str
     byte_size: int
@@ -63,7 +66,7 @@ def read_registration(line: bytes) -> Registration:
 
 
 class SealedMemory:
-    """The listener. Implements `credentials.Guarded`."""
+    """Listener of the registration socket. Implements `credentials.Guarded`."""
 
     def __init__(
         self, regions: Regions, settings: SharedMemorySettings, security: Security, refusals: Refusals
@@ -76,7 +79,7 @@ class SealedMemory:
         self._connections: set[_Connection] = set()
 
     def secure(self, security: Security) -> Callable[[], None]:
-        """Guarded.secure."""
+        """Implement `Guarded.secure`."""
         return partial(self.authentication.replace, security)
 
     def start(self) -> Address:
@@ -108,7 +111,8 @@ class SealedMemory:
             connected, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptor is left: without a pause this would be called again at once
+        except OSError as error:  # no descriptor is left: without a pause this would be called again at once
+            log.warning("memory socket: accept failed (%s); next attempt in %g s", error.strerror or error, PAUSE_S)
             self._loop.remove_reader(self._listener)
             self._loop.call_later(PAUSE_S, self._resume)
             return

@@ -54,7 +54,7 @@ class Segment:
         "offset",
     )
     sealed = False
-    """Whether it can never become smaller, so that reading it in place cannot end this process."""
+    """True if it can never become smaller, so that reading it in place cannot end this process."""
 
     def __init__(self, region: str, path: Path, offset: int, byte_size: int, uid: int | None = None) -> None:
         """Open and map it read-only. `region`: its name for the caller. `uid`: its required owner (None, root: any).
@@ -180,7 +180,7 @@ class SealedSegment(Segment):
     sealed = True
 
     def __init__(self, region: str, descriptor: int, byte_size: int) -> None:
-        """Map the first `byte_size` bytes read-only. `descriptor` stays the caller's of this method.
+        """Map the first `byte_size` bytes read-only. `descriptor` is duplicated; the original stays open.
 
         Raises RequestError: INVALID for a file of another kind or without the seal, OVERLOADED if this process has no
         descriptor or memory left.
@@ -193,7 +193,6 @@ class SealedSegment(Segment):
             raise _cannot_open(self._path, error.strerror or str(error), Fault.OVERLOADED) from None
         weakref.finalize(self, os.close, self._descriptor)
         found = os.fstat(self._descriptor)
-        self._identity = (found.st_dev, found.st_ino)
         if found.st_dev != _memfd_device() or not _seals(self._descriptor) & fcntl.F_SEAL_SHRINK:
             raise _cannot_open(
                 self._path, "pass a memfd in pages of the usual size, sealed with F_SEAL_SHRINK (memfd_create(2))"

@@ -34,6 +34,7 @@ class Caller(asyncio.Protocol):
     def __init__(self, message: bytes, token: str) -> None:
         self.seen = Seen()
         self.free = asyncio.Event()
+        self._failure = ""
         authorization = ((b"authorization", f"Bearer {token}".encode()),) if token else ()
         self._headers = encode((*ASKED, *authorization))
         self._body = b"\0" + len(message).to_bytes(4) + message
@@ -48,7 +49,9 @@ class Caller(asyncio.Protocol):
         transport.write(WELCOME + WIDE_WINDOW)
 
     def ask(self) -> None:
-        """Send one request."""
+        """Send one request. Raises ConnectionError if the connection has failed."""
+        if self._failure:
+            raise ConnectionError(self._failure)
         stream, self._stream = self._stream, self._stream + 2
         self._sent_s[stream] = time.monotonic()
         self.free.clear()
@@ -67,6 +70,11 @@ class Caller(asyncio.Protocol):
             at = end
         self._left = data[at:]
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail if a reply is missing."""
+        if self._sent_s:
+            self._fail(f"the connection ended before a reply: {exc}")
+
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()
@@ -79,9 +87,16 @@ class Caller(asyncio.Protocol):
         elif kind in (frames.SETTINGS, frames.PING) and not flags & frames.ACK:
             self._transport.write(frames.frame(kind, frames.ACK, 0, payload if kind == frames.PING else b""))
         elif kind in (frames.RST_STREAM, frames.GOAWAY):
-            raise AssertionError(f"frame {kind} on stream {stream}: {payload!r}")
+            self._fail(f"frame {kind} on stream {stream}: {payload!r}")
+
+    def _fail(self, failure: str) -> None:
+        self._failure = failure
+        self._sent_s.clear()
+        self.free.set()
 
     def _ended(self, stream: int) -> None:
+        if self._failure:
+            return
         took_s = time.monotonic() - self._sent_s.pop(stream)
         if stream in self._with_data:
             self._with_data.discard(stream)
@@ -96,12 +111,12 @@ async def connect(
     address: str, message: bytes, tokens: Sequence[str], sources: Sequence[str] | None = None
 ) -> list[Caller]:
     """Connect one caller for each token ("": none), from the addresses `sources` if given."""
-    host, port = address.rsplit(":", 1)
     callers = [Caller(message, token) for token in tokens]
     for index, caller in enumerate(callers):
-        source = None if sources is None else (sources[index], 0)
-        made = asyncio.get_running_loop().create_connection(
-            lambda caller=caller: caller, host, int(port), local_addr=source
-        )  # type: ignore[misc]
-        await made
+        await _connect(caller, address, None if sources is None else (sources[index], 0))
     return callers
+
+
+async def _connect(caller: Caller, address: str, source: tuple[str, int] | None) -> None:
+    host, port = address.rsplit(":", 1)
+    await asyncio.get_running_loop().create_connection(lambda: caller, host, int(port), local_addr=source)

@@ -30,21 +30,23 @@ from tests.attack.rig import Attack, target_of, victim
 
 ADDRESSES = 64
 AT_ONCE = 50
-FILES_BESIDE = 200
+OTHER_FILES = 200
 ASKING = 16
-IDLE_S = 5.0
 CONFIG = "[grpc]\nmax_connections = {most}\n"
 
 
 def measured(folder: Path, connections: int, seconds: float) -> dict[str, Any]:
     """Open the connections to a daemon of its own and measure."""
-    files = connections + FILES_BESIDE
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files > hard:
         raise SystemExit(f"{files} open files are needed and {hard} allowed: raise the limit (ulimit -Hn)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))  # the daemon inherits it
-    with victim(Attack("", config=CONFIG.format(most=connections + ASKING)), folder) as daemon:
-        return asyncio.run(_measured(target_of(daemon).grpc, psutil.Process(daemon.pid), connections, seconds))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files), hard))  # the daemon inherits it
+    try:
+        with victim(Attack("", config=CONFIG.format(most=connections + ASKING)), folder) as daemon:
+            return asyncio.run(_measured(target_of(daemon).grpc, psutil.Process(daemon.pid), connections, seconds))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def _measured(address: str, daemon: psutil.Process, connections: int, seconds: float) -> dict[str, Any]:
@@ -62,7 +64,7 @@ async def _measured(address: str, daemon: psutil.Process, connections: int, seco
     opened_s = time.monotonic() - began_s
     answered = sum(caller.seen.answered for caller in idle)
     used_s = _cpu_s(daemon)
-    await asyncio.sleep(IDLE_S)
+    await asyncio.sleep(seconds)
     idle_cpu_s = _cpu_s(daemon) - used_s
     among = await _ask(asking, seconds)
     grown_bytes = daemon.memory_info().rss - before_bytes
@@ -73,7 +75,7 @@ async def _measured(address: str, daemon: psutil.Process, connections: int, seco
         "answered": answered,
         "opened_per_s": round(len(idle) / opened_s),
         "bytes_per_connection": round(grown_bytes / len(idle)),
-        "idle_cpu_percent": round(100 * idle_cpu_s / IDLE_S, 2),
+        "idle_cpu_percent": round(100 * idle_cpu_s / seconds, 2),
         "alone_p50_ms": round(alone[0], 2),
         "alone_p99_ms": round(alone[1], 2),
         "among_p50_ms": round(among[0], 2),

@@ -6,6 +6,7 @@ import http.client
 import socket
 import ssl
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import grpc
 from tests.attack.rig import Target
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket that does not block raises where it would have to."""
+"""Exceptions of a non-blocking socket that would have to wait."""
 SOURCE = "127.0.0.66"
 """Address of the attacker; well-behaved clients are at 127.0.0.1."""
 UNIX = "unix:"
@@ -46,8 +47,7 @@ def channel(
     """Return a gRPC channel to one of the target's addresses."""
     if not target.authority or address.startswith(UNIX):
         return grpc.insecure_channel(address, options, compression)
-    with open(target.authority, "rb") as file:  # noqa: PTH123
-        credentials = grpc.ssl_channel_credentials(file.read())
+    credentials = grpc.ssl_channel_credentials(Path(target.authority).read_bytes())
     named = (*options, ("grpc.ssl_target_name_override", HOST))
     return grpc.secure_channel(address, credentials, named, compression)
 

@@ -8,6 +8,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from gateway.domain.access import Address
 from gateway.frontends.regions import Regions
+from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.rest_gateway import serving
 from tests.simulators.segments import shared
@@ -38,6 +39,26 @@ async def refused(awaited):
     with pytest.raises(InferenceServerException) as caught:
         await awaited
     return caught.value.status(), caught.value.message()
+
+
+async def test_an_output_in_shared_memory_takes_no_memory_of_answers():
+    """As JSON it could take 7.5 MB."""
+    values = np.ones((1, 300_000), "<f4")
+    settings = RestSettings(max_buffered_bytes=2_000_000)
+    with shared(2 * values.nbytes) as (key, handle):
+        shared_memory.set_shared_memory_region(handle, [values])
+        async with (
+            serving(regions=allowed(), settings=settings) as gateway,
+            triton.InferenceServerClient(gateway.target) as client,
+        ):
+            await client.register_system_shared_memory("frames", key, 2 * values.nbytes)
+            inputs = placed(values.nbytes, shape=values.shape)
+            await client.infer("identity_fp32", inputs, outputs=wanted(values.nbytes, values.nbytes))
+            assert await refused(
+                client.infer("identity_fp32", inputs, outputs=[triton.InferRequestedOutput("y", False)])
+            )
+        written = shared_memory.get_contents_as_numpy(handle, np.float32, values.shape, values.nbytes).copy()
+    np.testing.assert_array_equal(written, values)
 
 
 async def test_tensors_stay_where_they_are():

@@ -73,7 +73,8 @@ def print_report(rows: Sequence[Row], listed: Mapping[str, Mapping[str, str]]) -
             print(row.line)
     asked, wrong = sum(row.tally.requests for row in rows), sum(row.failed for row in rows)
     unjoined = sum(row.reason == NOT_JOINED for row in rows)
-    print(f"{unjoined} models were not asked: {NOT_JOINED}" if unjoined else "")
+    if unjoined:
+        print(f"{unjoined} models were not asked: {NOT_JOINED}")
     print(f"{len(rows)} models, {asked} requests, {wrong} models with a wrong answer")
     return not (new or gone or any(row.failed for row in rows))
 

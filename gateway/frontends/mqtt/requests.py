@@ -17,18 +17,18 @@ from gateway.frontends.oip_json_answers import encode_response
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Where the asker waits, and what it knows its question by."""
+    """Response topic and correlation data of a request."""
 
     topic: str
     correlation: bytes | None
 
     def publication(self, payload: bytes, qos: int, taken: Taken) -> Publication:
-        """An answer, with the question's correlation data."""
+        """Return an answer with the request's correlation data."""
         return Publication(self.topic, payload, qos, content_type=JSON, correlation=self.correlation, taken=taken)
 
 
 class Requests:
-    """Reads `edge/<id>/infer/<model>[/<version>]`."""
+    """Reader of requests on `edge/<id>/infer/<model>[/<version>]`."""
 
     def __init__(self, settings: MqttSettings, gateway_id: str, router: Router) -> None:
         self._home = f"edge/{gateway_id}/"
@@ -38,16 +38,19 @@ class Requests:
         self._router = router
 
     def asked(self, topic: str) -> bool:
-        """Whether `topic` is one to ask on."""
+        """Return True if requests are sent to `topic`."""
         return topic.startswith(self._asked)
 
     def model(self, topic: str) -> str:
-        """Return the model that `topic` asks."""
+        """Return the model that `topic` names."""
         return topic.removeprefix(self._asked).partition("/")[0]
 
     def reply(self, message: Message) -> Reply:
-        """Where the answer goes. RequestError INVALID without a usable response topic, DENIED for one that is not
-        the asker's to name: whoever may publish here could else make us publish anywhere."""
+        """Return where the answer is published.
+
+        Raises RequestError: INVALID without a usable response topic, DENIED for a topic that requests may not name.
+        Without that check every client that may publish requests could make the gateway publish on any topic.
+        """
         topic = message.response_topic
         if not topic:
             raise RequestError(Fault.INVALID, "the request has no Response Topic; ask with MQTT 5 and set one")
@@ -64,7 +67,10 @@ class Requests:
         return Reply(topic, message.correlation)
 
     def read(self, message: Message) -> tuple[InferRequest, Callable[[InferResponse], bytes]]:
-        """The request and what writes its answer. RequestError INVALID where topic, content type or body are wrong."""
+        """Return the request, and the function that encodes its answer.
+
+        Raises RequestError INVALID if topic, content type or body is wrong.
+        """
         model, _, version = message.topic.removeprefix(self._asked).partition("/")
         if not model or "/" in version:
             raise RequestError(Fault.INVALID, f"ask on {self._asked}<model> or {self._asked}<model>/<version>")
@@ -79,7 +85,7 @@ class Requests:
         return request, lambda response: bytes(encode_response(response))
 
     def _taken(self, topic: str) -> bool:
-        """Topics that this gateway or another listens to or says other things on, and the broker's own."""
+        """Return True for topics that a gateway subscribes to or publishes on itself, and for the broker's own."""
         if topic.startswith(f"{self._home}reply/"):
             return False
         return topic.startswith(("edge/", "$")) or self._router.route(topic) is not None

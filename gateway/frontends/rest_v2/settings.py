@@ -17,7 +17,9 @@ class RestSettings:
 
     max_body_bytes: int = 64 * 1024 * 1024  # largest request body, before and after decompression; then 413
     max_json_bytes: int = 16 * 1024 * 1024  # largest JSON part of a body; then 413
-    max_buffered_bytes: int = 256 * 1024 * 1024  # bodies held in memory over all requests; the next is 503 at once
+    max_buffered_bytes: int = (
+        256 * 1024 * 1024
+    )  # bodies and answers held in memory over all requests; the next is 503 at once
     max_header_bytes: int = 16 * 1024  # request line and headers of one request; then 400
     max_requests: int = 256  # requests in progress over all connections; the next is 503 at once
     max_connections: int = 512  # open connections; the next is answered 503 and closed

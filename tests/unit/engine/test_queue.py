@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.engine.queue import Queue
-from gateway.engine.service import CALLERS_LIMIT, CREDIT, Service
+from gateway.engine.service_record import CALLERS_LIMIT, CREDIT, ServiceRecord
 from gateway.engine.settings import POLICIES, QueueSettings
 from gateway.engine.ticket import Ticket
 from tests.simulators.sink import ticket
@@ -196,7 +196,7 @@ def test_a_caller_that_comes_late_does_not_make_up_for_what_the_others_got() -> 
 
 
 def test_a_record_of_too_many_callers_begins_again() -> None:
-    service = Service()
+    service = ServiceRecord()
     for number in range(CALLERS_LIMIT + 1):
         service.add(str(number))
     assert service.of("0") == service.of(str(CALLERS_LIMIT)) == 1

@@ -12,7 +12,7 @@ CALLERS_LIMIT = 4096
 """Callers counted; one more makes the record begin again."""
 
 
-class Service:
+class ServiceRecord:
     """Counts of one congested period. A caller enters it with the mean of the others."""
 
     __slots__ = ("_by_caller", "_total")
