@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.domain.tensor import Tensor
+from gateway.domain.tensor import Datatype, Tensor
 
 Parameter = bool | int | float | str
 
@@ -58,3 +58,15 @@ class InferResponse:
     outputs: dict[str, Tensor]
     variant: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseForm:
+    """Properties of responses that differ in their id and the contents of their outputs only. Compared by identity.
+
+    `outputs`: name, datatype and shape of each, in the manifest's order.
+    """
+
+    model: str
+    version: str
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...]], ...]

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.domain.activation import Activation
 from gateway.domain.errors import RequestError
-from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
 from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.selection import Candidate
 from gateway.domain.sizes import RequestSizes
 from gateway.domain.statistics import Placement, ServableStatistics
-from gateway.domain.tensor import Tensors
+from gateway.domain.tensor import Raw, Tensors
 from gateway.domain.verdict import Budget, Measurement, Signature
 
 T = TypeVar("T")
@@ -129,6 +129,27 @@ class Pending(Protocol):
         """Cancel the request: no answer follows. Harmless after the answer."""
 
 
+class RawSink(Sink, Protocol):
+    """Sink that takes answers as bytes, too."""
+
+    def answer_raw(self, token: Any, form: ResponseForm, contents: Sequence[Raw]) -> None:
+        """Accept the outputs of a request: little-endian bytes in the order of `form`. Must not raise."""
+
+    def submit_again(self, token: Any) -> None:
+        """Submit a request as an `InferRequest`: its batch does not answer it. Must not raise."""
+
+
+class RawBatch(Protocol):
+    """Requests of one form that wait for the end of the pass of the event loop, with raw contents."""
+
+    def add(self, sink: RawSink, token: Any, contents: Sequence[Raw], now_ns: int, ends_ns: int | None) -> bool:
+        """Add a request with one content for each input, little-endian, in the order of the first request's inputs.
+
+        Return False if it must be submitted as an `InferRequest`. Otherwise one `answer_raw`, `submit_again` or
+        `refuse` follows, never within this call. `now_ns`: its arrival. `ends_ns`: its deadline.
+        """
+
+
 class Submission(Protocol):
     """Inference without a task per request, for frontends that answer thousands a second on one core."""
 
@@ -136,6 +157,12 @@ class Submission(Protocol):
         """Queue a request. Raises RequestError if admission refuses it.
 
         Otherwise exactly one `answer` or `refuse` follows, never within this call, unless the request is cancelled.
+        """
+
+    def raw_batch(self, request: InferRequest) -> RawBatch | None:
+        """Return the batch for requests that differ from `request` in contents, id, caller and deadline only.
+
+        None if the engine needs each of them as an object. `request` was submitted before, and names no outputs.
         """
 
     def hold(self) -> None:

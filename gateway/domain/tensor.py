@@ -22,6 +22,9 @@ Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 """Arrays by tensor name: the inputs or outputs of a session."""
 
+Raw = bytes | memoryview
+"""Bytes of a tensor as they are sent."""
+
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work in steps of at most about 1 ms each; its value is the generator's."""

@@ -27,7 +27,7 @@ class Form:
     A form is names, datatypes, shapes and requested outputs. `rows`: rows that a request adds to a batch (1 if the
     model has no batch dimension). `finite`: inputs without NaN or infinity. `encoded`: inputs with images that are not
     decoded yet. `cost_ns`: duration of a run whose first request has this form, learned from runs. `costly`: such a run
-    is too long for the event loop.
+    is too long for the event loop. `stacks`: its rows may share a run. `raw`: outputs are sent as they are in memory.
     """
 
     rows: int
@@ -39,6 +39,7 @@ class Form:
     cost_ns: int = 0
     costly: bool = False
     stacks: bool = True
+    raw: bool = True
 
     def joins(self, other: Form) -> bool:
         """Return True if rows of both forms can be stacked and stacking pays."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import Publish, RunFailed
-from gateway.domain.infer import InferResponse, Parameter, RequestedOutput
+from gateway.domain.infer import InferResponse, Parameter, RequestedOutput, ResponseForm
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.ports import Sink
+from gateway.domain.ports import RawSink, Sink
 from gateway.domain.postprocess import classify
 from gateway.domain.statistics import RunTimes, ServableStatistics
-from gateway.domain.tensor import Datatype, Tensor, Tensors
-from gateway.engine.run import Ran
+from gateway.domain.tensor import Datatype, Raw, Tensor, Tensors
+from gateway.engine.run import Ran, RawRun
 from gateway.engine.ticket import Ticket
 
 NO_MEMORY = ("bad_alloc", "MemoryError", "Failed to allocate memory", "out of memory", "Cannot allocate memory")
@@ -66,7 +66,24 @@ class Answers:
                 self._answer(ticket, ran.outputs, start, stop if joined else None)
         if began_ns:
             self._statistics.answered(began_ns, now_ns)
-        self._count(ran)
+        self._count(ran, [ticket.queued_ns for ticket in batch], ran.plan.rows, ran.lane)
+        self._statistics.ignored_parameters += sum([ticket.request.ignored_parameters for ticket in batch])
+        self._flush(sinks)
+
+    def deliver_raw(self, run: RawRun, form: ResponseForm, contents: Iterable[Sequence[Raw]]) -> None:
+        """Answer the requests of a raw run, each with its contents, then flush each sink."""
+        sinks: set[RawSink] = set()
+        came_ns = []
+        for (sink, token, _, arrived_ns), outputs in zip(run.entries, contents, strict=True):
+            sinks.add(sink)
+            came_ns.append(arrived_ns)
+            try:
+                sink.answer_raw(token, form, outputs)
+            except Exception as error:  # noqa: BLE001  as in `_answer`
+                self._tell(f"answering: {type(error).__name__}: {error}")
+                sink.refuse(token, self._failed())
+        self._statistics.answered(came_ns, time.monotonic_ns())
+        self._count(run, came_ns, run.form.rows * len(came_ns), "inline")
         self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
@@ -156,21 +173,15 @@ class Answers:
     def _tell(self, problem: str) -> None:
         self._publish(RunFailed(self._manifest.name, self._manifest.version, self._variant, problem))
 
-    def _count(self, ran: Ran) -> None:
-        batch = ran.plan.batch
-        queued_ns, ignored = 0, 0
-        for ticket in batch:
-            queued_ns += ticket.queued_ns
-            ignored += ticket.request.ignored_parameters
+    def _count(self, run: Ran | RawRun, came_ns: Sequence[int], rows: int, lane: str) -> None:
         times = RunTimes(
-            ran.began_ns * len(batch) - queued_ns,
-            ran.gathered_ns - ran.began_ns,
-            ran.ran_ns - ran.gathered_ns,
-            ran.ended_ns - ran.ran_ns,
+            run.began_ns * len(came_ns) - sum(came_ns),
+            run.gathered_ns - run.began_ns,
+            run.ran_ns - run.gathered_ns,
+            run.ended_ns - run.ran_ns,
             time.time_ns() // 1_000_000,
         )
-        self._statistics.executed(len(batch), ran.plan.rows, times, ran.lane)
-        self._statistics.ignored_parameters += ignored
+        self._statistics.executed(len(came_ns), rows, times, lane)
 
 
 def overlong(model: str) -> RequestError:

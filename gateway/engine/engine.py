@@ -10,7 +10,7 @@ from typing import Any
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.ports import Pending, Sink
+from gateway.domain.ports import Pending, RawBatch, Sink
 from gateway.domain.sizes import RequestSizes, widest
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.engine.decode_pool import DecodePool
@@ -41,6 +41,15 @@ class Engine:
         if self._quotas is None:
             return servable.submit(request, sink, token)
         return self._submit_within(self._quotas, servable, request, sink, token)
+
+    def raw_batch(self, request: InferRequest) -> RawBatch | None:
+        """Implement `Submission.raw_batch`. Quotas count each request."""
+        if self._quotas is not None:
+            return None
+        try:
+            return self._registry.find(request.model, request.version).raw_batch(request)
+        except RequestError:  # unloaded since
+            return None
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Implement `Inference.infer`: submit the request and await its answer."""

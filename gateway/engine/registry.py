@@ -98,8 +98,13 @@ class Entry:
         return servable
 
     def settle(self) -> None:
-        """Update `routes` to the loaded versions; a route loses versions that are not loaded."""
+        """Update `routes` to the loaded versions; a route loses versions that are not loaded.
+
+        Requests that collect for a version are submitted again: it may not be the one that answers them now.
+        """
         loaded = self.loaded
+        for servable in loaded.values():
+            servable.raw.close()
         self.route = _healed(self.route, loaded)
         routes: dict[str, Servable | Split] = dict(self.serving)
         if (default := self.default) is not None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from gateway.domain.errors import VariantError
 from gateway.domain.manifest import ModelManifest
-from gateway.domain.ports import Session
+from gateway.domain.ports import RawSink, Session
 from gateway.domain.postprocess import finish_outputs
-from gateway.domain.tensor import Array, Tensors
+from gateway.domain.tensor import Array, Raw, Tensors
+from gateway.engine.admission import Form
 from gateway.engine.queue import Plan
 from gateway.engine.ticket import Ticket
 
@@ -43,6 +45,22 @@ class Ran:
     by_caller: bool = False
     overlong: bool = False
     parts: list[Ran] = field(default_factory=list)
+
+
+Entry = tuple[RawSink, Any, Sequence[Raw], int]
+"""A raw request: sink, token, contents, and the time at which it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """Run of a raw batch's `entries`, which have one `form`."""
+
+    form: Form
+    entries: Sequence[Entry]
+    began_ns: int
+    gathered_ns: int
+    ran_ns: int
+    ended_ns: int
 
 
 class Runner:
@@ -91,16 +109,24 @@ class Runner:
         try:
             inputs = gather(plan.batch)
             gathered_ns = clock()
-            raw = self._session.run(inputs)
-            ran_ns = clock()
-            outputs = self._finished(raw)
-            if len(plan.batch) > 1:
-                self._check_rows(outputs, plan.rows)
+            outputs, ran_ns = self.compute(inputs, plan.rows if len(plan.batch) > 1 else 0)
         except Exception as error:  # noqa: BLE001  a run's boundary: the callers get an answer to any error
             now_ns = clock()
             words = error.reason if isinstance(error, VariantError) else f"{type(error).__name__}: {error}"
             return Ran(plan, {}, began_ns, began_ns, now_ns, now_ns, words)
         return Ran(plan, outputs, began_ns, gathered_ns, ran_ns, clock(), "", ran_ns - gathered_ns)
+
+    def compute(self, inputs: Tensors, joined_rows: int) -> tuple[Tensors, int]:
+        """Run once. Return the finished outputs and the time at which the session returned.
+
+        `joined_rows`: rows of a joined run, which every output must have. Raises whatever the engine raises.
+        """
+        raw = self._session.run(inputs)
+        ran_ns = time.monotonic_ns()
+        outputs = self._finished(raw)
+        if joined_rows:
+            self._check_rows(outputs, joined_rows)
+        return outputs, ran_ns
 
     def _halves(self, batch: Sequence[Ticket]) -> list[Ran]:
         """Run both halves; a half that fails is halved again. One culprit among n requests costs 2·log2(n) runs."""

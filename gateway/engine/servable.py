@@ -39,6 +39,7 @@ from gateway.engine.limiter import Share
 from gateway.engine.overlong import Limits, RunWatch
 from gateway.engine.queue import Plan, Queue
 from gateway.engine.quotas import Account
+from gateway.engine.raw_batches import RawBatch, RawBatches
 from gateway.engine.run import Ran, Runner
 from gateway.engine.settings import EngineSettings
 from gateway.engine.threads import Threads
@@ -95,6 +96,14 @@ class Servable:
         self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)
         self._queue = Queue(waits)
+        self.raw = RawBatches(
+            manifest,
+            settings,
+            runner=self._runner,
+            queue=self._queue,
+            answers=self._answers,
+            ready=self._take_turn,
+        )
         self._worker = Worker(
             f"run {manifest.name}/{manifest.version}",
             self._runner,
@@ -128,7 +137,7 @@ class Servable:
     @property
     def pending(self) -> int:
         """Return the number of requests that are admitted and not yet in a run."""
-        return self._queue.length + self._queue.reserved
+        return self._queue.length + self._queue.reserved + sum([len(batch.entries) for batch in self.raw.waiting])
 
     @property
     def busy(self) -> bool:
@@ -156,6 +165,12 @@ class Servable:
             raise
         return ticket
 
+    def raw_batch(self, request: InferRequest) -> RawBatch | None:
+        """Implement `Submission.raw_batch`."""
+        if self._closed or self._worker.owns or not self._cost.limit_ns:
+            return None
+        return self.raw.of(request, self._admission.form(request))
+
     def ask_beside(self, inputs: Mapping[str, Tensor], form: Form | None, ended: Callable[[Ran | None], None]) -> bool:
         """Run inputs without a caller on the worker once the device's threads are free; return False if busy or closed.
 
@@ -174,6 +189,8 @@ class Servable:
 
     def run_inline(self) -> bool:
         """Run once at the end of a pass of the event loop. Return True if there is more to run."""
+        if self.raw.waiting:
+            return self._run_raw()
         queue = self._queue
         head = None if self._worker.owns else queue.head()
         if head is None:
@@ -190,6 +207,26 @@ class Servable:
             if ran.ended_ns - ran.began_ns > self._overrun_ns:
                 self._check_overrun()
         return self._on_turn
+
+    def _run_raw(self) -> bool:
+        if self._worker.owns:  # its thread uses the session
+            self.raw.close()
+        now_ns = time.monotonic_ns()
+        self._turn.watch(now_ns)
+        run = self.raw.run(now_ns, self._cost.loop_rows)
+        self._on_turn = bool(self.raw.waiting or (self._queue.length and not self._worker.owns))
+        if run is not None:
+            self._learn(run.form, run.ran_ns - run.gathered_ns)
+            self.used_ns = run.ended_ns
+            if run.ended_ns - run.began_ns > self._overrun_ns:
+                self._check_overrun()
+        return self._on_turn
+
+    def _learn(self, form: Form, cost_ns: int) -> None:
+        form.cost_ns = self._cost.learned_ns(form.cost_ns, cost_ns)
+        form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)
+        if form.costly:
+            self.raw.close()
 
     def _check_overrun(self) -> None:
         """Leave the event loop for good if a run used too much CPU time; time of other processes does not count."""
@@ -223,6 +260,7 @@ class Servable:
 
     def _reprice(self, cost: Cost) -> None:
         self._cost = cost
+        self.raw.close()
         self._admission.reprice(cost)
         self._worker.reprice(cost)
 
@@ -238,6 +276,7 @@ class Servable:
         nothing in Python can end it.
         """
         self.move(State.UNLOADING)
+        self.raw.close()
         closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
@@ -278,11 +317,14 @@ class Servable:
                 self._arm((ticket,))
         else:
             displaced = self._queue.offer(ticket)
-            if not self._on_turn:
-                self._on_turn = True
-                self._turn.add(self)
+            self._take_turn()
         if displaced is not None:
             self._displace(displaced, ticket)
+
+    def _take_turn(self) -> None:
+        if not self._on_turn:
+            self._on_turn = True
+            self._turn.add(self)
 
     def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
         """Refuse the ticket that lost its place: the newcomer at once, another one later, outside its submit."""
@@ -342,6 +384,7 @@ class Servable:
         self._answers.refuse((ticket,), expired(self.manifest.name), "expired")
 
     def _hand_over(self) -> None:
+        self.raw.close()
         self._arm(self._queue)
         self._watch.arm()
         try:
@@ -352,9 +395,8 @@ class Servable:
             self._answers.refuse(self._queue.clear(), self._overloaded(words))
 
     def _queue_returned(self) -> None:
-        if self._queue.length and not (self._on_turn or self._worker.owns):
-            self._on_turn = True
-            self._turn.add(self)
+        if self._queue.length and not self._worker.owns:
+            self._take_turn()
 
     def _worker_ran(self, ran: Ran) -> None:
         self._delivered += 1
@@ -371,9 +413,7 @@ class Servable:
         """Answer a run and learn its cost, unless it failed: bad data may end it early."""
         batch = ran.plan.batch
         if batch and self._cost.limit_ns and not ran.failure:
-            form = batch[0].form
-            form.cost_ns = self._cost.learned_ns(form.cost_ns, ran.cost_ns)
-            form.costly = self._cost.too_costly(form.cost_ns, before=form.costly)
+            self._learn(batch[0].form, ran.cost_ns)
         self._answers.deliver(ran)
         if ran.parts and not any(part.failure for part in ran.parts):
             self._stop_joining(ran.failure)

@@ -42,6 +42,9 @@ class Split:
         if refusal is not None:
             raise refusal
 
+    def raw_batch(self, _request: InferRequest) -> None:
+        """Return None: each request has its turn."""
+
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Pending:
         """Implement `Submission.submit`: pass the request to the version whose turn it is."""
         servable, shadow = self._servables[self._turns.next()], self._shadow

@@ -95,6 +95,9 @@ class SimulatedInference:
             raise self.fault  # a defect
         return _Pending(asyncio.ensure_future(self._submitted(request, sink, token)))
 
+    def raw_batch(self, _request: InferRequest) -> None:
+        """Each is answered on its own."""
+
     def hold(self) -> None:
         """What is submitted is answered in a task of its own anyway."""
 

@@ -10,15 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput, ResponseForm
+from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
-from gateway.frontends.grpc_v2.patterns import COPIED_BYTES, WHOLE_BYTES, Pattern, Raw, largely_converted, pattern_of
+from gateway.frontends.grpc_v2.patterns import COPIED_BYTES, WHOLE_BYTES, Pattern, largely_converted, pattern_of
 from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.templates import Template, prefixed, shape_of, template_of
+from gateway.frontends.grpc_v2.templates import (
+    Template,
+    content_of,
+    form_of,
+    prefixed,
+    sent_as_in_memory,
+    shape_of,
+    template_of,
+)
 from gateway.frontends.grpc_v2.wire import Layout, layout_of
 from gateway.frontends.regions import Regions
 
@@ -29,6 +38,9 @@ LAYOUTS_LIMIT = 8
 TEMPLATES_LIMIT = 256
 """Most models and shapes whose replies are remembered. At one more, all are forgotten."""
 
+Known = tuple[Pattern, str]
+"""Pattern that a message fits, and its id."""
+
 
 class InferCodec:
     """Codec of one service, with the `regions` of that service. Used on the event loop only."""
@@ -37,22 +49,29 @@ class InferCodec:
         self._regions = regions
         self._layouts: dict[int, list[tuple[Layout, dict[bytes, Pattern]]]] = {}
         self._known = 0
-        self._templates: dict[tuple[object, ...], Template] = {}
+        self._templates: dict[object, Template] = {}
 
-    def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
+    def decode(self, raw: Raw, known: Known | None, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
         """Return the request in `raw`, or None if reading it may take long: `Reader` reads it then.
 
-        `lent`: the transport reuses the memory afterwards, so tensors are copied. Otherwise aligned tensors are arrays
-        over that memory. Raises as `decode_request` does.
+        `known`: what `find` returned. `lent`: the transport reuses the memory afterwards, so tensors are copied.
+        Otherwise aligned tensors are arrays over that memory. Raises as `decode_request` does.
         """
+        if known is None:
+            return self._learn(raw, call, now_ns)
+        pattern, ident = known
+        return pattern.request(raw, ident, call, now_ns, lent=lent)
+
+    def find(self, raw: Raw) -> Known | None:
+        """Return the pattern that a message fits, and its id, or None if its like is unknown."""
         for layout, patterns in self._layouts.get(len(raw), ()):
             pattern = patterns.get(layout.key(raw))
             if pattern is not None:
                 try:
-                    return pattern.request(raw, layout.ident(raw), call, now_ns, lent=lent)
+                    return pattern, layout.ident(raw)
                 except UnicodeDecodeError:
                     break  # the id is no text; the parser has the error message
-        return self._learn(raw, call, now_ns)
+        return None
 
     def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:
         """Return the reply as a length-prefixed message in pieces, and its size in bytes.
@@ -64,10 +83,19 @@ class InferCodec:
         key = shape_of(response)
         template = self._templates.get(key)
         if template is None:
-            if len(self._templates) >= TEMPLATES_LIMIT:
-                self._templates.clear()
-            template = self._templates[key] = template_of(response)
-        return template.fill(response) if template.plain else prefixed(encode_response(response).SerializeToString())
+            template = template_of(form_of(response), plain=sent_as_in_memory(response))
+            self._remember_template(key, template)
+        if not template.plain:
+            return prefixed(encode_response(response).SerializeToString())
+        return template.fill(response.id, [content_of(each.array) for each in response.outputs.values()])
+
+    def encode_raw(self, form: ResponseForm, ident: str, contents: Sequence[Raw]) -> tuple[list[Piece], int]:
+        """Return the reply of a raw answer as `encode` does."""
+        template = self._templates.get(form)
+        if template is None:
+            template = template_of(form)
+            self._remember_template(form, template)
+        return template.fill(ident, contents)
 
     def lead(self, total: int) -> int:
         """Return the offset of the first tensor in the last known request of `total` bytes; 0 if there is none."""
@@ -93,6 +121,11 @@ class InferCodec:
     def _keep(self, raw: Raw, layout: Layout | None, sent: Any, request: InferRequest) -> None:
         if layout is not None and (pattern := pattern_of(sent, request, layout, self._regions)) is not None:
             self._remember(layout, layout.key(raw), pattern)
+
+    def _remember_template(self, key: object, template: Template) -> None:
+        if len(self._templates) >= TEMPLATES_LIMIT:
+            self._templates.clear()
+        self._templates[key] = template
 
     def _remember(self, layout: Layout, key: bytes, pattern: Pattern) -> None:
         self._known += 1

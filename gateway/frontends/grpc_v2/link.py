@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.infer import InferResponse, RequestedOutput, ResponseForm
 from gateway.domain.rights import check_model
+from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.accepting import SocketProtocol
 from gateway.frontends.grpc_v2.calls import unexpected
+from gateway.frontends.grpc_v2.codec import Known
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
@@ -26,7 +28,7 @@ from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
 from gateway.frontends.grpc_v2.load import ConnectionLoad
 from gateway.frontends.grpc_v2.messages import Message
 from gateway.frontends.grpc_v2.patience import Patience
-from gateway.frontends.grpc_v2.patterns import Raw
+from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
@@ -42,6 +44,9 @@ WRITE_AHEAD_BYTES = 64 * 1024
 MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
 DRAINED = b"drained\0"
 """PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)."""
+
+Collected = tuple[Stream, bytes, Known]
+"""Token of a request in a raw batch: its stream, its message, and what is known of it."""
 
 _unpack_prefix = PREFIX.unpack_from
 
@@ -178,6 +183,24 @@ class Link(SocketProtocol):
             content = bytes(content) if lent else content
             self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
             return
+        small = len(content) <= WHOLE_BYTES
+        raw = bytes(content) if small else content
+        known = server.codec.find(raw)
+        if not (small and known is not None and self._collect(stream, cast("bytes", raw), known)):
+            self._submit(stream, raw, known, lent=lent)
+
+    def _collect(self, stream: Stream, raw: bytes, known: Known) -> bool:
+        """Add a request to the engine's batch for its pattern. Return False if it must be submitted."""
+        pattern, head = known[0], stream.head
+        batch = pattern.batch
+        if batch is None or self.load.waiting_bytes or not head.info.rights.sees(pattern.like.model):
+            return False
+        contents = [raw[span] for span in pattern.spans]
+        ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
+        return batch.add(self, (stream, raw, known), contents, self._now_ns, ends_ns)
+
+    def _submit(self, stream: Stream, content: Raw, known: Known | None, *, lent: bool) -> None:
+        head, server = stream.head, self._server
         info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
         try:
             self.load.begin_call(info)
@@ -185,7 +208,7 @@ class Link(SocketProtocol):
             self.turn_down(stream, error)
             return
         try:
-            request = server.codec.decode(content, info, self._now_ns, lent=lent)
+            request = server.codec.decode(content, known, info, self._now_ns, lent=lent)
             if request is None:
                 self.load.end_call(info)  # its task counts again
                 content = bytes(content) if lent else content
@@ -196,6 +219,8 @@ class Link(SocketProtocol):
             stream.call = server.submit(request, self, stream)
             if request.outputs:
                 self._asked[stream] = request.outputs
+            if known is not None and known[0].batches:
+                known[0].batch = server.raw_batch(request)
         except RequestError as error:
             self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
@@ -258,6 +283,18 @@ class Link(SocketProtocol):
         self.load.end_call(token.head.info)
         self._asked.pop(token, None)
         self.turn_down(token, error)
+
+    def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
+        """Implement `RawSink.answer_raw`."""
+        stream, _, (_, ident) = token
+        pieces, size = self._server.codec.encode_raw(form, ident, contents)
+        self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
+
+    def submit_again(self, token: Collected) -> None:
+        """Implement `RawSink.submit_again`."""
+        stream, raw, known = token
+        if stream.state != CLOSED:
+            self._submit(stream, raw, known, lent=True)
 
     def flush(self) -> None:
         """Implement `Sink.flush`: write all frames; close the connection after the last ones."""

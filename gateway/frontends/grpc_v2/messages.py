@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.tensor import Steps
+from gateway.domain.tensor import Raw, Steps
 from gateway.frontends.grpc_v2.calls import CallInfo
-from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.pools import Pool
 

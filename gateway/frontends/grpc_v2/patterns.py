@@ -14,14 +14,14 @@ import numpy as np
 
 from gateway.domain.infer import InferRequest, RequestedOutput
 from gateway.domain.parameters import deadline_ns, read_parameters
-from gateway.domain.tensor import CONVERTED, RANK_LIMIT, Array, Datatype, Tensor, datatype_named, decode_raw
+from gateway.domain.ports import RawBatch
+from gateway.domain.tensor import CONVERTED, RANK_LIMIT, Array, Datatype, Raw, Tensor, datatype_named, decode_raw
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.decode import read_values, sooner
 from gateway.frontends.grpc_v2.wire import Layout
 from gateway.frontends.placement import OutputPlace, Place, read_place
 from gateway.frontends.regions import Regions
 
-Raw = bytes | memoryview
 WHOLE_BYTES = 16 * 1024
 """Largest message that is parsed unchanged, with contents converted on the event loop.
 
@@ -91,8 +91,9 @@ class Output:
 class Pattern:
     """Pattern of a request. `like` is the request without tensors, id and caller.
 
-    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. A pattern holds no caller's
-    memory. Shared memory comes before contents, as in `decode_request`.
+    `inputs` are in its order; `outputs` is empty if all outputs are sent in the reply. `spans`: contents
+    in the message. `batches`: such requests may be collected as bytes, in the engine's `batch` if there is one. A
+    pattern holds no caller's memory. Shared memory comes before contents, as in `decode_request`.
     """
 
     like: InferRequest
@@ -100,10 +101,17 @@ class Pattern:
     outputs: tuple[RequestedOutput | Output, ...]
     timeout_us: int
     placed: tuple[Placed, ...] = field(init=False)
+    spans: tuple[slice, ...] = field(init=False)
+    batches: bool = field(init=False)
+    batch: RawBatch | None = None
 
     def __post_init__(self) -> None:
-        """Collect the inputs that are in shared memory."""
+        """Divide the inputs into those in shared memory and those in the message."""
+        inline, like = [each for each in self.inputs if isinstance(each, Inline)], self.like
         self.placed = tuple(each for each in self.inputs if isinstance(each, Placed))
+        self.spans = tuple(slice(each.start, each.end) for each in inline)
+        plain = not self.placed and all(each.plain for each in inline)
+        self.batches = plain and not (self.outputs or self.timeout_us or like.ignored_parameters)
 
     def request(self, raw: Raw, ident: str, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest:
         """Return the request of a message that fits. Raises as `decode_request` does."""

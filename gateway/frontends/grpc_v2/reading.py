@@ -10,12 +10,12 @@ import numpy as np
 
 from gateway.domain.infer import InferRequest
 from gateway.domain.ports import Inference
-from gateway.domain.tensor import CONVERTED, Steps, Tensor, datatype_named, decoded_bytes, element_count
+from gateway.domain.tensor import CONVERTED, Raw, Steps, Tensor, datatype_named, decoded_bytes, element_count
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import Parts, request_steps
 from gateway.frontends.grpc_v2.messages import Share, too_large
 from gateway.frontends.grpc_v2.outline import HEADER_BYTES, model_named, outline_steps
-from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES, Raw
+from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.regions import Regions
 

@@ -17,13 +17,13 @@ from typing import Any, cast
 
 from gateway.domain.access import Address, Security
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Raw
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.connections import Connections
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Rpc
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.messages import Incoming
-from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.secure import SecureWire
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
@@ -45,7 +45,7 @@ class GrpcServer:
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
-        self.codec, self.submit = service.codec, service.submit
+        self.codec, self.submit, self.raw_batch = service.codec, service.submit, service.raw_batch
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]

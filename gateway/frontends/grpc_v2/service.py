@@ -70,7 +70,8 @@ class InferenceService:
         self.codec = InferCodec(regions)
         self.reader = Reader(inference, regions, settings.max_message_bytes)
         self.decoding = inference.decoding
-        self.submit, self.hold, self.release = inference.submit, inference.hold, inference.release
+        self.submit, self.raw_batch = inference.submit, inference.raw_batch
+        self.hold, self.release = inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
         self._streams: set[InferStream] = set()
@@ -142,7 +143,7 @@ class InferenceService:
         """Answer one request, bytes to bytes; a faster transport uses `codec` and `submit` itself."""
         now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
         try:
-            asked = self.codec.decode(raw, call, now_ns, lent=False)
+            asked = self.codec.decode(raw, self.codec.find(raw), call, now_ns, lent=False)
             if asked is None:
                 opened = await self.reader.open(raw, call.caller)
                 check_model(call.caller, call.rights, opened.sent.model_name)

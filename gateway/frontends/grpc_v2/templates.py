@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.domain.infer import InferResponse
+from gateway.domain.infer import InferResponse, ResponseForm
 from gateway.domain.tensor import CONVERTED, Array
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.protocol import message
@@ -33,9 +35,12 @@ class Template:
     anonymous: bytes
     plain: bool
 
-    def fill(self, response: InferResponse) -> tuple[list[Piece], int]:
-        """Return the length-prefixed message of a response that fits, in pieces, and its size with the prefix."""
-        ident, size = response.id, self.size
+    def fill(self, ident: str, contents: Iterable[Piece]) -> tuple[list[Piece], int]:
+        """Return the length-prefixed message of a response that fits, in pieces, and its size with the prefix.
+
+        `contents` are those of its outputs.
+        """
+        size = self.size
         if ident:
             coded = ident.encode()
             field = field_head(ID_FIELD, len(coded)) + coded
@@ -44,8 +49,8 @@ class Template:
         else:
             pieces = [self.anonymous]
         behind = self.before[1:]
-        for tensor in response.outputs.values():
-            pieces.append(_content(tensor.array))
+        for content in contents:
+            pieces.append(content)
             if behind:
                 pieces.append(behind[0])
                 behind = behind[1:]
@@ -65,18 +70,29 @@ def shape_of(response: InferResponse) -> tuple[object, ...]:
     return tuple(key)
 
 
-def template_of(response: InferResponse) -> Template:
-    """Return the template of a response and all of its shape."""
+def form_of(response: InferResponse) -> ResponseForm:
+    """Return the form of a response."""
+    outputs = tuple((name, each.datatype, each.array.shape) for name, each in response.outputs.items())
+    return ResponseForm(response.model, response.version, outputs)
+
+
+def sent_as_in_memory(response: InferResponse) -> bool:
+    """Return True if the contents of all outputs are sent as they are in memory."""
     outputs = response.outputs.values()
-    plain = all(each.datatype not in CONVERTED and each.array.dtype == each.datatype.dtype for each in outputs)
-    head = message("inference.ModelInferResponse")(model_name=response.model, model_version=response.version)
+    return all(each.datatype not in CONVERTED and each.array.dtype == each.datatype.dtype for each in outputs)
+
+
+def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
+    """Return the template of all responses of a form. `plain`: their outputs are sent as they are in memory."""
+    head = message("inference.ModelInferResponse")(model_name=form.model, model_version=form.version)
     described = message("inference.ModelInferResponse")()
-    for name, tensor in response.outputs.items():
-        described.outputs.add(name=name, datatype=tensor.datatype.label, shape=tensor.array.shape)
-    before = [field_head(RAW_FIELD, each.array.nbytes) for each in outputs]
+    for name, datatype, shape in form.outputs:
+        described.outputs.add(name=name, datatype=datatype.label, shape=shape)
+    sizes = [math.prod(shape) * datatype.dtype.itemsize for _, datatype, shape in form.outputs]
+    before = [field_head(RAW_FIELD, size) for size in sizes]
     before = [described.SerializeToString() + before[0], *before[1:]] if before else [b""]
     start = head.SerializeToString()
-    size = len(start) + sum(len(each) for each in before) + sum(each.array.nbytes for each in outputs)
+    size = len(start) + sum(len(each) for each in before) + sum(sizes)
     return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
 
 
@@ -85,7 +101,8 @@ def prefixed(content: bytes) -> tuple[list[Piece], int]:
     return [PREFIX.pack(0, len(content)), content], PREFIX.size + len(content)
 
 
-def _content(array: Array) -> Piece:
+def content_of(array: Array) -> Piece:
+    """Return the bytes of an array: a copy of few, a view of many."""
     if array.nbytes < IN_PLACE_BYTES or not array.flags.c_contiguous:
         return array.tobytes()
     return array.data.cast("B")

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message, inflate_steps
-from gateway.frontends.grpc_v2.patterns import Raw
 from gateway.frontends.grpc_v2.templates import prefixed
 
 if TYPE_CHECKING:
