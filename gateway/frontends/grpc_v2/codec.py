@@ -51,12 +51,18 @@ class InferCodec:
         self._known = 0
         self._templates: dict[object, Template] = {}
 
-    def decode(self, raw: Raw, known: Known | None, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
+    def decode(self, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool) -> InferRequest | None:
         """Return the request in `raw`, or None if reading it may take long: `Reader` reads it then.
 
-        `known`: what `find` returned. `lent`: the transport reuses the memory afterwards, so tensors are copied.
-        Otherwise aligned tensors are arrays over that memory. Raises as `decode_request` does.
+        `lent`: the transport reuses the memory afterwards, so tensors are copied. Otherwise aligned tensors are arrays
+        over that memory. Raises as `decode_request` does.
         """
+        return self.decode_as(self.find(raw), raw, call, now_ns, lent=lent)
+
+    def decode_as(
+        self, known: Known | None, raw: Raw, call: CallInfo, now_ns: int, *, lent: bool
+    ) -> InferRequest | None:
+        """Return what `decode` returns. `known`: what `find` returned."""
         if known is None:
             return self._learn(raw, call, now_ns)
         pattern, ident = known

@@ -21,7 +21,7 @@ from gateway.frontends.grpc_v2.codec import Known
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
 from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.events import Acknowledged, Dropped, Opened, Received, Requested
+from gateway.frontends.grpc_v2.http2.events import Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.frames import STOPPING
 from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
@@ -45,7 +45,7 @@ MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way
 DRAINED = b"drained\0"
 """PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)."""
 
-Collected = tuple[Stream, bytes, Known]
+Collected = tuple[Stream, Raw, Known]
 """Token of a request in a raw batch: its stream, its message, and what is known of it."""
 
 _unpack_prefix = PREFIX.unpack_from
@@ -112,16 +112,15 @@ class Link(SocketProtocol):
     def _hear(self, data: memoryview) -> None:
         self._now_ns = now_ns = time.monotonic_ns()
         for event in self._h2.receive(data, now_ns):
-            kind = type(event)
-            if kind is Requested:
-                self._requested(cast("Requested", event))
-            elif kind is Received:
-                self._received(cast("Received", event))
-            elif kind is Opened:
-                self._opened(cast("Opened", event))
-            elif kind is Dropped:
-                self._give_up(cast("Dropped", event).stream)
-            elif cast("Acknowledged", event).payload == DRAINED:
+            if isinstance(event, Requested):
+                self._requested(event)
+            elif isinstance(event, Received):
+                self._received(event)
+            elif isinstance(event, Opened):
+                self._opened(event)
+            elif isinstance(event, Dropped):
+                self._give_up(event.stream)
+            elif event.payload == DRAINED:
                 self._h2.drain()
         self.flush()
         self.heard_ns, self.behind = now_ns, self._h2.behind
@@ -185,11 +184,16 @@ class Link(SocketProtocol):
             return
         small = len(content) <= WHOLE_BYTES
         raw = bytes(content) if small else content
-        known = server.codec.find(raw)
-        if not (small and known is not None and self._collect(stream, cast("bytes", raw), known)):
-            self._submit(stream, raw, known, lent=lent)
+        try:
+            known = server.codec.find(raw)
+            if small and known is not None and self._collect(stream, raw, known):
+                return
+        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
+            self.turn_down(stream, unexpected(error, head.rpc.path))
+            return
+        self._submit(stream, raw, known, lent=lent)
 
-    def _collect(self, stream: Stream, raw: bytes, known: Known) -> bool:
+    def _collect(self, stream: Stream, raw: Raw, known: Known) -> bool:
         """Add a request to the engine's batch for its pattern. Return False if it must be submitted."""
         pattern, head = known[0], stream.head
         batch = pattern.batch
@@ -208,7 +212,7 @@ class Link(SocketProtocol):
             self.turn_down(stream, error)
             return
         try:
-            request = server.codec.decode(content, known, info, self._now_ns, lent=lent)
+            request = server.codec.decode_as(known, content, info, self._now_ns, lent=lent)
             if request is None:
                 self.load.end_call(info)  # its task counts again
                 content = bytes(content) if lent else content
@@ -223,7 +227,7 @@ class Link(SocketProtocol):
                 known[0].batch = server.raw_batch(request)
         except RequestError as error:
             self.refuse(stream, error)
-        except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
+        except Exception as error:  # noqa: BLE001 - as in `_start`
             self.refuse(stream, unexpected(error, head.rpc.path))
 
     def _begin(self, stream: Stream, call: Answering | Streaming) -> None:

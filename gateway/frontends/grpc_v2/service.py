@@ -143,7 +143,7 @@ class InferenceService:
         """Answer one request, bytes to bytes; a faster transport uses `codec` and `submit` itself."""
         now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
         try:
-            asked = self.codec.decode(raw, self.codec.find(raw), call, now_ns, lent=False)
+            asked = self.codec.decode(raw, call, now_ns, lent=False)
             if asked is None:
                 opened = await self.reader.open(raw, call.caller)
                 check_model(call.caller, call.rights, opened.sent.model_name)

@@ -46,6 +46,7 @@ class Connection:
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
         self._given_up = GivenUp()
+        self._most_block_bytes = min(limits.max_frame_bytes, SIZE_FACTOR * limits.max_header_bytes)
         self._window, self._most_at_once = ReceiveWindow(limits.connection_window_bytes), limits.most_at_once
         self._reader = Reader(self.meter)
         self.behind = 0
@@ -175,15 +176,56 @@ class Connection:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a control frame of {length} bytes is too large")
         return True
 
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
-        """Process a whole frame other than DATA; a request's headers with its body if that is `behind` them."""
-        if kind == frames.HEADERS and flags == frames.END_HEADERS:
-            return self._take_block(0, number, bytes(payload), behind)
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
+        """Process a whole frame other than DATA."""
         if kind in self._READERS:
             self._READERS[kind](self, flags, number, payload)
         elif event := self._controls.read(kind, flags, number, payload, self._now_ns):
             self._events.append(event)
-        return 0
+
+    def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
+        """Process a new stream's HEADERS and its whole body as if they came one by one. Return the bytes used.
+
+        Return 0, and process nothing, if the body is not there or the frame is not the beginning of a stream.
+        """
+        body = place + frames.HEADER_BYTES + length
+        found = frames.whole_body(data, body, number)
+        if (
+            found is None
+            or length > self._most_block_bytes
+            or number <= self._last_stream
+            or not (number & 1 and self._controls.settled)
+            or self._blocks.unfinished
+        ):
+            return 0
+        self.meter.ns += work.FRAME_NS + work.STREAM_NS
+        self._last_stream = number
+        stream = self._open(number, bytes(data[body - length : body]), ended=False)
+        if stream is None:
+            return body - place
+        begin, stop, widened = found
+        size = stop - begin
+        if size > self._most_at_once or stream.announced not in {None, size}:
+            self._events.append(Opened(stream, ended=False))
+            return body - place
+        if widened and not self._widen_new(stream, widened):
+            self._events.append(Opened(stream, ended=False))
+            return body - place
+        self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
+        if again := self._window.spend(size):
+            self._sender.say(frames.window_frame(0, again))
+        stream.state = PEER_DONE
+        self._events.append(Requested(stream, data[begin:stop]))
+        return stop - place
+
+    def _widen_new(self, stream: Stream, increment: int) -> bool:
+        """Process a WINDOW_UPDATE of a new stream. Return False, with nothing done, if it is too wide."""
+        if stream.send_window + increment > frames.LARGEST_WINDOW:
+            return False
+        self.meter.ns += work.FRAME_NS
+        self._guard.window_update(self._now_ns, self._sender.frames)
+        stream.send_window += increment
+        return True
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
@@ -253,7 +295,7 @@ class Connection:
         if whole is not None:
             self._take_block(whole[0], number, whole[1])
 
-    def _take_block(self, flags: int, number: int, block: bytes, behind: memoryview = NOTHING) -> int:
+    def _take_block(self, flags: int, number: int, block: bytes) -> None:
         ended = bool(flags & frames.END_STREAM)
         stream = self.streams.get(number)
         if stream is not None:
@@ -262,22 +304,24 @@ class Connection:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"HEADERS on stream {number}, which no client can open")
         elif number > self._last_stream:
             self._last_stream = number
-            return self._take_request(number, block, ended, behind)
+            self.meter.ns += work.STREAM_NS
+            stream = self._open(number, block, ended)
+            if stream is not None:
+                stream.state = PEER_DONE if ended else OPEN
+                self._events.append(Opened(stream, ended))
         elif number in self._given_up:
             self._guard.control(self._now_ns)
             self._blocks.skim(block)
         else:
             raise ProtocolError(Code.STREAM_CLOSED, f"HEADERS on stream {number}, which is closed")
-        return 0
 
-    def _take_request(self, number: int, block: bytes, ended: bool, behind: memoryview) -> int:
-        """Open a stream, or refuse it. Return the number of bytes `behind` the block that were its whole body."""
-        self.meter.ns += work.STREAM_NS
+    def _open(self, number: int, block: bytes, ended: bool) -> Stream | None:
+        """Return a new stream, or None if it is refused."""
         try:
             known = self._blocks.head(block)
         except StreamError as fault:
             self._refuse(number, fault.code)
-            return 0
+            return None
         if known is None:
             self._refuse(number, Code.ENHANCE_YOUR_CALM)
         elif len(self.streams) >= self._limits.max_streams:
@@ -290,31 +334,8 @@ class Connection:
             window = self._limits.stream_window_bytes
             stream = Stream(number, known[0], self._now_ns, window, self._sender.initial_window)
             self.streams[number], stream.announced = stream, known[1]
-            if not ended and (taken := self._take_body(stream, behind)):
-                return taken
-            stream.state = PEER_DONE if ended else OPEN
-            self._events.append(Opened(stream, ended))
-        return 0
-
-    def _take_body(self, stream: Stream, behind: memoryview) -> int:
-        """Process a new stream's whole body if it is behind its headers; gRPC's C core widens each stream before it."""
-        widened = frames.widening(stream.id, behind)
-        skipped = frames.WINDOW_UPDATE_BYTES if widened else 0
-        body = frames.whole_body(stream.id, behind[skipped:])
-        if body is None or len(body) > self._most_at_once or stream.send_window + widened > frames.LARGEST_WINDOW:
-            return 0
-        if stream.announced is not None and stream.announced != len(body):
-            return 0  # DATA by itself ends the stream
-        self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
-        if widened:
-            self.meter.ns += work.FRAME_NS
-            self._guard.window_update(self._now_ns, self._sender.frames)
-            stream.send_window += widened
-        if again := self._window.spend(len(body)):
-            self._sender.say(frames.window_frame(0, again))
-        stream.state = PEER_DONE
-        self._events.append(Requested(stream, body))
-        return skipped + frames.HEADER_BYTES + len(body)
+            return stream
+        return None
 
     def _take_trailers(self, stream: Stream, block: bytes, ended: bool) -> None:
         """Process a request's trailers. They have no meaning here, but the block changes the peer's table."""

@@ -50,25 +50,26 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
 
 
-def widening(number: int, data: memoryview) -> int:
-    """Return the increment of a WINDOW_UPDATE of stream `number` at the beginning of `data`; 0 if there is none."""
-    if len(data) < WINDOW_UPDATE_BYTES or data[3] != WINDOW_UPDATE:
-        return 0
-    high, low, _, _, stream, increment = _WINDOW_UPDATE.unpack_from(data)
-    return increment & LARGEST_WINDOW if stream == number and (high << 16 | low) == UINT32.size else 0
+def whole_body(data: memoryview, place: int, number: int) -> tuple[int, int, int] | None:
+    """Return begin, end and widening of the body of stream `number`, if it is one complete, unpadded frame at `place`.
 
-
-def whole_body(number: int, data: memoryview) -> memoryview | None:
-    """Return the payload of a DATA frame at the beginning of `data`, or None.
-
-    The frame must be unpadded, complete, and all of the body of stream `number`.
+    gRPC's C core sends a WINDOW_UPDATE of the stream before it: the widening, else 0. An empty body is None, too.
     """
-    if len(data) <= HEADER_BYTES:
+    widened, end = 0, len(data)
+    begin = place + HEADER_BYTES
+    if end > place + WINDOW_UPDATE_BYTES and data[place + 3] == WINDOW_UPDATE:
+        high, low, _, _, stream, increment = _WINDOW_UPDATE.unpack_from(data, place)
+        widened = increment & LARGEST_WINDOW
+        if stream != number or high or low != UINT32.size or not widened:
+            return None
+        begin += WINDOW_UPDATE_BYTES
+    if begin >= end:
         return None
-    high, low, kind, flags, also = HEADER.unpack_from(data)
-    stop = HEADER_BYTES + (high << 16 | low)
-    whole = kind == DATA and flags == END_STREAM and also == number and HEADER_BYTES < stop <= len(data)
-    return data[HEADER_BYTES:stop] if whole else None
+    high, low, kind, flags, stream = HEADER.unpack_from(data, begin - HEADER_BYTES)
+    stop = begin + (high << 16 | low)
+    if kind != DATA or flags != END_STREAM or stream != number or not begin < stop <= end:
+        return None
+    return begin, stop, widened
 
 
 def settings_frame(values: dict[int, int]) -> bytes:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
-from gateway.frontends.grpc_v2.http2.frames import DATA, HEADER, HEADER_BYTES, LARGEST_STREAM, PADDED, PREFACE
+from gateway.frontends.grpc_v2.http2.frames import (
+    DATA,
+    END_HEADERS,
+    HEADER,
+    HEADER_BYTES,
+    HEADERS,
+    LARGEST_STREAM,
+    PADDED,
+    PREFACE,
+)
 from gateway.frontends.grpc_v2.http2.work import SLICE_NS, Meter
 
 _read_header = HEADER.unpack_from
@@ -14,11 +23,13 @@ _read_header = HEADER.unpack_from
 class Frames(Protocol):
     """Receiver of the frames. Every method may raise ProtocolError.
 
-    `read_frame` returns how many of the bytes `behind` the frame it has used as well.
+    `read_request` processes HEADERS at `place`, with what follows them if that is their whole body. It returns the
+    bytes used, or 0 if it has not processed any.
     """
 
+    def read_request(self, data: memoryview, place: int, number: int, length: int) -> int: ...
     def check_frame(self, kind: int, length: int) -> bool: ...
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int: ...
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None: ...
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None: ...
     def read_data(self, payload: memoryview, last: bool) -> None: ...
 
@@ -43,33 +54,42 @@ class Reader:
         self.behind = 0
         if self._rest:
             data = self._join(data)
-        needed, end, meter = HEADER_BYTES, len(data), self._meter
+        needed, end, meter = 0, len(data), self._meter
         place = self._read_preface(data) if self._preface else 0
-        while place < end and meter.ns < SLICE_NS:
+        while place < end and meter.ns < SLICE_NS and not needed:
             if self._content or self._skip:
                 place = self._go_on(data, place, end, frames)
                 continue
-            start = place + HEADER_BYTES
-            if start > end:
+            if place + HEADER_BYTES > end:
                 break
             high, low, kind, flags, number = _read_header(data, place)
             length, number = high << 16 | low, number & LARGEST_STREAM
-            if frames.check_frame(kind, length):
-                stop = start + length
-                if stop > end:
-                    needed += length
-                    break
-                place = stop + frames.read_frame(kind, flags, number, data[start:stop], data[stop:])
-            elif kind != DATA:
-                place, self._skip = start, length
-            elif flags & PADDED and length and start == end:
-                needed += 1
-                break
+            if kind == HEADERS and flags == END_HEADERS and (used := frames.read_request(data, place, number, length)):
+                place += used
             else:
-                place = start + self._begin(flags, number, length, data[start : start + 1], frames)
+                place, needed = self._read_frame(data, place, (kind, flags, number, length), frames)
         if place < end:
             self.behind = end - place if meter.ns >= SLICE_NS else 0
-            self._rest, self._needed = bytearray(data[place:]), 0 if self.behind else needed
+            self._rest, self._needed = bytearray(data[place:]), 0 if self.behind else needed or HEADER_BYTES
+
+    def _read_frame(
+        self, data: memoryview, place: int, header: tuple[int, int, int, int], frames: Frames
+    ) -> tuple[int, int]:
+        """Process the frame at `place`, DATA up to its content. Return the next place, and the bytes it needs."""
+        kind, flags, number, length = header
+        start = place + HEADER_BYTES
+        stop = start + length
+        if frames.check_frame(kind, length):
+            if stop > len(data):
+                return place, HEADER_BYTES + length
+            frames.read_frame(kind, flags, number, data[start:stop])
+            return stop, 0
+        if kind != DATA:
+            self._skip = length
+            return start, 0
+        if flags & PADDED and length and start == len(data):
+            return place, HEADER_BYTES + 1
+        return start + self._begin(flags, number, length, data[start : start + 1], frames), 0
 
     def _join(self, data: memoryview) -> memoryview:
         """Return the incomplete part with the new bytes; no bytes if both are too few."""

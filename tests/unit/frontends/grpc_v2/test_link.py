@@ -273,12 +273,12 @@ async def test_a_codec_with_a_defect(
     served: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served() as gateway, connected(gateway.addresses[0]) as client:
-        for name in ("encode", "decode"):
+        for name in ("find", "encode", "decode_as"):
             with monkeypatch.context() as patch:
                 patch.setattr(InferCodec, name, lambda *_, **__: 1 / 0)
                 refused(await client.infer(), "INTERNAL", "internal error")
         good(await client.infer())
-        assert caplog.text.count("ZeroDivisionError") == 2
+        assert caplog.text.count("ZeroDivisionError") == 3
 
 
 async def test_an_engine_with_a_defect(served: Serve, caplog: pytest.LogCaptureFixture) -> None:

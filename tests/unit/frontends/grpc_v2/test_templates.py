@@ -172,7 +172,7 @@ def test_templates_are_told_apart() -> None:
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     codec, made = InferCodec(None), []
     make = module.template_of
-    monkeypatch.setattr(module, "template_of", lambda answer: made.append(answer) or make(answer))
+    monkeypatch.setattr(module, "template_of", lambda form, **how: made.append(form) or make(form, **how))
     for rows in range(1, 2 * TEMPLATES_LIMIT):
         codec.encode(one(np.ones(rows, "<f4")), ())
         assert len(codec._templates) <= TEMPLATES_LIMIT

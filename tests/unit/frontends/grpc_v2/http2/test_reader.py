@@ -29,9 +29,11 @@ class Listener:
         self.checks += 1
         return kind not in (frames.DATA, UNKNOWN)
 
-    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview, behind: memoryview) -> int:
-        self.seen.append((kind, flags, number, bytes(payload)))
+    def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
         return 0
+
+    def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None:
+        self.seen.append((kind, flags, number, bytes(payload)))
 
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
         self._body = b""
