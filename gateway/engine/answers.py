@@ -14,13 +14,15 @@ from gateway.domain.ports import RawSink, Sink
 from gateway.domain.postprocess import classify
 from gateway.domain.statistics import RunTimes, ServableStatistics
 from gateway.domain.tensor import Datatype, Raw, Tensor, Tensors
-from gateway.engine.run import Ran, RawRun
+from gateway.engine.run import Entry, Ran, RawRun
 from gateway.engine.ticket import Ticket
 
 NO_MEMORY = ("bad_alloc", "MemoryError", "Failed to allocate memory", "out of memory", "Cannot allocate memory")
 """Signs of a failed allocation: ONNX Runtime's, Python's and the kernel's (ENOMEM)."""
 WORDS_LIMIT_CHARS = 500
 """Most characters of a runtime's own message that a caller receives."""
+UNCOUNTED_RUNS = 64
+"""Raw runs that are counted together: a run's counters cost 3 µs by themselves, and 1 µs with others."""
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 """Empty parameters, shared by all responses."""
 
@@ -36,6 +38,7 @@ class Answers:
     def __init__(self, manifest: ModelManifest, variant: str, statistics: ServableStatistics, publish: Publish) -> None:
         self._manifest, self._variant, self._statistics, self._publish = manifest, variant, statistics, publish
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
+        self._uncounted: list[tuple[RawRun, int]] = []
         self._served = manifest.name, manifest.version, variant
         only = len(manifest.outputs) == 1
         self._only = (manifest.outputs[0].name, manifest.outputs[0].datatype) if only else ("", Datatype.BYTES)
@@ -70,21 +73,29 @@ class Answers:
         self._statistics.ignored_parameters += sum([ticket.request.ignored_parameters for ticket in batch])
         self._flush(sinks)
 
-    def deliver_raw(self, run: RawRun, form: ResponseForm, contents: Iterable[Sequence[Raw]]) -> None:
+    def deliver_raw(
+        self, run: RawRun, entries: Sequence[Entry], form: ResponseForm, contents: Iterable[Sequence[Raw]]
+    ) -> None:
         """Answer the requests of a raw run, each with its contents, then flush each sink."""
         sinks: set[RawSink] = set()
-        came_ns = []
-        for (sink, token, _, arrived_ns), outputs in zip(run.entries, contents, strict=True):
+        for (sink, token, _, _), outputs in zip(entries, contents, strict=True):
             sinks.add(sink)
-            came_ns.append(arrived_ns)
             try:
                 sink.answer_raw(token, form, outputs)
             except Exception as error:  # noqa: BLE001  as in `_answer`
                 self._tell(f"answering: {type(error).__name__}: {error}")
                 sink.refuse(token, self._failed())
-        self._statistics.answered(came_ns, time.monotonic_ns())
-        self._count(run, came_ns, run.form.rows * len(came_ns), "inline")
+        self._uncounted.append((run, time.monotonic_ns()))
+        if len(self._uncounted) >= UNCOUNTED_RUNS:
+            self.count_raw()
         self._flush(sinks)
+
+    def count_raw(self) -> None:
+        """Add the raw runs since the last call to the statistics."""
+        uncounted, self._uncounted = self._uncounted, []
+        for run, answered_ns in uncounted:
+            self._statistics.answered(run.came_ns, answered_ns)
+            self._count(run, run.came_ns, run.form.rows * len(run.came_ns), "inline")
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
         """End tickets with an error, and count them as dropped if a `reason` is given."""
@@ -179,7 +190,7 @@ class Answers:
             run.gathered_ns - run.began_ns,
             run.ran_ns - run.gathered_ns,
             run.ended_ns - run.ran_ns,
-            time.time_ns() // 1_000_000,
+            (time.time_ns() - time.monotonic_ns() + run.ended_ns) // 1_000_000,
         )
         self._statistics.executed(len(came_ns), rows, times, lane)
 

@@ -103,10 +103,9 @@ class Engine:
             self._registry.known(model)
         chosen = []
         for servable, weight in self._registry.loaded():
-            manifest, counted = servable.manifest, servable.statistics
+            manifest = servable.manifest
             if model in {"", manifest.name} and version in {"", manifest.version}:
-                counted.queued, counted.busy, counted.weight = servable.pending, servable.busy, weight
-                chosen.append(counted)
+                chosen.append(servable.counted(weight))
         return chosen
 
     def quiet_ns(self, now_ns: int) -> int:

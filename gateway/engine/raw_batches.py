@@ -137,7 +137,7 @@ class RawBatches:
         began_ns = clock()
         try:
             inputs = batch.stacked(entries)
-            if not all(np.isfinite(inputs[name]).all() for name in form.finite):
+            if form.finite and not all(np.isfinite(inputs[name]).all() for name in form.finite):
                 return None
             gathered_ns = clock()
             outputs, ran_ns = self._runner.compute(inputs, form.rows * count if count > 1 else 0)
@@ -146,8 +146,8 @@ class RawBatches:
         contents = self._cut(batch, outputs, count)
         if contents is None:
             return None
-        run = RawRun(form, entries, began_ns, gathered_ns, ran_ns, clock())
-        self._answers.deliver_raw(run, batch.response, contents)
+        run = RawRun(form, [entry[3] for entry in entries], began_ns, gathered_ns, ran_ns, clock())
+        self._answers.deliver_raw(run, entries, batch.response, contents)
         return run
 
     def _cut(self, batch: RawBatch, outputs: Tensors, count: int) -> Iterable[Sequence[Raw]] | None:

@@ -53,10 +53,10 @@ Entry = tuple[RawSink, Any, Sequence[Raw], int]
 
 @dataclass(frozen=True, slots=True)
 class RawRun:
-    """Run of a raw batch's `entries`, which have one `form`."""
+    """Times of a run of raw requests of one `form` (monotonic ns). `came_ns`: when each request came."""
 
     form: Form
-    entries: Sequence[Entry]
+    came_ns: list[int]
     began_ns: int
     gathered_ns: int
     ran_ns: int

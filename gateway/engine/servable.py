@@ -144,6 +144,13 @@ class Servable:
         """Return True if a request is under way."""
         return self.pending > 0 or self._worker.begun != self._delivered
 
+    def counted(self, weight: int) -> ServableStatistics:
+        """Return the statistics as of now. `weight`: its share of the requests that name no version, in percent."""
+        self._answers.count_raw()
+        counted = self.statistics
+        counted.queued, counted.busy, counted.weight = self.pending, self.busy, weight
+        return counted
+
     def submit(self, request: InferRequest, sink: Sink, token: Any, account: Account | None = None) -> Ticket:
         """Implement `Submission.submit`. Raises RequestError if admission control refuses the request."""
         now_ns = time.monotonic_ns()
@@ -277,6 +284,7 @@ class Servable:
         """
         self.move(State.UNLOADING)
         self.raw.close()
+        self._answers.count_raw()
         closing = asyncio.ensure_future(self._drain())
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:

@@ -124,13 +124,13 @@ class OnnxEngine:
         self._session: Any = session
         self._errors = _error_types()
         self._options = _engine().RunOptions()
-        self._run = _plan_run(session, self.inputs, self.outputs, self._options)
+        self._run = _plan_run(session, self.inputs, self.outputs)
         self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
         """The `wanted` outputs. Raises VariantError with the engine's own words."""
         try:
-            return self._run(feeds, wanted)
+            return self._run(wanted, feeds, self._options)
         except self._errors as error:
             self._options.terminate = False  # it stays set, and would end every run that follows
             raise VariantError(f"ONNX Runtime failed: {error}") from error
@@ -261,34 +261,33 @@ def _spec(argument: Any) -> TensorSpec:
     return TensorSpec(argument.name, _datatype(argument), _shape(argument.shape), axes=axes if any(axes) else ())
 
 
-Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]
+Run = Callable[[Sequence[str], Mapping[str, Array], Any], Sequence[Array]]
+"""Function of wanted outputs, feeds and run options."""
 
 
-def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port], options: Any) -> Run:
+def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
     """The plain call where numpy has all datatypes; strings and bfloat16 are converted around it."""
     datatypes = _datatypes(inputs, outputs)
     if not datatypes & {Datatype.BYTES, Datatype.BF16}:
-        return _plain_run(session, options)
+        return _plain_run(session)
     if Datatype.BF16 not in datatypes:
-        return lambda feeds, wanted: _run_strings(session, feeds, wanted, options)
+        return lambda wanted, feeds, options: _run_strings(session, feeds, wanted, options)
     if Datatype.BYTES in datatypes:
         raise VariantError("ONNX Runtime's Python interface cannot mix string and bfloat16 tensors in one graph")
     halves = frozenset(port.name for port in (*inputs, *outputs) if port.datatype is Datatype.BF16)
-    return lambda feeds, wanted: _run_values(session, feeds, wanted, halves, options)
+    return lambda wanted, feeds, options: _run_values(session, feeds, wanted, halves, options)
 
 
 def _datatypes(inputs: Sequence[Port], outputs: Sequence[Port]) -> set[Datatype]:
     return {port.datatype for port in (*inputs, *outputs)}
 
 
-def _plain_run(session: Any, options: Any) -> Run:
+def _plain_run(session: Any) -> Run:
     """The compiled session itself where there is one. ONNX Runtime's Python around it checks on each run what `bind`
     checked once, and where a provider fails goes over to another one in silence."""
     compiled = getattr(session, "_sess", None)
-    if compiled is None:
-        return lambda feeds, wanted: session.run(wanted, feeds, options)
-    run = compiled.run
-    return lambda feeds, wanted: run(wanted, feeds, options)
+    run: Run = session.run if compiled is None else compiled.run
+    return run
 
 
 def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any) -> list[Array]:

@@ -12,6 +12,7 @@ from typing import Any
 import hpack
 
 from gateway.domain.access import Security
+from gateway.frontends.grpc_v2.accepting import NOTHING
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
@@ -155,9 +156,7 @@ def _words(work: Work, size: int) -> bytes:
 def _said(link: Link, buffer: memoryview, words: bytes) -> list[int]:
     """Let the link read `words`; return what it charged for each slice."""
     buffer[: len(words)] = words
-    link.buffer_updated(len(words))
-    slices = [link.meter.ns]
+    slices = [link.receive(buffer[: len(words)])]
     while link.behind:
-        link.go_on()
-        slices.append(link.meter.ns)
+        slices.append(link.receive(NOTHING))
     return slices

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import select
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-from gateway.frontends.grpc_v2.http2.work import Meter
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.sockets import Sockets
@@ -27,17 +24,21 @@ Admit = Callable[[socket.socket, Any], "SocketProtocol | None"]
 """Function that makes the protocol of a connection from accept(2) and its peer's name. None: close it unread."""
 
 
-class SocketProtocol(asyncio.BufferedProtocol):
+NOTHING = memoryview(b"")
+
+
+class SocketProtocol(asyncio.BaseProtocol):
     """Protocol of a connection. `behind` counts the bytes that were passed to it and that it has not processed."""
 
     behind = 0
     share_key = ""
     """Caller in whose share the connection's work counts."""
-    meter = Meter()
-    """Meter of the last `buffer_updated` or `go_on`."""
+    buffer = NOTHING
+    """Memory into which bytes are read. Connections may share it: a read is processed before the next one."""
 
-    def go_on(self) -> None:
-        """Continue with the bytes that are `behind`."""
+    def receive(self, data: memoryview) -> int:
+        """Process bytes from the peer, or with NOTHING those that are `behind`. Return the work in nanoseconds."""
+        raise NotImplementedError
 
     def socket_closed(self) -> None:
         """Note that the descriptor is free again. Called also if no connection was made."""
@@ -50,13 +51,8 @@ class Listener:
         self._sockets, self._listener, self._connect = sockets, listener, connect
         self._open()
 
-    def ready(self, events: int) -> bool:
-        """Accept connections. Return False: there is nothing to read."""
-        del events
-        self._accept()
-        return False
-
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Accept connections that wait."""
         for _ in range(ACCEPT_LIMIT):
             try:
                 connected, name = self._listener.accept()
@@ -80,7 +76,7 @@ class Listener:
 
     def _open(self) -> None:
         if self._listener.fileno() >= 0:
-            self._sockets.watch(self._listener.fileno(), self, select.EPOLLIN)
+            self._sockets.watch_listener(self._listener.fileno(), self)
 
     def _wait(self, error: OSError) -> None:
         if error.errno not in _FULL:  # that connection's own (accept(2), "Error handling")

@@ -74,7 +74,7 @@ class InferCodec:
             pattern = patterns.get(layout.key(raw))
             if pattern is not None:
                 try:
-                    return pattern, layout.ident(raw)
+                    return pattern, layout.ident(raw) if layout.id[1] else ""
                 except UnicodeDecodeError:
                     break  # the id is no text; the parser has the error message
         return None

@@ -19,7 +19,7 @@ from gateway.frontends.grpc_v2.accepting import SocketProtocol
 from gateway.frontends.grpc_v2.calls import unexpected
 from gateway.frontends.grpc_v2.codec import Known
 from gateway.frontends.grpc_v2.heads import FIELDS, Head, HeadReader
-from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
+from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.events import Dropped, Opened, Received, Requested
 from gateway.frontends.grpc_v2.http2.frames import STOPPING
@@ -57,7 +57,12 @@ class Link(SocketProtocol):
     def __init__(self, server: GrpcServer, peer: Peer) -> None:
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
-        self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
+        self.bounds, self.memory, self.decoding, self.buffer = (
+            server.bounds,
+            server.memory,
+            server.decoding,
+            server.buffer,
+        )
         self.incoming = server.incoming
         self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
@@ -72,7 +77,6 @@ class Link(SocketProtocol):
         self.load = ConnectionLoad(server.load, settings, peer)
         self._reader = HeadReader(server.rpcs, peer, server.authentication, settings.retry_after_s)
         self._h2 = Connection(settings.http2, self._reader.read, FIELDS)
-        self.meter = self._h2.meter
         self._patience = Patience(self, settings)
         tls = transport.get_extra_info("ssl_object")
         if not server.enter(self, peer):
@@ -96,20 +100,8 @@ class Link(SocketProtocol):
         """Implement `SocketProtocol.socket_closed`: free the connection's place."""
         self._server.closed(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer that all connections share: a read is processed before the next one."""
-        del sizehint
-        return self._server.buffer
-
-    def buffer_updated(self, size: int) -> None:
-        """Process `size` bytes from the socket."""
-        self._hear(self._server.buffer[:size])
-
-    def go_on(self) -> None:
-        """Implement `SocketProtocol.go_on`: process the bytes that are behind."""
-        self._hear(NOTHING)
-
-    def _hear(self, data: memoryview) -> None:
+    def receive(self, data: memoryview) -> int:
+        """Implement `SocketProtocol.receive`."""
         self._now_ns = now_ns = time.monotonic_ns()
         for event in self._h2.receive(data, now_ns):
             if isinstance(event, Requested):
@@ -126,6 +118,7 @@ class Link(SocketProtocol):
         self.heard_ns, self.behind = now_ns, self._h2.behind
         if self._patience.at_ease:
             self._patience.wake()
+        return self._h2.meter.ns
 
     def pause_writing(self) -> None:
         """Stop reading while the peer takes nothing: the waiting bytes would grow."""
@@ -196,10 +189,11 @@ class Link(SocketProtocol):
     def _collect(self, stream: Stream, raw: Raw, known: Known) -> bool:
         """Add a request to the engine's batch for its pattern. Return False if it must be submitted."""
         pattern, head = known[0], stream.head
-        batch = pattern.batch
-        if batch is None or self.load.waiting_bytes or not head.info.rights.sees(pattern.like.model):
+        batch, rights = pattern.batch, head.info.rights
+        if batch is None or self.load.waiting_bytes or (rights.models and not rights.sees(pattern.like.model)):
             return False
-        contents = [raw[span] for span in pattern.spans]
+        spans = pattern.spans
+        contents = (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
         ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
         return batch.add(self, (stream, raw, known), contents, self._now_ns, ends_ns)
 
@@ -302,12 +296,12 @@ class Link(SocketProtocol):
 
     def flush(self) -> None:
         """Implement `Sink.flush`: write all frames; close the connection after the last ones."""
-        h2 = self._h2
-        pieces = h2.take()
-        if pieces:
+        h2, sender = self._h2, self._h2.sender
+        if sender.out:
+            pieces = sender.take()
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
-        if h2.waiting_bytes != self.load.waiting_bytes:
-            self.load.count_waiting(h2.waiting_bytes)
+        if sender.waiting_bytes != self.load.waiting_bytes:
+            self.load.count_waiting(sender.waiting_bytes)
         for writer in self._writers:
             writer.set()
         if h2.failed or (h2.draining and not h2.streams):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
-from gateway.frontends.grpc_v2.accepting import SocketProtocol
+from gateway.frontends.grpc_v2.accepting import NOTHING, SocketProtocol
 from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 
 JOINED_BYTES = 16 * 1024
@@ -72,13 +72,11 @@ class SecureWire(Wire):
         """Wait for the client's first bytes, for a limited time."""
         self._timer = self._sockets.loop.call_later(self._limit_s, self.abort)
 
-    def _took(self, size: int) -> int:
-        self._received.write(self._buffer[:size])
-        return self._read_tls()
-
-    def _go_on(self) -> int:
-        self._link.go_on()
-        work_ns = self._link.meter.ns
+    def _process(self, data: memoryview) -> int:
+        if data:
+            self._received.write(data)
+            return self._read_tls()
+        work_ns = self._link.receive(NOTHING)
         return work_ns if self._link.behind else work_ns + self._read_tls()
 
     def _read_tls(self) -> int:
@@ -89,8 +87,7 @@ class SecureWire(Wire):
                 work_ns += HANDSHAKE_NS
                 self._shake()
             while not self.is_closing() and not self._link.behind and (size := self._decrypt()):
-                self._link.buffer_updated(size)
-                work_ns += self._link.meter.ns + RECORD_NS * self._records
+                work_ns += self._link.receive(self._buffer[:size]) + RECORD_NS * self._records
         except ssl.SSLWantReadError:
             self._send_encrypted()
         except ssl.SSLError as error:

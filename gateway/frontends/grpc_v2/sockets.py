@@ -14,9 +14,9 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any
 
-from gateway.frontends.grpc_v2.accepting import Admit, Listener, SocketProtocol
+from gateway.frontends.grpc_v2.accepting import NOTHING, Admit, Listener, SocketProtocol
 from gateway.frontends.grpc_v2.outbox import Outbox
 from gateway.wire.turns import Turns
 
@@ -51,11 +51,6 @@ _HALF = select.EPOLLRDHUP
 log = logging.getLogger(__name__)
 
 
-class _Watched(Protocol):
-    def ready(self, events: int) -> bool: ...
-    def abort(self) -> None: ...
-
-
 class Sockets:
     """All sockets of the server. `before` and `after` are called around the reading of all ready ones."""
 
@@ -65,7 +60,8 @@ class Sockets:
         """Connections closed by this side whose peer may still send."""
         self._before, self._after = before, after
         self._epoll = select.epoll()
-        self._watched: dict[int, _Watched] = {}
+        self._wires: dict[int, Wire] = {}
+        self._accepting: dict[int, Listener] = {}
         self._listeners: list[Listener] = []
         self.turns = Turns()
         self.kept_bytes = 0
@@ -99,15 +95,20 @@ class Sockets:
     def close(self) -> None:
         """Stop watching; connections that are still open end at once."""
         self.stop_listening()
-        for watched in list(self._watched.values()):
-            watched.abort()
+        for wire in list(self._wires.values()):
+            wire.abort()
         self.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
-    def watch(self, descriptor: int, watched: _Watched, events: int) -> None:
-        """Call `watched` for events of a descriptor."""
+    def watch(self, descriptor: int, wire: Wire, events: int) -> None:
+        """Call `wire` for events of a descriptor."""
         self._epoll.register(descriptor, events)
-        self._watched[descriptor] = watched
+        self._wires[descriptor] = wire
+
+    def watch_listener(self, descriptor: int, listener: Listener) -> None:
+        """Let a listener accept when connections wait."""
+        self._epoll.register(descriptor, _IN)
+        self._accepting[descriptor] = listener
 
     def change(self, descriptor: int, events: int) -> None:
         """Change the events of a descriptor."""
@@ -115,7 +116,7 @@ class Sockets:
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a descriptor."""
-        if self._watched.pop(descriptor, None) is not None:
+        if (self._wires.pop(descriptor, None) or self._accepting.pop(descriptor, None)) is not None:
             self._epoll.unregister(descriptor)
 
     def call(self) -> None:
@@ -160,10 +161,12 @@ class Sockets:
         turns = self.turns
         waiting = bool(turns.waiting)
         for descriptor, events in ready:
-            watched = self._watched.get(descriptor)
-            if watched is None or not watched.ready(events):  # an earlier one closed it; or there is nothing to read
+            wire = self._wires.get(descriptor)
+            if wire is None:
+                self._accept(descriptor)
                 continue
-            wire = cast("Wire", watched)
+            if events != _IN and not wire.ready(events):
+                continue
             if waiting:
                 turns.add(wire)
                 continue
@@ -176,6 +179,11 @@ class Sockets:
             if not self._has_time():
                 break
 
+    def _accept(self, descriptor: int) -> None:
+        listener = self._accepting.get(descriptor)
+        if listener is not None:  # else an earlier one closed the connection
+            listener.accept()
+
 
 class Wire(asyncio.Transport):
     """One connection as an asyncio transport. Bytes that `write` cannot send at once wait here, uncopied."""
@@ -187,7 +195,7 @@ class Wire(asyncio.Transport):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sockets, self._socket, self._name, self._link = sockets, connected, name, link
         self._descriptor = connected.fileno()
-        self._buffer = memoryview(link.get_buffer(-1))
+        self._buffer = link.buffer
         self._small, self._cheap, self.kept_bytes = self._buffer[:READ_BYTES], False, 0
         self.work_ns, self.queued = 0, False
         self._waiting = Outbox()
@@ -225,7 +233,7 @@ class Wire(asyncio.Transport):
             return 0
         work_ns = 0
         try:
-            work_ns = self._go_on() if self.kept_bytes and self.behind else self._receive()
+            work_ns = self._process(NOTHING) if self.kept_bytes and self.behind else self._receive()
         except Exception as error:  # noqa: BLE001  the boundary: a defect of one connection ends that connection
             self._fail(error)
         if self._link.behind != self.kept_bytes and not self._gone:
@@ -250,7 +258,7 @@ class Wire(asyncio.Transport):
             self._end(None)
         if self._lingering or not size:
             return 0
-        work_ns = self._took(size)
+        work_ns = self._process(self._buffer[:size])
         self._cheap = work_ns <= size * CHEAP_NS_PER_BYTE
         return work_ns
 
@@ -384,15 +392,9 @@ class Wire(asyncio.Transport):
     def _begin(self) -> None:
         self._link.connection_made(self)
 
-    def _took(self, size: int) -> int:
-        """Pass on `size` bytes from the buffer. Return the work in nanoseconds."""
-        self._link.buffer_updated(size)
-        return self._link.meter.ns
-
-    def _go_on(self) -> int:
-        """Continue with the bytes that the protocol has not processed yet. Return the work in nanoseconds."""
-        self._link.go_on()
-        return self._link.meter.ns
+    def _process(self, data: memoryview) -> int:
+        """Pass on bytes that were read, or NOTHING to go on with those before. Return the work in nanoseconds."""
+        return self._link.receive(data)
 
     def _lost(self, error: Exception | None) -> None:
         self._sockets.loop.call_soon(self._link.connection_lost, error)

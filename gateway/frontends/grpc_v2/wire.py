@@ -34,9 +34,9 @@ class Layout:
         return bytes(message[fixed[0]]) if len(fixed) == 1 else b"".join([message[part] for part in fixed])
 
     def ident(self, message: bytes | memoryview) -> str:
-        """Return the id. Raises UnicodeDecodeError if it is no text."""
+        """Return the id of a message that has one. Raises UnicodeDecodeError if it is no text."""
         start, end = self.id
-        return str(message[start:end], "utf-8") if end else ""
+        return str(message[start:end], "utf-8")
 
 
 def layout_of(message: bytes | memoryview) -> Layout | None:

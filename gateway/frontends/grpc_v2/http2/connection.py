@@ -41,8 +41,8 @@ class Connection:
         self.failed: ProtocolError | None = None
         self.draining = False
         self._limits, self._guard, self.meter = limits, Guard(limits), work.Meter()
-        self._sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self.meter)
-        self._controls = Controls(self._guard, self._sender, self.streams, self.meter)
+        self.sender, self._blocks = Sender(self._said_end), Blocks(limits, read_head, names, self.meter)
+        self._controls = Controls(self._guard, self.sender, self.streams, self.meter)
         self._now_ns = self._last_stream = 0
         self._last_taken = frames.LARGEST_STREAM
         self._given_up = GivenUp()
@@ -54,9 +54,9 @@ class Connection:
         self._body: Stream | None = None
         self._body_ends = False
         self._events: list[Event] = []
-        self._sender.say(limits.settings_frame())
-        self._sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
-        self.take, self.forget_heads = self._sender.take, self._blocks.forget_heads
+        self.sender.say(limits.settings_frame())
+        self.sender.say(frames.window_frame(0, limits.connection_window_bytes - frames.DEFAULT_WINDOW))
+        self.take, self.forget_heads = self.sender.take, self._blocks.forget_heads
         """Function that returns the bytes to write now; `Blocks.forget_heads`."""
 
     # ---- owner's interface -----------------------------------------------------------------------------------------
@@ -74,8 +74,8 @@ class Connection:
             try:
                 self._reader.read(data, self)
                 self._guard.work(now_ns, meter.ns)
-                if self._sender.unread_bytes:
-                    self._guard.unread(self._sender.unread_bytes)
+                if self.sender.unread_bytes:
+                    self._guard.unread(self.sender.unread_bytes)
                 self.behind = self._reader.behind
             except ProtocolError as fault:
                 self.fail(fault)
@@ -85,25 +85,25 @@ class Connection:
         """Send a whole response: headers, one body of `size` bytes, trailers. Does nothing if the stream is closed."""
         if stream.state != CLOSED:
             self._guard.answered(self._now_ns)
-            self._sender.respond(stream, head, message, size, trailers)
+            self.sender.respond(stream, head, message, size, trailers)
 
     def begin(self, stream: Stream, head: Block) -> None:
         """Send response headers; data and an end follow."""
         if stream.state != CLOSED:
             stream.begun = True
-            self._sender.begin(stream, head.payload)
+            self.sender.begin(stream, head.payload)
 
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes; bytes beyond the windows wait (`waiting_bytes`)."""
         if stream.state != CLOSED:
             self._guard.answered(self._now_ns)
-            self._sender.data(stream, payload)
+            self.sender.data(stream, payload)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
         """Send trailers: the response is complete once all waiting bytes were sent."""
         if stream.state != CLOSED:
             self._guard.refused()
-            self._sender.end(stream, trailers)
+            self.sender.end(stream, trailers)
 
     def reset(self, stream: Stream, code: Code) -> None:
         """Reset a stream. No event follows."""
@@ -115,19 +115,19 @@ class Connection:
         """Let the peer send `increment` bytes more on a stream."""
         if stream.state == OPEN and increment > 0:
             stream.receive_window += increment
-            self._sender.say(frames.window_frame(stream.id, increment))
+            self.sender.say(frames.window_frame(stream.id, increment))
 
     def ping(self, payload: bytes) -> None:
         """Send a PING of eight bytes; `Acknowledged` follows."""
-        self._sender.say(frames.frame(frames.PING, 0, 0, payload))
+        self.sender.say(frames.frame(frames.PING, 0, 0, payload))
 
     def hold(self) -> None:
         """Let DATA wait: the transport takes no more."""
-        self._sender.held = True
+        self.sender.held = True
 
     def release(self) -> None:
         """Send DATA again: the transport takes more."""
-        self._sender.release()
+        self.sender.release()
 
     @property
     def settled(self) -> bool:
@@ -137,25 +137,25 @@ class Connection:
     @property
     def waiting_bytes(self) -> int:
         """Return the number of body bytes that wait for the peer."""
-        return self._sender.waiting_bytes
+        return self.sender.waiting_bytes
 
     def announce_drain(self) -> None:
         """Begin a graceful end: ask the peer to connect elsewhere; streams under way are still accepted."""
         if not self.failed:
-            self._sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
+            self.sender.say(frames.goaway_frame(frames.LARGEST_STREAM, Code.NO_ERROR, frames.STOPPING))
 
     def drain(self, why: str = frames.STOPPING) -> None:
         """Complete a graceful end: streams opened from now on are ignored. `why` is for the peer's log."""
         if not (self.draining or self.failed):
             self.draining, self._last_taken = True, self._last_stream
-            self._sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
+            self.sender.say(frames.goaway_frame(self._last_stream, Code.NO_ERROR, why))
 
     def fail(self, fault: ProtocolError) -> None:
         """End the connection with a GOAWAY that states the reason."""
         if self.failed is None:
             self.failed, self.behind = fault, 0
             last = min(self._last_stream, self._last_taken)
-            self._sender.say(frames.goaway_frame(last, fault.code, fault.problem))
+            self.sender.say(frames.goaway_frame(last, fault.code, fault.problem))
 
     # ---- reading ---------------------------------------------------------------------------------------------------
     def check_frame(self, kind: int, length: int) -> bool:
@@ -213,7 +213,7 @@ class Connection:
             return body - place
         self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
         if again := self._window.spend(size):
-            self._sender.say(frames.window_frame(0, again))
+            self.sender.say(frames.window_frame(0, again))
         stream.state = PEER_DONE
         self._events.append(Requested(stream, data[begin:stop]))
         return stop - place
@@ -223,7 +223,7 @@ class Connection:
         if stream.send_window + increment > frames.LARGEST_WINDOW:
             return False
         self.meter.ns += work.FRAME_NS
-        self._guard.window_update(self._now_ns, self._sender.frames)
+        self._guard.window_update(self._now_ns, self.sender.frames)
         stream.send_window += increment
         return True
 
@@ -231,7 +231,7 @@ class Connection:
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
         """Process the header of a DATA frame of `length` bytes, `content` of them without padding."""
         if again := self._window.spend(length):
-            self._sender.say(frames.window_frame(0, again))
+            self.sender.say(frames.window_frame(0, again))
         self._body_ends = bool(flags & frames.END_STREAM)
         self._body = stream = self._receiving(number, length, content)
         if not content:
@@ -332,7 +332,7 @@ class Connection:
             self._refuse(number, Code.PROTOCOL_ERROR)
         else:
             window = self._limits.stream_window_bytes
-            stream = Stream(number, known[0], self._now_ns, window, self._sender.initial_window)
+            stream = Stream(number, known[0], self._now_ns, window, self.sender.initial_window)
             self.streams[number], stream.announced = stream, known[1]
             return stream
         return None
@@ -362,19 +362,19 @@ class Connection:
     def _read_window_update(self, _flags: int, number: int, payload: memoryview) -> None:
         check_shape(frames.WINDOW_UPDATE, number, payload)
         increment = frames.UINT32.unpack(payload)[0] & frames.LARGEST_WINDOW
-        self._guard.window_update(self._now_ns, self._sender.frames)
+        self._guard.window_update(self._now_ns, self.sender.frames)
         self.meter.ns += work.REPLY_NS
         if not number:
             if not increment:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
-            self._sender.widen(increment)
+            self.sender.widen(increment)
             return
         stream = self.streams.get(number)
         if stream is None:
             self._check_opened("WINDOW_UPDATE", number)
         elif not increment:
             self._break(stream, Code.PROTOCOL_ERROR)
-        elif not self._sender.widen_stream(stream, increment):
+        elif not self.sender.widen_stream(stream, increment):
             self._break(stream, Code.FLOW_CONTROL_ERROR)
 
     # ---- the end of streams ------------------------------------------------------------------------------------------
@@ -397,12 +397,13 @@ class Connection:
 
     def _give_up(self, number: int, code: Code) -> None:
         self._given_up.add(number)
-        self._sender.say(frames.reset_frame(number, code))
+        self.sender.say(frames.reset_frame(number, code))
 
     def _close(self, stream: Stream, how: int) -> None:
         stream.state = MOVES[stream.state][how]
         del self.streams[stream.id]
-        self._sender.forget(stream)
+        if stream.waiting is not None:
+            self.sender.forget(stream)
 
     _READERS: Mapping[int, Callable[[Connection, int, int, memoryview], None]] = {
         frames.HEADERS: _read_headers,

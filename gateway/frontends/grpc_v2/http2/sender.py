@@ -56,19 +56,19 @@ class Sender:
         self.window, self.frame_bytes, self.initial_window = DEFAULT_WINDOW, DEFAULT_FRAME_SIZE, DEFAULT_WINDOW
         self.held = False
         self.waiting_bytes = self.unread_bytes = self.frames = 0
-        self._out: list[Piece] = []
+        self.out: list[Piece] = []
         self._turns: dict[int, Stream] = {}
         self._ended = ended
         self._table_told, self._before = False, b""
 
     def take(self) -> list[Piece]:
         """Return the pieces to write now."""
-        out, self._out = self._out, []
+        out, self.out = self.out, []
         return out
 
     def say(self, frame: bytes) -> None:
         """Send a control frame, independent of the windows."""
-        self._out.append(frame)
+        self.out.append(frame)
         if self.held:
             self.unread_bytes += len(frame)
 
@@ -89,7 +89,7 @@ class Sender:
             return
         number = _stream_number(stream.id)
         data = LENGTH_TYPE_FLAGS.pack(size >> 16, size & 0xFFFF, DATA, 0)
-        self._out.append(
+        self.out.append(
             b"".join(
                 (head.begins, number, head.payload, data, number, *message, trailers.ends, number, trailers.payload)
             )
@@ -122,10 +122,9 @@ class Sender:
 
     def forget(self, stream: Stream) -> None:
         """Drop the waiting bytes of a closed stream."""
-        if stream.waiting is not None:
-            self._turns.pop(stream.id, None)
-            self.waiting_bytes -= stream.waiting_bytes
-            stream.waiting, stream.waiting_bytes = None, 0
+        self._turns.pop(stream.id, None)
+        self.waiting_bytes -= stream.waiting_bytes
+        stream.waiting, stream.waiting_bytes = None, 0
 
     def widen(self, increment: int) -> None:
         """Widen the connection's window by `increment` bytes. Raises ProtocolError FLOW_CONTROL_ERROR."""
@@ -210,7 +209,7 @@ class Sender:
             self._say_end(stream, ending.trailers)
 
     def _say_data(self, stream: Stream, piece: memoryview, size: int) -> None:
-        self._out += (opening(DATA, 0, size) + _stream_number(stream.id), piece[:size])
+        self.out += (opening(DATA, 0, size) + _stream_number(stream.id), piece[:size])
         self.window -= size
         stream.send_window -= size
         stream.waiting_bytes -= size

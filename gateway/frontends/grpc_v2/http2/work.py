@@ -13,7 +13,7 @@ READ_NS = 3_000
 """Cost of a read, independent of its size."""
 BYTES_PER_NS = 3
 """Bytes that are received and passed on in a nanosecond."""
-FRAME_NS = 1_100
+FRAME_NS = 1_250
 """Cost of a frame's header and of skipping the frame."""
 DELIVERY_NS = 1_900
 """Cost of DATA that is passed to its stream."""

@@ -109,16 +109,11 @@ async def test_the_peer_is_gone_without_goodbye(security: Security, limit_s: flo
 
 async def test_damage(security: Security, limit_s: float) -> None:
     async with secured(security, limit_s) as served, shaken(served) as (link, reader, _):
-        link.wire._took(_overwritten(link, b"\x17\x03\x03\x00\x10" + bytes(16)))
+        link.wire._process(memoryview(b"\x17\x03\x03\x00\x10" + bytes(16)))
         await link.until(lambda: link.lost)
         assert isinstance(link.lost[0], ssl.SSLError)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await reader.readexactly(1)
-
-
-def _overwritten(link: Kept, words: bytes) -> int:
-    link.buffer[: len(words)] = words
-    return len(words)
 
 
 @pytest.mark.parametrize("words", [b"", b"\x16", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
