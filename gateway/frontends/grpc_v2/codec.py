@@ -11,14 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
+from gateway.domain.tensor import ELEMENTS_LIMIT
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
-from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
-from gateway.frontends.grpc_v2.patterns import COPIED_BYTES, WHOLE_BYTES, Pattern, Raw, largely_converted, pattern_of
+from gateway.frontends.grpc_v2.patterns import (
+    CONVERTED_ELEMENTS,
+    COPIED_BYTES,
+    WHOLE_BYTES,
+    Pattern,
+    Raw,
+    largely_converted,
+    pattern_of,
+)
 from gateway.frontends.grpc_v2.protocol import message
-from gateway.frontends.grpc_v2.templates import Template, prefixed, shape_of, template_of
+from gateway.frontends.grpc_v2.templates import Encoded, Template, prefixed, shape_of, template_of
 from gateway.frontends.grpc_v2.wire import Layout, layout_of
 from gateway.frontends.regions import Regions
 
@@ -54,20 +62,24 @@ class InferCodec:
                     break  # the id is no text; the parser has the error message
         return self._learn(raw, call, now_ns)
 
-    def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:
-        """Return the reply as a length-prefixed message in pieces, and its size in bytes.
+    def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> Encoded | None:
+        """Return the reply, or None if encoding it may take long: `reply_steps` encodes it then.
 
         Raises as `encode_response` does.
         """
-        if response.parameters or (asked and any(output.destination is not None for output in asked)):
-            return prefixed(encode_response(response, asked).SerializeToString())
-        key = shape_of(response)
-        template = self._templates.get(key)
-        if template is None:
-            if len(self._templates) >= TEMPLATES_LIMIT:
-                self._templates.clear()
-            template = self._templates[key] = template_of(response)
-        return template.fill(response) if template.plain else prefixed(encode_response(response).SerializeToString())
+        if not (response.parameters or (asked and any(output.destination is not None for output in asked))):
+            key = shape_of(response)
+            template = self._templates.get(key)
+            if template is None:
+                if len(self._templates) >= TEMPLATES_LIMIT:
+                    self._templates.clear()
+                template = self._templates[key] = template_of(response)
+            if template.plain:
+                return template.fill(response)
+        for tensor in response.outputs.values():
+            if tensor.array.size > CONVERTED_ELEMENTS.get(tensor.datatype.label, ELEMENTS_LIMIT):
+                return None
+        return prefixed(encode_response(response, asked).SerializeToString())
 
     def lead(self, total: int) -> int:
         """Return the offset of the first tensor in the last known request of `total` bytes; 0 if there is none."""

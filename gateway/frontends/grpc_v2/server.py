@@ -45,7 +45,7 @@ class GrpcServer:
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
-        self.codec, self.submit = service.codec, service.submit
+        self.codec, self.encode, self.submit = service.codec, service.encode, service.submit
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]
