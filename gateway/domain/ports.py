@@ -81,7 +81,7 @@ class Inference(Protocol):
 
     @property
     def decoding(self) -> Decoding:
-        """Return the threads for requests that take long to decode."""
+        """Return the threads for requests that take long to decode, and answers that take long to encode."""
 
     def sizes(self, model: str) -> RequestSizes:
         """Return the largest request that any version of a model takes. Raises as `describe` does."""

@@ -34,6 +34,8 @@ STEP_ELEMENTS = 512
 """BYTES elements of one step: about 0.15 ms."""
 STEP_BYTES = 262_144
 """Bytes that one step converts: about 0.6 ms of BF16."""
+STEP_LENGTHS = 16_384
+"""BYTES elements whose lengths one step adds up: about 0.7 ms."""
 ELEMENT_BYTES = 56
 """Memory of a BYTES element next to its content: a pointer, the header of `bytes`, and rounding."""
 RANK_LIMIT = 32
@@ -143,6 +145,33 @@ def encode_raw(datatype: Datatype, array: Array) -> bytes:
     if datatype is Datatype.BF16:
         return float32_to_bfloat16(array).tobytes()
     return np.ascontiguousarray(array, datatype.dtype).tobytes()
+
+
+def encode_steps(datatype: Datatype, array: Array) -> Steps[list[bytes]]:
+    """Encode as `encode_raw` does, in steps, to pieces of about STEP_BYTES."""
+    pieces, parts, size, flat = list[bytes](), list[bytes](), 0, array.ravel()
+    count = STEP_ELEMENTS if datatype is Datatype.BYTES else STEP_BYTES // datatype.wire_bytes
+    for begin in range(0, len(flat), count):
+        if begin:
+            yield
+        parts.append(encode_raw(datatype, flat[begin : begin + count]))
+        size += len(parts[-1])
+        if size >= STEP_BYTES:
+            pieces.append(b"".join(parts))
+            parts, size = [], 0
+    return [*pieces, b"".join(parts)]
+
+
+def size_steps(datatype: Datatype, array: Array) -> Steps[int]:
+    """Return the size of what `encode_raw` returns, in steps. Each character of a str element counts as one byte."""
+    if datatype is not Datatype.BYTES:
+        return array.size * datatype.wire_bytes
+    size, flat = array.size * LENGTH_PREFIX_BYTES, array.ravel()
+    for begin in range(0, len(flat), STEP_LENGTHS):
+        if begin:
+            yield
+        size += sum(map(len, flat[begin : begin + STEP_LENGTHS]))
+    return size
 
 
 def decode_bytes(raw: bytes | memoryview, count: int, tensor: str) -> Array:

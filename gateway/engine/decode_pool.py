@@ -1,4 +1,7 @@
-"""Decoding of large requests: starts on the event loop, continues on threads that serve callers in turn."""
+"""Decoding of large requests and encoding of large answers: begins on the event loop, continues on threads.
+
+The threads serve callers in turn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ T = TypeVar("T")
 Steps = Generator[None, None, Any]
 
 SLICE_NS = 5_000_000
-"""Time slice of one request before the next caller's turn: the longest delay that a large request causes."""
+"""Time slice of one job before the next caller's turn: the longest delay that a large job causes."""
 PAUSE_S = 0.0001
 """Pause after each step: the event loop gets the GIL at once, not after the 5 ms of `sys.getswitchinterval`."""
 
@@ -84,7 +87,7 @@ class DecodePool:
             self._waiting.add(job.caller, job)
 
     def _no_thread(self, error: RuntimeError) -> RequestError:
-        words = f"no thread decodes this request now ({error}); try again later"
+        words = f"no thread can start for this request or its answer ({error}); try again later"
         return RequestError(Fault.OVERLOADED, words, retry_after_s=self._retry_after_s)
 
     def _work(self) -> None:
@@ -106,7 +109,7 @@ class DecodePool:
 
 
 def _advance(job: _Job) -> bool:
-    """Decode for one time slice. Return True if the job is settled."""
+    """Work on a job for one time slice. Return True if the job is settled."""
     ends_ns = time.perf_counter_ns() + SLICE_NS
     while True:
         try:

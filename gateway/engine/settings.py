@@ -102,8 +102,8 @@ class EngineSettings:
     request_slack_bytes: int = (
         65_536  # bytes of one request for names, parameters and id, in addition to its model's shapes
     )
-    decode_inline_us: int = 500  # time that decoding a request may take on the event loop before a thread continues
-    decode_threads: int = 1  # requests decoded at once by threads; callers take turns
+    decode_inline_us: int = 500  # time on the event loop for decoding a request or encoding its answer, then a thread
+    decode_threads: int = 1  # threads that decode large requests and encode large answers; callers take turns
     queue: tuple[QueueSettings, ...] = ()  # models with queue settings of their own
     quota: tuple[QuotaSettings, ...] = ()  # callers with a quota
 

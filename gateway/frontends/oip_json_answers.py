@@ -15,7 +15,7 @@ import numpy as np
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
-from gateway.domain.tensor import Array, Datatype, Steps, Tensor, encode_raw, finish
+from gateway.domain.tensor import Array, Datatype, Steps, Tensor, encode_steps, finish, size_steps
 from gateway.frontends.oip_json import BINARY_SIZE, JsonRequest
 
 STEP_ELEMENTS = 2048
@@ -28,7 +28,7 @@ ESCAPED_CHARS = 6
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """The JSON object of an answer, in pieces, and the raw tensors that follow it, in order."""
+    """The JSON object of an answer, in pieces, and those of the raw tensors that follow it, in order."""
 
     pieces: tuple[bytes, ...]
     tensors: tuple[bytes, ...] = ()
@@ -45,12 +45,13 @@ class JsonAnswer:
         return b"".join((*self.pieces, *self.tensors))
 
 
-def most_bytes(response: InferResponse, asked: JsonRequest) -> int:
+def most_bytes_steps(response: InferResponse, asked: JsonRequest) -> Steps[int]:
     """Return a bound of the bytes that the outputs of an answer take; those with a destination take none."""
-    placed = {output.name for output in asked.request.outputs if output.destination is not None}
-    return sum(
-        _most_bytes(tensor, asked.wants_binary(name)) for name, tensor in response.outputs.items() if name not in placed
-    )
+    placed, most = {output.name for output in asked.request.outputs if output.destination is not None}, 0
+    for name, tensor in response.outputs.items():
+        if name not in placed:
+            most += yield from _most_bytes_steps(tensor, asked.wants_binary(name))
+    return most
 
 
 def encode_response(response: InferResponse, asked: JsonRequest | None = None, *, literals: bool = False) -> JsonAnswer:
@@ -81,11 +82,13 @@ def answer_steps(
         line: dict[str, Any] = {"name": name, "datatype": tensor.datatype.label, "shape": list(tensor.array.shape)}
         pieces += [b","] * (index > 0)
         if name in destinations:
-            destinations[name].put(encode_raw(tensor.datatype, tensor.array))
+            raw = yield from encode_steps(tensor.datatype, tensor.array)
+            destinations[name].put(b"".join(raw))
             pieces.append(msgspec.json.encode(line))
         elif asked is not None and asked.wants_binary(name):
-            tensors.append(encode_raw(tensor.datatype, tensor.array))
-            pieces.append(msgspec.json.encode({**line, "parameters": {BINARY_SIZE: len(tensors[-1])}}))
+            raw = yield from encode_steps(tensor.datatype, tensor.array)
+            tensors += raw
+            pieces.append(msgspec.json.encode({**line, "parameters": {BINARY_SIZE: sum(map(len, raw))}}))
         else:
             pieces.append(_opened(line, b'"data":['))
             yield from _data_steps(tensor, name, pieces, literals=literals)
@@ -98,12 +101,11 @@ def _opened(fields: dict[str, Any], more: bytes) -> bytes:
     return msgspec.json.encode(fields)[:-1] + b"," + more
 
 
-def _most_bytes(tensor: Tensor, binary: bool) -> int:
-    size, count = tensor.array.nbytes, tensor.array.size
-    if tensor.datatype is Datatype.BYTES:
-        size = sum(map(len, tensor.array.ravel())) + 4 * count
-        return size if binary else size * ESCAPED_CHARS
-    return size if binary else count * NUMBER_CHARS
+def _most_bytes_steps(tensor: Tensor, binary: bool) -> Steps[int]:
+    size = yield from size_steps(tensor.datatype, tensor.array)
+    if binary:
+        return size
+    return size * ESCAPED_CHARS if tensor.datatype is Datatype.BYTES else tensor.array.size * NUMBER_CHARS
 
 
 def _data_steps(tensor: Tensor, name: str, pieces: list[bytes], *, literals: bool) -> Steps[None]:

@@ -14,6 +14,7 @@ from gateway.domain.access import Address
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.rights import NOTHING, Needs, Rights
 from gateway.domain.shares import ANONYMOUS
+from gateway.frontends.grpc_v2.templates import PREFIX, Encoded, prefixed
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 """Path of the method that the hot path serves."""
@@ -54,8 +55,8 @@ class Rpc:
     `answer` takes (message, CallInfo), or for BIDIRECTIONAL an async iterator of messages and CallInfo. It returns a
     message (UNARY: awaitable) or an async generator of messages. Raises RequestError.
 
-    `needs`: scopes of which a caller needs one. `raw`: its requests are bytes, which the method reads itself. Replies
-    are messages or their bytes.
+    `needs`: scopes of which a caller needs one. `raw`: its requests are bytes, which the method reads itself, and its
+    replies are encoded.
     """
 
     path: str
@@ -71,7 +72,15 @@ class Rpc:
 
     def serialize(self, reply: Any) -> bytes:
         """Return the reply's bytes."""
-        return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
+        if self.raw:
+            pieces, _ = reply
+            return b"".join((pieces[0][PREFIX.size :], *pieces[1:]))
+        return bytes(reply.SerializeToString())
+
+    def encode(self, reply: Any) -> Encoded:
+        """Return the reply as it is sent."""
+        encoded: Encoded = reply if self.raw else prefixed(reply.SerializeToString())
+        return encoded
 
 
 def parse_message(kind: Any, content: bytes | memoryview) -> Any:

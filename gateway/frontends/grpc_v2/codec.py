@@ -11,15 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput, ResponseForm
-from gateway.domain.tensor import Raw
+from gateway.domain.tensor import ELEMENTS_LIMIT, Raw
 from gateway.frontends.grpc_v2.calls import CallInfo, parse_message
 from gateway.frontends.grpc_v2.decode import decode_request
 from gateway.frontends.grpc_v2.encode import encode_response
-from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.outline import TENSORS_LIMIT
-from gateway.frontends.grpc_v2.patterns import COPIED_BYTES, WHOLE_BYTES, Pattern, largely_converted, pattern_of
+from gateway.frontends.grpc_v2.patterns import (
+    CONVERTED_ELEMENTS,
+    COPIED_BYTES,
+    WHOLE_BYTES,
+    Pattern,
+    largely_converted,
+    pattern_of,
+)
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.templates import (
+    Encoded,
     Template,
     content_of,
     form_of,
@@ -79,24 +86,26 @@ class InferCodec:
                     break  # the id is no text; the parser has the error message
         return None
 
-    def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> tuple[list[Piece], int]:
-        """Return the reply as a length-prefixed message in pieces, and its size in bytes.
+    def encode(self, response: InferResponse, asked: Sequence[RequestedOutput]) -> Encoded | None:
+        """Return the reply, or None if encoding it may take long: `reply_steps` encodes it then.
 
         Raises as `encode_response` does.
         """
-        if response.parameters or (asked and any(output.destination is not None for output in asked)):
-            return prefixed(encode_response(response, asked).SerializeToString())
-        key = shape_of(response)
-        template = self._templates.get(key)
-        if template is None:
-            template = template_of(form_of(response), plain=sent_as_in_memory(response))
-            self._remember_template(key, template)
-        if not template.plain:
-            return prefixed(encode_response(response).SerializeToString())
-        return template.fill(response.id, [content_of(each.array) for each in response.outputs.values()])
+        if not (response.parameters or (asked and any(output.destination is not None for output in asked))):
+            key = shape_of(response)
+            template = self._templates.get(key)
+            if template is None:
+                template = template_of(form_of(response), plain=sent_as_in_memory(response))
+                self._remember_template(key, template)
+            if template.plain:
+                return template.fill(response.id, [content_of(each.array) for each in response.outputs.values()])
+        for tensor in response.outputs.values():
+            if tensor.array.size > CONVERTED_ELEMENTS.get(tensor.datatype.label, ELEMENTS_LIMIT):
+                return None
+        return prefixed(encode_response(response, asked).SerializeToString())
 
-    def encode_raw(self, form: ResponseForm, ident: str, contents: Sequence[Raw]) -> tuple[list[Piece], int]:
-        """Return the reply of a raw answer as `encode` does."""
+    def encode_raw(self, form: ResponseForm, ident: str, contents: Sequence[Raw]) -> Encoded:
+        """Return the reply of a raw answer."""
         template = self._templates.get(form)
         if template is None:
             template = template_of(form)

@@ -32,7 +32,7 @@ from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
-from gateway.frontends.grpc_v2.unary import Answering, Unary, one_request
+from gateway.frontends.grpc_v2.unary import Answering, Unary, answered, one_request
 from gateway.frontends.peer import Peer, certified
 
 if TYPE_CHECKING:
@@ -57,13 +57,8 @@ class Link(SocketProtocol):
     def __init__(self, server: GrpcServer, peer: Peer) -> None:
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
-        self.bounds, self.memory, self.decoding, self.buffer = (
-            server.bounds,
-            server.memory,
-            server.decoding,
-            server.buffer,
-        )
-        self.incoming = server.incoming
+        self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
+        self.incoming, self.buffer = server.incoming, server.buffer
         self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
@@ -165,7 +160,7 @@ class Link(SocketProtocol):
     def start(self, stream: Stream, message: Message) -> None:
         """Start a unary call whose request is complete."""
         if message.compressed:
-            self._begin(stream, Answering(self, stream, message))
+            self._begin(stream, Answering(self, stream, answered, message, stream, self))
         else:
             self._start(stream, message.content, lent=False)
 
@@ -173,7 +168,7 @@ class Link(SocketProtocol):
         head, server = stream.head, self._server
         if head.rpc is not server.infer:
             content = bytes(content) if lent else content
-            self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
+            self._begin(stream, Answering(self, stream, answered, Message(content, compressed=False), stream, self))
             return
         small = len(content) <= WHOLE_BYTES
         raw = bytes(content) if small else content
@@ -210,7 +205,7 @@ class Link(SocketProtocol):
             if request is None:
                 self.load.end_call(info)  # its task counts again
                 content = bytes(content) if lent else content
-                self._begin(stream, Answering(self, stream, Message(content, compressed=False)))
+                self._begin(stream, Answering(self, stream, answered, Message(content, compressed=False), stream, self))
                 return
             if info.rights.models:
                 check_model(info.caller, info.rights, request.model)
@@ -239,8 +234,7 @@ class Link(SocketProtocol):
 
     async def _guarded(self, stream: Stream, call: Answering | Streaming) -> None:
         """Run a call to its end: any error is sent to the caller."""
-        head = stream.head
-        ends_s = None if head.timeout_ns is None else (stream.opened_ns + head.timeout_ns) / 1e9
+        ends_s = None if stream.head.timeout_ns is None else (stream.opened_ns + stream.head.timeout_ns) / 1e9
         try:
             async with asyncio.timeout_at(ends_s) as time_left:
                 await call.run()
@@ -249,7 +243,9 @@ class Link(SocketProtocol):
         except Exception as error:  # noqa: BLE001 - as in `_start`
             late = isinstance(error, TimeoutError) and time_left.expired()
             refusal = RequestError(Fault.EXPIRED, "the call's time was over before its answer was there")
-            self.turn_down(stream, refusal if late else unexpected(error, head.rpc.path))
+            self.turn_down(stream, refusal if late else unexpected(error, stream.head.rpc.path))
+        finally:
+            del time_left  # else the task and its CancelledError hold each other, and the message
         self.flush()
 
     def _give_up(self, stream: Stream) -> None:
@@ -268,13 +264,16 @@ class Link(SocketProtocol):
         asked = self._asked.pop(token, ()) if self._asked else ()
         self.load.end_call(token.head.info)
         try:
-            pieces, size = self._server.codec.encode(response, asked)
+            encoded = self._server.codec.encode(response, asked)
         except RequestError as error:
             self.turn_down(token, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`; a sink must not raise
             self.turn_down(token, unexpected(error, token.head.rpc.path))
         else:
-            self._h2.respond(token, replies.RESPONSE, pieces, size, replies.OK)
+            if encoded is not None:
+                self._h2.respond(token, replies.RESPONSE, encoded[0], encoded[1], replies.OK)
+            else:
+                self._begin(token, Answering(self, token, self._server.encode, response, asked, token.head.info))
 
     def refuse(self, token: Stream, error: RequestError) -> None:
         """Implement `Sink.refuse`."""

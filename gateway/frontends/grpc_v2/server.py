@@ -45,7 +45,8 @@ class GrpcServer:
 
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
-        self.codec, self.submit, self.raw_batch = service.codec, service.submit, service.raw_batch
+        self.codec, self.encode = service.codec, service.encode
+        self.submit, self.raw_batch = service.submit, service.raw_batch
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]

@@ -6,20 +6,28 @@ CallInfo)`. It converts RequestError to a status with `gateway.frontends.status`
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferResponse, RequestedOutput
 from gateway.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.domain.rights import check_model
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
 from gateway.frontends.grpc_v2.codec import InferCodec
 from gateway.frontends.grpc_v2.decode import wants_final_response
-from gateway.frontends.grpc_v2.encode import encode_response, encode_stream_error, encode_stream_reply
+from gateway.frontends.grpc_v2.encode import (
+    encode_stream_error,
+    encode_stream_reply,
+    mark_final,
+    reply_size_steps,
+    reply_steps,
+)
 from gateway.frontends.grpc_v2.health import HealthService
 from gateway.frontends.grpc_v2.load import Load
 from gateway.frontends.grpc_v2.messages import Room, Share
@@ -29,7 +37,7 @@ from gateway.frontends.grpc_v2.reflection import ReflectionStream
 from gateway.frontends.grpc_v2.scopes import NEEDS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
-from gateway.frontends.grpc_v2.templates import PREFIX
+from gateway.frontends.grpc_v2.templates import Encoded
 from gateway.frontends.not_offered import (
     no_cuda_regions,
     no_log_settings,
@@ -139,8 +147,25 @@ class InferenceService:
         counted = documents.visible_statistics(self._statistics, call.rights, request.name, request.version)
         return message("inference.ModelStatisticsResponse")(**documents.model_statistics(counted))
 
-    async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> bytes:
-        """Answer one request, bytes to bytes; a faster transport uses `codec` and `submit` itself."""
+    async def encode(self, response: InferResponse, asked: Sequence[RequestedOutput], call: CallInfo) -> Encoded:
+        """Return the reply of a response that takes long to encode. Its memory is counted until it is returned.
+
+        Raises as `encode_response` and `Share.grow` do.
+        """
+        share, run = Share(self.room.pool, call), self.decoding.run
+        try:
+            size = await run(call.caller, reply_size_steps(response))
+            try:
+                share.grow(size)
+            except RequestError as error:
+                message = f"the answer: {error.message}"
+                raise RequestError(error.fault, message, retry_after_s=error.retry_after_s) from None
+            return await run(call.caller, reply_steps(response, asked))
+        finally:
+            share.free()
+
+    async def model_infer(self, raw: bytes | memoryview, call: CallInfo) -> Encoded:
+        """Answer one request; a faster transport uses `codec`, `submit` and `encode` itself."""
         now_ns, share = time.monotonic_ns(), Share(self.room.pool, call)
         try:
             asked = self.codec.decode(raw, call, now_ns, lent=False)
@@ -150,24 +175,31 @@ class InferenceService:
                 asked = await self.reader.read(opened, call, now_ns, share)
                 self.codec.learn(raw, opened.sent, asked)
             check_model(call.caller, call.rights, asked.model)
-            pieces, _ = self.codec.encode(await self._inference.infer(asked), asked.outputs)
+            response = await self._inference.infer(asked)
+            encoded = self.codec.encode(response, asked.outputs)
+            return await self.encode(response, asked.outputs, call) if encoded is None else encoded
         finally:
             share.free()
-        return b"".join(pieces)[PREFIX.size :]
 
-    async def _answer_opened(self, opened: Opened, call: CallInfo) -> Any:
+    async def _answer_opened(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
         check_model(call.caller, call.rights, opened.sent.model_name)
         share = Share(self.room.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
-            return encode_response(await self._inference.infer(asked), asked.outputs)
+            response = await self._inference.infer(asked)
+            if wants_final_response(opened.sent):
+                response = mark_final(response)
+            async with order:
+                encoded = self.codec.encode(response, asked.outputs)
+                return await self.encode(response, asked.outputs, call) if encoded is None else encoded
         finally:
             share.free()
 
-    def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[bytes, None]:
+    def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""
         opened = self._opened(requests, call.caller)
-        return self._stream(opened, partial(self._counted_answer, call=call), self._settings.stream_in_flight)
+        answer = partial(self._counted_answer, call=call, order=asyncio.Lock())
+        return self._stream(opened, answer, self._settings.stream_in_flight)
 
     def server_reflection_info(self, requests: AsyncIterator[Any], call: CallInfo) -> AsyncGenerator[Any, None]:
         """Answer questions about the services, one after the other. Raises TOO_LARGE above the settings' bounds."""
@@ -294,24 +326,22 @@ class InferenceService:
             yield opened
             del opened
 
-    async def _counted_answer(self, opened: Opened, call: CallInfo) -> bytes:
-        """Answer one request of a stream, which is a call while it is in flight."""
+    async def _counted_answer(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
+        """Answer one request of a stream, which is a call while it is in flight; `order` is taken to encode it."""
         try:
             with self.load.counted(self.load.calls, call):
-                return await self._stream_answer(opened, call)
+                return await self._stream_answer(opened, call, order)
         except RequestError as error:
-            refusal = encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
-            return bytes(refusal.SerializeToString())
+            return encode_stream_error(error, opened.sent, final=wants_final_response(opened.sent))
 
-    async def _stream_answer(self, opened: Opened, call: CallInfo) -> bytes:
+    async def _stream_answer(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
         sent, final = opened.sent, wants_final_response(opened.sent)
         try:
-            answer = encode_stream_reply(await self._answer_opened(opened, call), final=final)
+            return encode_stream_reply(await self._answer_opened(opened, call, order))
         except RequestError as error:
-            answer = encode_stream_error(error, sent, final=final)
+            return encode_stream_error(error, sent, final=final)
         except Exception as error:  # noqa: BLE001 - a task's boundary: the other requests of the stream go on
-            answer = encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
-        return bytes(answer.SerializeToString())
+            return encode_stream_error(unexpected(error, STREAM_PATH), sent, final=final)
 
 
 def _kind(method: Any) -> Kind:

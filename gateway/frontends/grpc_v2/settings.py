@@ -23,7 +23,7 @@ class GrpcSettings:
     max_other_bytes: int = 64 * 1024  # largest request of methods other than inference, which are parsed unchanged
     max_receiving_bytes: int = (
         256 * 1024 * 1024
-    )  # requests in transit or being answered, all together; then UNAVAILABLE
+    )  # requests in transit or being answered, and answers being encoded, all together; then UNAVAILABLE
     max_waiting_bytes: int = 64 * 1024 * 1024  # answers that one connection does not take; then UNAVAILABLE (own)
     max_all_waiting_bytes: int = (
         256 * 1024 * 1024

@@ -13,7 +13,6 @@ from gateway.domain.errors import RequestError
 from gateway.frontends.grpc_v2.calls import Kind
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message
-from gateway.frontends.grpc_v2.templates import prefixed
 from gateway.frontends.grpc_v2.unary import cancel, one_request, unfolded
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Streaming:
             asked: Any = self._requests() if head.rpc.kind is Kind.BIDIRECTIONAL else await self._only_request()
             async with aclosing(head.rpc.answer(asked, info)) as replies:
                 async for reply in replies:
-                    link.say(stream, prefixed(head.rpc.serialize(reply))[0])
+                    link.say(stream, head.rpc.encode(reply)[0])
                     await link.taken(stream)
             link.end(stream)
         finally:

@@ -13,6 +13,8 @@ from gateway.frontends.grpc_v2.http2.sender import Piece
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.wire import field_head
 
+Encoded = tuple[list[Piece], int]
+"""Length-prefixed message in pieces, of which the first begins with the whole prefix, and its size in bytes."""
 PREFIX = struct.Struct(">BI")
 """Flag and length of a message (gRPC's "Length-Prefixed-Message")."""
 IN_PLACE_BYTES = 16 * 1024
@@ -35,11 +37,8 @@ class Template:
     anonymous: bytes
     plain: bool
 
-    def fill(self, ident: str, contents: Iterable[Piece]) -> tuple[list[Piece], int]:
-        """Return the length-prefixed message of a response that fits, in pieces, and its size with the prefix.
-
-        `contents` are those of its outputs.
-        """
+    def fill(self, ident: str, contents: Iterable[Piece]) -> Encoded:
+        """Return the message of a response that fits, with these contents of its outputs."""
         size = self.size
         if ident:
             coded = ident.encode()
@@ -96,9 +95,10 @@ def template_of(form: ResponseForm, *, plain: bool = True) -> Template:
     return Template(start, tuple(before), size, PREFIX.pack(0, size) + start + before[0], plain)
 
 
-def prefixed(content: bytes) -> tuple[list[Piece], int]:
-    """Return a length-prefixed message in pieces, and its size in bytes."""
-    return [PREFIX.pack(0, len(content)), content], PREFIX.size + len(content)
+def prefixed(*content: Piece) -> Encoded:
+    """Return the message that consists of these pieces."""
+    size = sum(map(len, content))
+    return [PREFIX.pack(0, size), *content], PREFIX.size + size
 
 
 def content_of(array: Array) -> Piece:

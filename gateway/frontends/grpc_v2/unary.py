@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Raw
+from gateway.frontends.grpc_v2.calls import Rpc
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message, inflate_steps
-from gateway.frontends.grpc_v2.templates import prefixed
+from gateway.frontends.grpc_v2.templates import Encoded
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.heads import Head
     from gateway.frontends.grpc_v2.link import Link
+
+
+P = ParamSpec("P")
 
 
 class Unary:
@@ -66,20 +72,19 @@ class Unary:
 
 
 class Answering:
-    """A call whose reply is awaited. `task` is set when it has begun."""
+    """A call whose reply `reply` returns. `task` is set when it has begun."""
 
-    __slots__ = ("_link", "_message", "_stream", "task")
+    __slots__ = ("_link", "_reply", "_stream", "task")
 
-    def __init__(self, link: Link, stream: Stream, message: Message) -> None:
-        self._link, self._stream, self._message = link, stream, message
+    def __init__(
+        self, link: Link, stream: Stream, reply: Callable[P, Awaitable[Encoded]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        self._link, self._stream, self._reply = link, stream, partial(reply, *args, **kwargs)
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Call the method and send its reply. Raises RequestError."""
-        head, link = self._stream.head, self._link
-        content = await unfolded(self._message, head, link)
-        reply = await head.rpc.answer(head.rpc.parse(content), head.info_at(self._stream.opened_ns))
-        link.reply(self._stream, *prefixed(head.rpc.serialize(reply)))
+        """Wait for the reply, and send it. Raises RequestError."""
+        self._link.reply(self._stream, *await self._reply())
 
     def cancel(self) -> None:
         """Cancel the method: the call was given up."""
@@ -95,6 +100,14 @@ def cancel(call: _Running) -> None:
     task, call.task = call.task, None
     if task is not None:
         task.cancel()
+
+
+async def answered(message: Message, stream: Stream, link: Link) -> Encoded:
+    """Call the method of a call whose request is complete. Raises RequestError."""
+    head = stream.head
+    content = await unfolded(message, head, link)
+    rpc: Rpc = head.rpc
+    return rpc.encode(await rpc.answer(rpc.parse(content), head.info_at(stream.opened_ns)))
 
 
 async def unfolded(message: Message, head: Head, link: Link) -> Raw:

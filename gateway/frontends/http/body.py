@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.ports import Decoding
+from gateway.domain.tensor import STEP_BYTES, Steps, finish
 from gateway.frontends.http.bounds import Bounds, SlowBody
 from gateway.frontends.http.door import Admitted
 from gateway.frontends.pools import Pool
@@ -19,6 +21,8 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 ENCODINGS = ("identity", "gzip", "deflate")
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 """Window bits of zlib for "gzip or zlib, see the header": HTTP's deflate is the zlib format (RFC 9110, 8.4.1.2)."""
+COMPRESSED_BYTES = 64 * 1024
+"""Bytes that one step compresses: about 1 ms at level 1."""
 
 
 class ClientGone(Exception):  # noqa: N818  not an error of the gateway: there is no client left
@@ -45,10 +49,13 @@ class Most:
 
 
 class BodyReader:
-    """Reader of bodies of one server. `pool` counts the bytes that all requests in progress hold, by caller."""
+    """Reader of bodies of one server. `pool` counts the bytes that all requests in progress hold, by caller.
 
-    def __init__(self, settings: Bounds, pool: Pool) -> None:
-        self._settings, self.pool = settings, pool
+    `decoding` decompresses bodies; None if they are so small that this is done on the event loop.
+    """
+
+    def __init__(self, settings: Bounds, pool: Pool, decoding: Decoding | None = None) -> None:
+        self._settings, self.pool, self._decoding = settings, pool, decoding
 
     @contextmanager
     def lease(self, admitted: Admitted) -> Iterator[Lease]:
@@ -91,17 +98,24 @@ class BodyReader:
             if received > inflate.most.limit_bytes:
                 raise inflate.most.too_large()
             lease.take(len(chunk))
-            # 64 KiB may hold 64 MiB: zlib takes 0.12 s for them, on a thread and without the GIL.
-            plain = await asyncio.to_thread(inflate.feed, chunk) if inflate.compressed else chunk
-            lease.take(max(0, len(plain) - len(chunk)))
-            body += plain
+            if inflate.compressed:
+                size = len(body)
+                await self._inflate(inflate.steps(chunk, body), lease.caller)
+                lease.take(max(0, len(body) - size - len(chunk)))
+            else:
+                body += chunk
+
+    async def _inflate(self, steps: Steps[None], caller: str) -> None:
+        """Run `steps`. 64 KiB may hold 64 MiB, for which zlib takes 0.12 s: threads do it, by turns of callers."""
+        finish(steps) if self._decoding is None else await self._decoding.run(caller, steps, apart=True)
 
 
 class Lease:
-    """Share of a reader's memory that one request holds."""
+    """Share of a reader's memory that one request of `caller` holds."""
 
     def __init__(self, pool: Pool, admitted: Admitted, retry_after_s: float) -> None:
         self._pool, self._key, self._local = pool, admitted.share_key, admitted.local
+        self.caller = admitted.caller
         self._retry_after_s = retry_after_s
         self.taken_bytes = 0
 
@@ -128,11 +142,20 @@ class Inflation:
         self.compressed = self._encoding != "identity"
         self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Return the decompressed bytes of a `chunk`. Raises RequestError TOO_LARGE or INVALID."""
+    def steps(self, chunk: bytes, body: bytearray) -> Steps[None]:
+        """Append what a `chunk` holds to `body`, in steps of STEP_BYTES. Raises RequestError TOO_LARGE or INVALID."""
+        more = bool(chunk)
+        while more:
+            limit = min(STEP_BYTES, self._left + 1)  # one more than allowed tells "exactly the limit" from "above"
+            part = self._part(chunk, limit)
+            body += part
+            chunk, more = self._zlib.unconsumed_tail, len(part) == limit
+            if more:
+                yield
+
+    def _part(self, chunk: bytes, limit: int) -> bytes:
         try:
-            # One byte more than allowed distinguishes "exactly the limit" from "above".
-            plain = self._zlib.decompress(chunk, self._left + 1)
+            plain = self._zlib.decompress(chunk, limit)
         except zlib.error as error:
             raise self._broken(str(error)) from None
         if self._zlib.unused_data:
@@ -160,7 +183,16 @@ def accepted_encoding(accept: str) -> str:
     return next((name for name in ("gzip", "deflate") if weights.get(name)), "identity")
 
 
-def compress(content: bytes, encoding: str, level: int) -> bytes:
-    """Return `content` in the gzip or zlib format."""
+def compress_steps(pieces: Iterable[bytes], encoding: str, level: int) -> Steps[bytes]:
+    """Return the `pieces` in the gzip or zlib format; a step compresses about COMPRESSED_BYTES."""
     squeeze = zlib.compressobj(level, wbits=16 + zlib.MAX_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
-    return squeeze.compress(content) + squeeze.flush()
+    parts, size = [], 0
+    for piece in pieces:
+        for begin in range(0, len(piece), COMPRESSED_BYTES):
+            part = memoryview(piece)[begin : begin + COMPRESSED_BYTES]
+            parts.append(squeeze.compress(part))
+            size += len(part)
+            if size >= COMPRESSED_BYTES:
+                yield
+                size = 0
+    return b"".join((*parts, squeeze.flush()))

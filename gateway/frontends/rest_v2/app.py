@@ -38,7 +38,7 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     """
     refuse = Refusals(settings.retry_after_s)
     held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
-    bodies = BodyReader(settings, held)
+    bodies = BodyReader(settings, held, inference.decoding)
     app = application(
         (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
         Ports(

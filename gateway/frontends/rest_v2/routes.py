@@ -17,7 +17,7 @@ from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
 from gateway.domain.tensor import Steps
 from gateway.frontends import documents
 from gateway.frontends.authentication import Authentication
-from gateway.frontends.http.body import BodyReader, ClientGone, Lease, Most, accepted_encoding, compress
+from gateway.frontends.http.body import BodyReader, ClientGone, Lease, Most, accepted_encoding, compress_steps
 from gateway.frontends.not_offered import refuse_load_parameters
 from gateway.frontends.oip_json import (
     JsonBody,
@@ -27,7 +27,7 @@ from gateway.frontends.oip_json import (
     parse_body,
     request_steps,
 )
-from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes
+from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.frontends.oip_raw import raw_request
 from gateway.frontends.regions import EXTENSION, Regions
 from gateway.frontends.rest_v2.door import rights_of
@@ -41,7 +41,7 @@ UNAVAILABLE = 503
 WHOLE_BYTES = 16 * 1024
 """Bodies up to this size are decoded on the event loop: 0.4 ms for JSON numbers, 1.3 ms for BYTES."""
 PIECE_BYTES = 256 * 1024
-"""Larger answers are sent in pieces of at most this size."""
+"""Larger answers are sent in pieces of about this size, at most twice as much."""
 
 Document = dict[str, Any]
 Call = Request[Any, Any, Any]
@@ -166,10 +166,10 @@ async def infer(request: Call) -> Response[bytes] | Stream:
         asked = await _asked(request, lease)
         response = await _unless_gone(ports.inference.infer(asked.request), request.receive)
     asked = replace(asked, request=replace(asked.request, inputs={}))  # nothing holds the body any more
-    _hold(request, most_bytes(response, asked))
-    steps = answer_steps(response, asked, literals=True)
-    answer = await ports.inference.decoding.run(admitted.caller, steps)
-    return await _response(answer, request.headers.get("accept-encoding", ""), ports.settings)
+    decoding, caller = ports.inference.decoding, admitted.caller
+    _hold(request, await decoding.run(caller, most_bytes_steps(response, asked)))
+    answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
+    return await _response(answer, request)
 
 
 @get("/metrics", summary="Metrics", media_type="text/plain", opt={"needs": METRICS})
@@ -316,15 +316,17 @@ def _hold(request: Call, size: int) -> None:
         raise RequestError(error.fault, message, retry_after_s=error.retry_after_s) from None
 
 
-async def _response(answer: JsonAnswer, accept: str, settings: RestSettings) -> Response[bytes] | Stream:
-    headers: dict[str, str] = {}
+async def _response(answer: JsonAnswer, request: Call) -> Response[bytes] | Stream:
+    ports, accept = ports_of(request), request.headers.get("accept-encoding", "")
+    settings, headers = ports.settings, dict[str, str]()
     if answer.tensors:
         headers[HEADER_LENGTH] = str(sum(map(len, answer.pieces)))
     media_type = "application/octet-stream" if answer.tensors else "application/json"
     encoding = accepted_encoding(accept) if len(answer) >= settings.compress_from_bytes else "identity"
     if encoding != "identity":
         headers["content-encoding"], headers["vary"] = encoding, "accept-encoding"
-        content = await asyncio.to_thread(compress, bytes(answer), encoding, settings.compression_level)
+        steps = compress_steps((*answer.pieces, *answer.tensors), encoding, settings.compression_level)
+        content = await ports.inference.decoding.run(request.scope["state"]["caller"], steps, apart=True)
         return Response(content, media_type=media_type, headers=headers)
     if len(answer) <= PIECE_BYTES:
         return Response(bytes(answer), media_type=media_type, headers=headers)
@@ -334,6 +336,11 @@ async def _response(answer: JsonAnswer, accept: str, settings: RestSettings) -> 
 
 async def _pieces(answer: JsonAnswer) -> AsyncIterator[bytes]:
     """Yield the answer in pieces, each after the peer took most of those before it."""
+    gathered = bytearray()
     for piece in (*answer.pieces, *answer.tensors):
         for begin in range(0, len(piece), PIECE_BYTES):
-            yield piece[begin : begin + PIECE_BYTES]
+            gathered += piece[begin : begin + PIECE_BYTES]
+            if len(gathered) >= PIECE_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+    yield bytes(gathered)

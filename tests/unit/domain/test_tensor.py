@@ -22,9 +22,11 @@ from gateway.domain.tensor import (
     decode_raw,
     element_count,
     encode_raw,
+    encode_steps,
     finish,
     float32_to_bfloat16,
     raw_steps,
+    size_steps,
 )
 
 NUMERIC = [d for d in Datatype if d not in {Datatype.BYTES, Datatype.BF16, Datatype.BOOL}]
@@ -58,6 +60,28 @@ def test_arrays_travel_and_come_back(datatype: Datatype, data: st.DataObject) ->
     assert back.dtype == datatype.dtype
     assert back.tobytes() == array.tobytes()
     assert datatype_of(back.dtype) is datatype
+
+
+@pytest.mark.parametrize("datatype", Datatype)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_encoding_in_steps_is_encoding(datatype: Datatype, data: st.DataObject) -> None:
+    step = STEP_ELEMENTS if datatype is Datatype.BYTES else STEP_BYTES // datatype.wire_bytes
+    few = data.draw(st.lists(st.binary(max_size=600), min_size=1, max_size=4))
+    count = data.draw(st.sampled_from([0, 1, step - 1, step, step + 1, 3 * step]))
+    values = np.array([few[index % len(few)] for index in range(count)] or [b""], object)[:count]
+    array = values if datatype is Datatype.BYTES else (np.arange(count) % 251).astype(datatype.dtype)
+    turned = array.reshape(count // 3, 3).T if count % 3 == 0 else array
+    array = data.draw(st.sampled_from([array, array[::-1], turned]))
+    raw = encode_raw(datatype, array)
+    assert b"".join(finish(encode_steps(datatype, array))) == raw
+    assert finish(size_steps(datatype, array)) == len(raw)
+    assert sum(1 for _ in encode_steps(datatype, array)) == max(0, -(-count // step) - 1)
+
+
+def test_a_large_encoding_is_in_large_pieces() -> None:
+    pieces = finish(encode_steps(Datatype.BYTES, np.array([b"x" * 96] * 10_000, object)))
+    assert [STEP_BYTES <= len(piece) < 2 * STEP_BYTES for piece in pieces] == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)

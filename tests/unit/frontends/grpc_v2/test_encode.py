@@ -9,13 +9,16 @@ from tritonclient.grpc import InferResult, service_pb2
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.tensor import Datatype, Tensor
+from gateway.frontends.grpc_v2.codec import InferCodec
 from gateway.frontends.grpc_v2.encode import (
     encode_response,
     encode_stream_error,
     encode_stream_reply,
+    mark_final,
     set_parameter,
 )
 from gateway.frontends.grpc_v2.protocol import message
+from gateway.frontends.grpc_v2.templates import IN_PLACE_BYTES, PREFIX, prefixed
 from gateway.frontends.status import MESSAGE_LIMIT_CHARS
 
 
@@ -88,24 +91,41 @@ def test_response_parameters_are_sent():
 
 @pytest.mark.parametrize("final", [True, False])
 def test_stream_replies_say_that_they_are_final_only_when_asked(final):
-    good = encode_stream_reply(encode_response(answer()), final=final)
-    bad = encode_stream_error(RequestError(Fault.INVALID, "no"), request(), final=final)
+    response = mark_final(answer()) if final else answer()
+    good = on_stream(encode_stream_reply(prefixed(encode_response(response).SerializeToString())))
+    bad = on_stream(encode_stream_error(RequestError(Fault.INVALID, "no"), request(), final=final))
     for reply in (good, bad):
         assert ("triton_final_response" in reply.infer_response.parameters) is final
     assert good.error_message == ""
 
 
 def test_a_stream_error_names_its_request_and_is_never_empty_or_endless():
-    reply = encode_stream_error(RequestError(Fault.INVALID, "x" * 9000), request(), final=False)
+    reply = on_stream(encode_stream_error(RequestError(Fault.INVALID, "x" * 9000), request(), final=False))
     assert len(reply.error_message) == MESSAGE_LIMIT_CHARS
     assert (reply.infer_response.id, reply.infer_response.model_name) == ("9", "m")
 
 
 def test_errors_that_cannot_travel_as_they_are():
-    empty = encode_stream_error(RequestError(Fault.EXPIRED, ""), request(), final=False)
+    empty = on_stream(encode_stream_error(RequestError(Fault.EXPIRED, ""), request(), final=False))
     assert empty.error_message == "EXPIRED"
-    path = encode_stream_error(RequestError(Fault.INVALID, "file \udcff"), request(), final=False)
+    path = on_stream(encode_stream_error(RequestError(Fault.INVALID, "file \udcff"), request(), final=False))
     assert path.error_message == "file ?"
+
+
+@pytest.mark.parametrize("count", [1, IN_PLACE_BYTES])
+def test_a_stream_reply_is_the_answer_in_an_envelope(count):
+    response = answer(y=Tensor(Datatype.UINT8, np.ones(count, "u1")))
+    reply = on_stream(encode_stream_reply(InferCodec(None).encode(response, ())))
+    assert reply.infer_response == encode_response(response)
+
+
+def on_stream(encoded):
+    """The message of a stream that was encoded."""
+    pieces, size = encoded
+    whole = b"".join(pieces)
+    assert PREFIX.unpack_from(whole) == (0, size - PREFIX.size)
+    assert len(whole) == size
+    return message("inference.ModelStreamInferResponse").FromString(whole[PREFIX.size :])
 
 
 def request():

@@ -17,6 +17,7 @@ from gateway.frontends.grpc_v2.calls import CallInfo, Kind
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.templates import PREFIX
 from tests.simulators.inference import SimulatedInference, identity
 
 
@@ -63,7 +64,7 @@ def test_infer(service, inference):
     raw = call(
         service, "ModelInfer", model_name="identity_fp32", id="7", inputs=inputs, raw_input_contents=[values.tobytes()]
     )
-    reply = message("inference.ModelInferResponse").FromString(raw)
+    reply = message("inference.ModelInferResponse").FromString(b"".join(raw[0])[PREFIX.size :])
     assert reply.raw_output_contents[0] == values.tobytes()
     assert (inference.requests[0].caller, reply.id) == ("ann", "7")
 

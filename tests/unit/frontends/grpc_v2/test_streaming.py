@@ -13,6 +13,7 @@ import pytest
 from gateway.frontends.grpc_v2.calls import CallInfo
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.replies import CODES
+from gateway.frontends.grpc_v2.templates import prefixed
 from tests.simulators.grpc_client import STREAM, WATCH, Client, Codes, Reply, connected, framed, infer_request
 
 from .conftest import PATIENT, Serve, nothing_left, until
@@ -211,7 +212,8 @@ def _replace(gateway: Any, broken: bool) -> None:
     """A stream that says 100,000 bytes and ends, without reading."""
 
     async def answer(_requests: Any, _call: CallInfo) -> AsyncIterator[Any]:
-        yield message("inference.ModelStreamInferResponse")(error_message="x" * (100_000 - 4))
+        said = message("inference.ModelStreamInferResponse")(error_message="x" * (100_000 - 4))
+        yield prefixed(said.SerializeToString())
         await asyncio.sleep(0)
         if broken:
             raise ZeroDivisionError

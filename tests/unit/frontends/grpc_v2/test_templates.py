@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.infer import InferResponse, RequestedOutput
-from gateway.domain.tensor import Datatype, Tensor
+from gateway.domain.tensor import Datatype, Tensor, finish
 from gateway.frontends.grpc_v2 import codec as module
 from gateway.frontends.grpc_v2.codec import TEMPLATES_LIMIT, InferCodec
-from gateway.frontends.grpc_v2.encode import encode_response
+from gateway.frontends.grpc_v2.encode import encode_response, reply_steps
 from gateway.frontends.grpc_v2.protocol import message
 from gateway.frontends.grpc_v2.templates import IN_PLACE_BYTES, PREFIX, Piece, prefixed, shape_of
 from tests.simulators.infer_messages import NAMES, arrays
@@ -135,6 +135,8 @@ def test_outputs_with_a_destination_do_not_travel() -> None:
     assert list(reply.raw_output_contents) == [b""]
     assert reply.outputs[0].parameters["shared_memory_region"].string_param == "r"
     assert joined(*codec.encode(answer, (RequestedOutput("y"),))) == encode_response(answer)
+    assert joined(*finish(reply_steps(answer, (RequestedOutput("y", destination=taken),)))) == reply
+    assert taken.raw == [np.ones(2, "<f4").tobytes()] * 2
 
 
 def test_an_answer_that_is_not_what_its_datatype_says() -> None:
@@ -147,6 +149,32 @@ def test_an_answer_that_is_not_what_its_datatype_says() -> None:
 def test_strings_are_bytes() -> None:
     answer = one(np.array(["größe", ""]), Datatype.BYTES)
     assert joined(*InferCodec(None).encode(answer, ())) == encode_response(answer)
+
+
+@settings(deadline=None, max_examples=200)
+@given(outputs())
+def test_replies_encoded_in_steps_are_the_same(tensors: Mapping[str, Tensor]) -> None:
+    answer = response(tensors, parameters={"a": 1})
+    assert joined(*finish(reply_steps(answer))) == encode_response(answer)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "limit"), [(Datatype.BYTES, 4096), (Datatype.BF16, 131_072), (Datatype.BOOL, 131_072)]
+)
+def test_what_takes_long_to_convert_is_left_to_steps(datatype: Datatype, limit: int) -> None:
+    codec = InferCodec(None)
+    for count in (limit, limit + 1):
+        answer = one(np.zeros(count, "f4").astype(datatype.dtype), datatype)
+        answer.outputs["y"].array[:] = b"ab" if datatype is Datatype.BYTES else 1
+        for parameters in ({}, {"a": 1}):
+            answer.parameters = parameters
+            encoded = codec.encode(answer, ())
+            assert (encoded is None) is (count > limit)
+            assert joined(*encoded or finish(reply_steps(answer))) == encode_response(answer)
+
+
+def test_large_numbers_are_encoded_at_once() -> None:
+    assert InferCodec(None).encode(one(np.zeros(2**22, "<f4")), ()) is not None
 
 
 def test_templates_are_told_apart() -> None:

@@ -15,13 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.tensor import STEP_BYTES, finish
+from gateway.engine import decode_pool
+from gateway.engine.decode_pool import DecodePool
+from gateway.engine.settings import EngineSettings
 from gateway.frontends.http.body import (
+    COMPRESSED_BYTES,
     BodyReader,
     ClientGone,
     Inflation,
     Most,
     accepted_encoding,
-    compress,
+    compress_steps,
 )
 from gateway.frontends.http.bounds import SlowBody
 from gateway.frontends.http.door import Admitted
@@ -47,7 +52,8 @@ def receiving(parts: Sequence[bytes], *, ends: bool = True) -> Callable[[], Awai
 
 
 def reader_of(settings: RestSettings) -> BodyReader:
-    return BodyReader(settings, Pools().make_bytes("http request bytes", "", settings.max_buffered_bytes))
+    pool = Pools().make_bytes("http request bytes", "", settings.max_buffered_bytes)
+    return BodyReader(settings, pool, DecodePool(EngineSettings()))
 
 
 def read(parts: Sequence[bytes], headers: Mapping[str, str] | None = None, *, ends: bool = True) -> bytes:
@@ -82,9 +88,19 @@ def test_the_limit_is_exact(size: int, encoding: str, pieces: int) -> None:
 
 
 def test_a_bomb_is_never_unpacked_beyond_the_limit() -> None:
-    inflate = Inflation("gzip", Most(LIMIT))
+    inflate, body = Inflation("gzip", Most(LIMIT)), bytearray()
     with pytest.raises(RequestError, match="decompressed"):
-        inflate.feed(gzip.compress(bytes(100_000_000)))
+        finish(inflate.steps(gzip.compress(bytes(100_000_000)), body))
+    assert body == b""
+
+
+@pytest.mark.parametrize("size", [0, 1, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, 4 * STEP_BYTES])
+def test_a_body_is_unpacked_in_steps(size: int) -> None:
+    inflate, body = Inflation("gzip", Most(size)), bytearray()
+    sizes = [0, *(len(body) for _ in inflate.steps(gzip.compress(bytes(size)), body)), size]
+    inflate.finish()
+    assert bytes(body) == bytes(size)
+    assert all(after - before <= STEP_BYTES for before, after in itertools.pairwise(sizes))
 
 
 def test_a_client_that_leaves_is_not_an_empty_body() -> None:
@@ -131,20 +147,53 @@ def test_what_the_caller_accepts(accept: str, encoding: str) -> None:
     assert accepted_encoding(accept) == encoding
 
 
-def test_what_is_compressed_is_in_the_format_it_says() -> None:
-    assert gzip.decompress(compress(b"body", "gzip", 1)) == b"body"
-    assert zlib.decompress(compress(b"body", "deflate", 1)) == b"body"
+@given(st.lists(st.binary(max_size=100), max_size=20), st.integers(1, 3000), st.sampled_from(["gzip", "deflate"]))
+def test_what_is_compressed_is_in_the_format_it_says(pieces: list[bytes], times: int, encoding: str) -> None:
+    pieces = [piece * times for piece in pieces]
+    unpack = gzip.decompress if encoding == "gzip" else zlib.decompress
+    assert unpack(finish(compress_steps(pieces, encoding, 1))) == b"".join(pieces)
+    assert len(list(compress_steps(pieces, encoding, 1))) <= sum(map(len, pieces)) // COMPRESSED_BYTES + 1
 
 
 def test_nothing_is_inflated_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[int] = []
-    feed = Inflation.feed
+    threads = [str(threading.current_thread().name)]
+    part = Inflation._part
 
-    def noted(self: Inflation, chunk: bytes) -> bytes:
-        threads.append(threading.get_ident())
-        return feed(self, chunk)
+    def noted(self: Inflation, chunk: bytes, limit: int) -> bytes:
+        threads.append(threading.current_thread().name)
+        return part(self, chunk, limit)
 
-    monkeypatch.setattr(Inflation, "feed", noted)
+    monkeypatch.setattr(Inflation, "_part", noted)
     assert read([gzip.compress(b"body")], {"content-encoding": "gzip"}) == b"body"
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
+    assert threads == ["MainThread", "decode 1"]
+
+
+def test_callers_take_turns_at_threads_that_inflate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with a hundred compressed bodies delays another by one slice of time, not by a hundred bodies."""
+    monkeypatch.setattr(decode_pool, "SLICE_NS", 0)
+    body, begin, order = gzip.compress(bytes(3 * STEP_BYTES)), threading.Event(), list[str]()
+    reader = reader_of(RestSettings())
+
+    async def one(caller: str) -> None:
+        with reader.lease(Admitted(caller, caller, local=True)) as lease:
+            await reader.read(receiving([body]), {"content-encoding": "gzip"}, lease)
+        order.append(caller)
+
+    async def all_of_them() -> None:
+        jobs = [asyncio.ensure_future(one(caller)) for caller in ["ann"] * 100 + ["bob"]]
+        await asyncio.sleep(0)
+        begin.set()
+        await asyncio.gather(*jobs)
+
+    part = Inflation._part
+    monkeypatch.setattr(Inflation, "_part", lambda *given: begin.wait() and part(*given))
+    asyncio.run(all_of_them())
+    assert order.index("bob") <= 2
+
+
+def test_a_reader_without_threads_inflates_at_once() -> None:
+    settings = RestSettings(max_body_bytes=LIMIT)
+    reader = BodyReader(settings, reader_of(settings).pool)
+    with reader.lease(ADMITTED) as lease:
+        parts = receiving([gzip.compress(b"body")])
+        assert asyncio.run(reader.read(parts, {"content-encoding": "gzip"}, lease)) == b"body"
