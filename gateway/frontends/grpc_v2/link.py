@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse, RequestedOutput, ResponseForm
-from gateway.domain.rights import check_model
 from gateway.domain.tensor import Raw
 from gateway.frontends.grpc_v2 import replies
 from gateway.frontends.grpc_v2.accepting import SocketProtocol
@@ -58,7 +57,7 @@ class Link(SocketProtocol):
         self._server, self._peer, self.share_key = server, peer, peer.share_key
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
-        self.incoming, self.buffer = server.incoming, server.buffer
+        self.incoming, self.buffer, self.requests = server.incoming, server.buffer, server.requests
         self._most_bytes = server.settings.max_message_bytes
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
         self._writers: set[asyncio.Event] = set()
@@ -172,28 +171,20 @@ class Link(SocketProtocol):
             return
         small = len(content) <= WHOLE_BYTES
         raw = bytes(content) if small else content
+        ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
         try:
-            known = server.codec.find(raw)
-            if small and known is not None and self._collect(stream, raw, known):
-                return
+            known = self.requests.find(raw)
+            if small and known is not None and not self.load.waiting_bytes:
+                token = stream, raw, known
+                if self.requests.collect(self, token, head.info.rights, self._now_ns, ends_ns):
+                    return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.turn_down(stream, unexpected(error, head.rpc.path))
             return
         self._submit(stream, raw, known, lent=lent)
 
-    def _collect(self, stream: Stream, raw: Raw, known: Known) -> bool:
-        """Add a request to the engine's batch for its pattern. Return False if it must be submitted."""
-        pattern, head = known[0], stream.head
-        batch, rights = pattern.batch, head.info.rights
-        if batch is None or self.load.waiting_bytes or (rights.models and not rights.sees(pattern.like.model)):
-            return False
-        spans = pattern.spans
-        contents = (raw[spans[0]],) if len(spans) == 1 else [raw[span] for span in spans]
-        ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
-        return batch.add(self, (stream, raw, known), contents, self._now_ns, ends_ns)
-
     def _submit(self, stream: Stream, content: Raw, known: Known | None, *, lent: bool) -> None:
-        head, server = stream.head, self._server
+        head = stream.head
         info = head.info if head.timeout_ns is None else head.info_at(stream.opened_ns)
         try:
             self.load.begin_call(info)
@@ -201,19 +192,15 @@ class Link(SocketProtocol):
             self.turn_down(stream, error)
             return
         try:
-            request = server.codec.decode_as(known, content, info, self._now_ns, lent=lent)
-            if request is None:
+            begun = self.requests.submit(self, stream, content, known, info, now_ns=self._now_ns, lent=lent)
+            if begun is None:
                 self.load.end_call(info)  # its task counts again
                 content = bytes(content) if lent else content
                 self._begin(stream, Answering(self, stream, answered, Message(content, compressed=False), stream, self))
                 return
-            if info.rights.models:
-                check_model(info.caller, info.rights, request.model)
-            stream.call = server.submit(request, self, stream)
+            request, stream.call = begun
             if request.outputs:
                 self._asked[stream] = request.outputs
-            if known is not None and known[0].batches:
-                known[0].batch = server.raw_batch(request)
         except RequestError as error:
             self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
@@ -284,7 +271,7 @@ class Link(SocketProtocol):
     def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
         stream, _, (_, ident) = token
-        pieces, size = self._server.codec.encode_raw(form, ident, contents)
+        pieces, size = self.requests.encode_raw(form, ident, contents)
         self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
     def submit_again(self, token: Collected) -> None:
@@ -318,11 +305,15 @@ class Link(SocketProtocol):
 
     def say(self, stream: Stream, pieces: Sequence[Piece]) -> None:
         """Send one message of a streaming reply."""
+        self.write(stream, pieces)
+        self.flush()
+
+    def write(self, stream: Stream, pieces: Sequence[Piece]) -> None:
+        """Send one message of a streaming reply with the next `flush`."""
         if not stream.begun:
             self._h2.begin(stream, replies.RESPONSE)
         for piece in pieces:
             self._h2.data(stream, piece)
-        self.flush()
 
     def end(self, stream: Stream) -> None:
         """End a streaming reply."""

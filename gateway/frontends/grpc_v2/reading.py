@@ -28,6 +28,7 @@ class Opened:
 
     `declared`: its tensors' names, datatypes and shapes, each with the memory of one element. None for a small message,
     which costs less than the check. `size_bytes`: size of the message. `decoded_bytes`: memory that decoding allocates.
+    `raw`: the message itself if it is small.
     """
 
     sent: Any
@@ -35,6 +36,7 @@ class Opened:
     size_bytes: int
     declared: InferRequest | None = None
     decoded_bytes: int = 0
+    raw: bytes = b""
 
 
 class Reader:
@@ -53,8 +55,9 @@ class Reader:
     async def open(self, raw: Raw, caller: str) -> Opened:
         """Parse a message without its contents. Raises RequestError INVALID, TOO_LARGE."""
         if len(raw) <= WHOLE_BYTES:
-            sent = parse_message(message("inference.ModelInferRequest"), raw)
-            return Opened(sent, Parts(sent.raw_input_contents, {}), len(raw))
+            small = bytes(raw)
+            sent = parse_message(message("inference.ModelInferRequest"), small)
+            return Opened(sent, Parts(sent.raw_input_contents, {}), len(small), raw=small)
         return await self._inference.decoding.run(caller, _opening(memoryview(raw)))
 
     async def read(self, opened: Opened, call: CallInfo, now_ns: int, share: Share) -> InferRequest:

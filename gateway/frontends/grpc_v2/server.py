@@ -46,7 +46,7 @@ class GrpcServer:
     def __init__(self, service: InferenceService, settings: GrpcSettings, security: Security) -> None:
         self.settings, self.authentication = settings, Authentication("grpc", security)
         self.codec, self.encode = service.codec, service.encode
-        self.submit, self.raw_batch = service.submit, service.raw_batch
+        self.requests = service.requests
         rpcs = service.rpcs()
         self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self.infer = rpcs[INFER]

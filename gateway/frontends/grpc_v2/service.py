@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.infer import InferResponse, RequestedOutput
+from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.domain.rights import check_model
 from gateway.frontends import documents
@@ -34,6 +34,7 @@ from gateway.frontends.grpc_v2.messages import Room, Share
 from gateway.frontends.grpc_v2.protocol import REFLECTION, SERVICES, message, pool, services
 from gateway.frontends.grpc_v2.reading import Opened, Reader
 from gateway.frontends.grpc_v2.reflection import ReflectionStream
+from gateway.frontends.grpc_v2.requests import Requests
 from gateway.frontends.grpc_v2.scopes import NEEDS
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.stream import InferStream, stopping
@@ -78,7 +79,7 @@ class InferenceService:
         self.codec = InferCodec(regions)
         self.reader = Reader(inference, regions, settings.max_message_bytes)
         self.decoding = inference.decoding
-        self.submit, self.raw_batch = inference.submit, inference.raw_batch
+        self.requests = Requests(self.codec, inference)
         self.hold, self.release = inference.hold, inference.release
         self._settings = settings
         self._names = (*SERVICES, *REFLECTION) if settings.reflection else SERVICES
@@ -186,6 +187,7 @@ class InferenceService:
         share = Share(self.room.pool, call)
         try:
             asked = await self.reader.read(opened, call, time.monotonic_ns(), share)
+            self._learn(opened, asked)
             response = await self._inference.infer(asked)
             if wants_final_response(opened.sent):
                 response = mark_final(response)
@@ -194,6 +196,14 @@ class InferenceService:
                 return await self.encode(response, asked.outputs, call) if encoded is None else encoded
         finally:
             share.free()
+
+    def _learn(self, opened: Opened, asked: InferRequest) -> None:
+        """Remember a small message, so that the transport needs no method for the next of its like."""
+        if opened.raw:
+            known = self.codec.find(opened.raw)
+            if known is None:
+                self.codec.learn(opened.raw, opened.sent, asked)
+            self.requests.find_batch(known, asked)
 
     def model_stream_infer(self, requests: AsyncIterator[bytes], call: CallInfo) -> AsyncGenerator[Encoded, None]:
         """Answer requests as they complete; an error of one is in-band and the stream continues."""

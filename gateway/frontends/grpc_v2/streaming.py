@@ -13,6 +13,7 @@ from gateway.domain.errors import RequestError
 from gateway.frontends.grpc_v2.calls import Kind
 from gateway.frontends.grpc_v2.http2.streams import Stream
 from gateway.frontends.grpc_v2.messages import Message
+from gateway.frontends.grpc_v2.stream_requests import StreamRequests
 from gateway.frontends.grpc_v2.unary import cancel, one_request, unfolded
 
 if TYPE_CHECKING:
@@ -22,20 +23,38 @@ if TYPE_CHECKING:
 class Streaming:
     """Streaming call. Messages that were not taken yet hold the stream's window: a slow method slows its caller."""
 
-    __slots__ = ("_changed", "_ended", "_failure", "_incoming", "_link", "_messages", "_since_ns", "_stream", "task")
+    __slots__ = (
+        "_begun",
+        "_changed",
+        "_ended",
+        "_failure",
+        "_incoming",
+        "_link",
+        "_messages",
+        "_over",
+        "_since_ns",
+        "_small",
+        "_stream",
+        "task",
+    )
 
     def __init__(self, link: Link, stream: Stream, *, ended: bool) -> None:
         self._link, self._stream = link, stream
         self._incoming = link.incoming(stream)
         self._messages: deque[Message] = deque()
-        self._changed, self._ended = asyncio.Event(), ended
+        self._changed, self._ended, self._over = asyncio.Event(), ended, False
         self._failure: RequestError | None = None
         self._since_ns = None if stream.head.rpc.kind is Kind.BIDIRECTIONAL else stream.opened_ns
         """Time since which the only request of such a method is awaited."""
+        self._begun = 0
+        """Messages that the method took and has not answered."""
+        self._small = StreamRequests(link, stream, self._again, self._changed.set) if stream.head.rpc.raw else None
         self.task: asyncio.Task[None] | None = None
 
     def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
         """Add a part of the caller's stream."""
+        if self._small is not None and self._may_batch():
+            payload = self._small.take(payload, now_ns, self._link.settings.stream_in_flight - self._begun)
         try:
             self._messages.extend(self._incoming.feed(payload, now_ns))
         except RequestError as error:
@@ -71,13 +90,19 @@ class Streaming:
                 async for reply in replies:
                     link.say(stream, head.rpc.encode(reply)[0])
                     await link.taken(stream)
+                    self._begun -= 1
             link.end(stream)
+        except RequestError:
+            self._over = True
+            await self._batches_answered()
+            raise
         finally:
             self._close()
 
     async def _requests(self) -> AsyncIterator[Any]:
         head = self._stream.head
         while await self._more():  # no variable here holds a message while the next is awaited
+            self._begun += 1
             yield head.rpc.parse(await unfolded(self._take(), head, self._link))
 
     async def _only_request(self) -> Any:
@@ -89,15 +114,38 @@ class Streaming:
     async def _more(self) -> bool:
         """Wait for a message; return False at the end. Raises errors of reading once earlier messages were taken."""
         while not self._messages:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                if self._incoming.begun_ns is not None:
-                    raise one_request("a message ended too soon")
-                return False
-            self._changed.clear()
-            await self._changed.wait()
+            if not self._in_batches:
+                if self._failure is not None:
+                    raise self._failure
+                if self._ended:
+                    if self._incoming.begun_ns is not None:
+                        raise one_request("a message ended too soon")
+                    return False
+            await self._change()
+        await self._batches_answered()  # the method bounds the requests in flight, and knows its own only
         return True
+
+    @property
+    def _in_batches(self) -> int:
+        return 0 if self._small is None else self._small.in_flight
+
+    async def _batches_answered(self) -> None:
+        while self._in_batches:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _may_batch(self) -> bool:
+        """Return True if nothing that came before is with the method only, and the peer takes its answers."""
+        nothing_before = not (self._messages or self._failure or self._over) and self._incoming.begun_ns is None
+        return nothing_before and self._stream.waiting_bytes == 0
+
+    def _again(self, message: Message) -> None:
+        """Pass a message to the method after all."""
+        self._messages.append(message)
+        self._changed.set()
 
     def _take(self) -> Message:
         message = self._messages.popleft()
@@ -112,5 +160,10 @@ class Streaming:
         self._messages.clear()
 
     def _grant(self) -> None:
-        """Grant window for the rest of the message that has begun, or for the beginning of another."""
-        self._link.grant(self._stream, self._incoming.missing or self._link.settings.http2.stream_window_bytes // 2)
+        """Grant window for the rest of the message that has begun, or for the beginning of another.
+
+        A window of which more than half is left is large enough: small messages need no WINDOW_UPDATE each.
+        """
+        whole = self._link.settings.http2.stream_window_bytes
+        if (missing := self._incoming.missing) or self._stream.receive_window < whole // 2:
+            self._link.grant(self._stream, missing or whole)

@@ -104,13 +104,17 @@ class Sender:
 
     def data(self, stream: Stream, payload: Piece) -> None:
         """Send body bytes: now, or when windows and transport allow."""
-        if not payload:
+        size = len(payload)
+        if not size:
             return
         if stream.waiting is None:
+            if size <= min(self.window, stream.send_window, self.frame_bytes) and not self.held:
+                self._say_data(stream, payload, size)
+                return
             stream.waiting = deque()
         stream.waiting.append(memoryview(payload))
-        stream.waiting_bytes += len(payload)
-        self.waiting_bytes += len(payload)
+        stream.waiting_bytes += size
+        self.waiting_bytes += size
         self._give_turn(stream)
 
     def end(self, stream: Stream, trailers: bytes) -> None:
@@ -201,19 +205,19 @@ class Sender:
         size = min(len(piece), self.window, stream.send_window, self.frame_bytes)
         if size < len(piece):
             waiting.appendleft(piece[size:])
-        self._say_data(stream, piece, size)
+        self._say_data(stream, piece[:size], size)
+        stream.waiting_bytes -= size
+        self.waiting_bytes -= size
         if not waiting:
             stream.waiting = None
         elif isinstance(ending := waiting[0], Ending):
             stream.waiting = None
             self._say_end(stream, ending.trailers)
 
-    def _say_data(self, stream: Stream, piece: memoryview, size: int) -> None:
-        self.out += (opening(DATA, 0, size) + _stream_number(stream.id), piece[:size])
+    def _say_data(self, stream: Stream, payload: Piece, size: int) -> None:
+        self.out += (opening(DATA, 0, size) + _stream_number(stream.id), payload)
         self.window -= size
         stream.send_window -= size
-        stream.waiting_bytes -= size
-        self.waiting_bytes -= size
         self.frames += 1
 
     def _say_end(self, stream: Stream, trailers: bytes) -> None:

@@ -273,9 +273,9 @@ async def test_a_codec_with_a_defect(
     served: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served() as gateway, connected(gateway.addresses[0]) as client:
-        for name in ("find", "encode", "decode_as"):
+        for owner, name in ((InferCodec, "encode"), (InferCodec, "decode_as"), (gateway.frontend.requests, "find")):
             with monkeypatch.context() as patch:
-                patch.setattr(InferCodec, name, lambda *_, **__: 1 / 0)
+                patch.setattr(owner, name, lambda *_, **__: 1 / 0)
                 refused(await client.infer(), "INTERNAL", "internal error")
         good(await client.infer())
         assert caplog.text.count("ZeroDivisionError") == 3
