@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from gateway.frontends.grpc_v2.protocol import message
+from tests.performance import streams as streaming
 from tests.performance.networks import Network
 from tests.performance.servers import LOAD_CORE, WAIT_S, Server, pinned, said
 from tests.performance.wire import Plan
 from tests.simulators.daemon import ROOT
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 CALLER = Path(__file__).with_name("caller.cc")
 COMPILE = ("g++", "-std=c++17", "-O1", "-Wl,--copy-dt-needed-entries")
 LIBRARIES = ("-lgrpc++", "-lgrpc")
@@ -156,6 +158,13 @@ def call(server: Server, body: Body, seconds: float, *, connections: int, calls:
     file.write_bytes(body.message)
     words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls)]
     return dict(json.loads(said([str(built_caller()), *words], LOAD_CORE, seconds + WAIT_S)))
+
+
+def streams(server: Server, body: Body, seconds: float, *, connections: int, in_flight: int) -> Figures:
+    """One stream on each connection, with requests in flight on it."""
+    plan = streaming.Plan(server.port, str(body.file), STREAM, connections, in_flight, seconds)
+    command = [sys.executable, "-m", "tests.performance.streams", json.dumps(asdict(plan))]
+    return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))
 
 
 def wire(server: Server, body: Body, seconds: float, *, connections: int, vary: str) -> Figures:

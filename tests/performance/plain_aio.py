@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gateway.frontends.grpc_v2.protocol import message
 
 DTYPES = {"FP32": np.float32, "UINT8": np.uint8}
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
+StreamResponse = message("inference.ModelStreamInferResponse")
 
 
 class Model:
@@ -51,8 +53,17 @@ async def serve(options: argparse.Namespace) -> None:
     async def infer(request: Any, _context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         return models[request.model_name].answer(request)
 
-    handler = grpc.unary_unary_rpc_method_handler(infer, Request.FromString, Response.SerializeToString)
-    service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler})
+    async def stream(requests: AsyncIterator[Any], _context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            yield StreamResponse(infer_response=models[request.model_name].answer(request))
+
+    handlers = {
+        "ModelInfer": grpc.unary_unary_rpc_method_handler(infer, Request.FromString, Response.SerializeToString),
+        "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(
+            stream, Request.FromString, StreamResponse.SerializeToString
+        ),
+    }
+    service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((service,))
     if options.tls:

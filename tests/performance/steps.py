@@ -51,6 +51,7 @@ def all_steps(chosen: Sequence[str]) -> list[Step]:
         *_model(SHIPPED, (8,), gateways),
         *_clients(chosen),
         *_varied(chosen),
+        *_streams(chosen),
         *(_mixed(Row("mixed load, both at once", "", name, TINY)) for name in gateways),
         *_frames(chosen),
         *_starts(gateways),
@@ -132,6 +133,26 @@ def _wired(row: Row, vary: str) -> Step:
         return single(
             rig.costed(server, lambda: [load.wire(server, body, rig.seconds, connections=connections, vary=vary)])
         )
+
+    return Step(row, measure, (row.model,))
+
+
+def _streams(chosen: Sequence[str]) -> Iterator[Step]:
+    """ModelStreamInfer: one stream on each connection."""
+    for connections, in_flight in ((1, 1), (1, 8), (8, 1)):
+        what = f"{connections} stream{'s' if connections > 1 else ''}, {in_flight} in flight"
+        for name in chosen:
+            yield _streamed(Row("streams, tiny model", what, name, TINY), connections, in_flight)
+
+
+def _streamed(row: Row, connections: int, in_flight: int) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, body = rig.server(row.server), rig.body(row.model)
+
+        def run() -> list[Figures]:
+            return [load.streams(server, body, rig.seconds, connections=connections, in_flight=in_flight)]
+
+        return single(rig.costed(server, run))
 
     return Step(row, measure, (row.model,))
 

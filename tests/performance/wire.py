@@ -50,22 +50,22 @@ class RefusedError(Exception):
 # ---- requests, made beforehand --------------------------------------------------------------------------------------
 def rendered(plan: Plan, connection: int) -> Iterator[bytes]:
     """HEADERS and DATA of the requests of one connection, in the order in which they are sent."""
-    body, headers = Path(plan.body).read_bytes(), _headers(plan)
+    body, fields = Path(plan.body).read_bytes(), headers(plan.port, plan.path)
     extend, vary = EXTENSIONS.get(plan.vary, _no_header), plan.vary == "id"
     for index in range(plan.requests):
-        block = headers + extend(connection, index)
+        block = fields + extend(connection, index)
         data = _with_id(body, connection, index) if vary else body
         stream = 2 * index + 1
-        yield _frame(HEADERS, 4, stream, block) + _frame(DATA, END_STREAM, stream, data)
+        yield frame(HEADERS, 4, stream, block) + frame(DATA, END_STREAM, stream, data)
 
 
-def _headers(plan: Plan) -> bytes:
+def headers(port: int, path: str) -> bytes:
     """What never changes, without touching the HPACK table: literals without indexing, RFC 7541 section 6.2.2."""
     post_http = b"\x83\x86"
-    path = b"\x04" + _string(plan.path.encode())  # static names: 4 :path, 1 :authority, 31 content-type
-    authority = b"\x01" + _string(f"127.0.0.1:{plan.port}".encode())
+    method = b"\x04" + _string(path.encode())  # static names: 4 :path, 1 :authority, 31 content-type
+    authority = b"\x01" + _string(f"127.0.0.1:{port}".encode())
     content = b"\x0f\x10" + _string(b"application/grpc")
-    return post_http + path + authority + content + b"\x00" + _string(b"te") + _string(b"trailers")
+    return post_http + method + authority + content + b"\x00" + _string(b"te") + _string(b"trailers")
 
 
 def _string(value: bytes) -> bytes:
@@ -74,7 +74,7 @@ def _string(value: bytes) -> bytes:
     return bytes([len(value)]) + value
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
@@ -147,13 +147,18 @@ class Connection:
             if kind == HEADERS:
                 stream = int.from_bytes(data[at + 5 : at + 9])
                 ended = self._headers(data[at + 9 : end], flags, stream) or ended
-            elif kind != DATA:
+            elif kind == DATA:
+                self.data(data[at + 9 : end])
+            else:
                 self._other(kind, flags, data[at + 9 : end])
             at = end
         self._left = data[at:]
         if ended:
             self.laps_ns.append(time.perf_counter_ns() - self._sent_ns)
         return ended
+
+    def data(self, payload: bytes) -> None:
+        """Take a part of a reply's body: it is not looked at."""
 
     def _headers(self, block: bytes, flags: int, stream: int) -> bool:
         said = self._known.get(block)
@@ -180,7 +185,7 @@ class Connection:
         if kind == SETTINGS and not flags:
             self.socket.sendall(SETTINGS_ACK)
         if kind == PING and not flags:
-            self.socket.sendall(_frame(PING, 1, 0, payload))
+            self.socket.sendall(frame(PING, 1, 0, payload))
 
 
 # ---- the loop -------------------------------------------------------------------------------------------------------
