@@ -9,12 +9,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import RequestedOutput
 from gateway.domain.manifest import ModelManifest, TensorSpec
-from gateway.domain.tensor import Tensor
+from gateway.domain.tensor import Steps, Tensor
 from gateway.frontends.mqtt import decode
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results import ResultPlan, plan_results
@@ -40,6 +40,23 @@ class Ready:
     tensor: Tensor
     started_ns: int
     ended_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Message that is being decoded: for which manifest, of which content type, into which windows (None: none)."""
+
+    manifest: ModelManifest
+    content: decode.ContentType
+    windows: Windows | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Decoded message of a sensor: a whole input, or rows of a window."""
+
+    sensor: str
+    content: Tensor | Rows
 
 
 class Feed:
@@ -73,27 +90,52 @@ class Feed:
         """How many sensors have a window."""
         return 0 if self._windows is None else len(self._windows)
 
-    def take(self, message: Message) -> list[Ready]:
-        """What `message` gives the model: one input, or the windows it completes (often none).
-
-        Raises RequestError: INVALID for the payload, what `describe` raises for the model.
-        """
+    def begin(self, message: Message) -> Reading:
+        """Return what decoding `message` needs. Raises RequestError: INVALID, and what `describe` raises."""
         manifest = self._current()
-        spec = manifest.inputs[0]
         content = decode.read_content_type(message.content_type or self.route.content_type)
-        document = decode.read_document(content.media, message.payload) if content.media in decode.DOCUMENTS else None
+        return Reading(manifest, content, self._windows)
+
+    def steps(self, message: Message, reading: Reading) -> Steps[Sample]:
+        """Decode a message, on any thread: it changes nothing. Raises RequestError INVALID."""
+        yield
+        content, payload = reading.content, message.payload
+        document = decode.read_document(content.media, payload) if content.media in decode.DOCUMENTS else None
+        yield
         sensor = sensor_of(self.route.sensor, message, document)
-        if self._windows is None:
-            tensor = self._tensor(content, message.payload, document, spec)
-            return [Ready(sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)]
-        rows = self._rows(content, message.payload, document, manifest, self._windows.shape.channels)
+        if reading.windows is None:
+            return Sample(sensor, self._tensor(content, payload, document, reading.manifest.inputs[0]))
+        return Sample(sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels))
+
+    def complete(self, message: Message, reading: Reading, sample: Sample) -> list[Ready]:
+        """Return what a decoded message gives the model: one input, or the windows it completes (often none).
+
+        Raises RequestError UNAVAILABLE if the model takes other windows by now.
+        """
+        manifest, windows = reading.manifest, reading.windows
+        if windows is None:
+            return [self._whole(message, manifest, sample)]
+        if windows is not self._windows:
+            raise _unfit(self.route, "has changed while the sample was decoded; send it again")
+        rows = cast("Rows", sample.content)
         self._counters["samples"] += len(rows)
-        complete = self._windows.append(sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns)
-        plan = self._plan
+        complete = windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns)
+        plan, spec = self._plan, manifest.inputs[0]
         return [
-            Ready(sensor, manifest, plan, decode.window_tensor(window.rows, spec), window.started_ns, window.ended_ns)
+            Ready(
+                sample.sensor,
+                manifest,
+                plan,
+                decode.window_tensor(window.rows, spec),
+                window.started_ns,
+                window.ended_ns,
+            )
             for window in complete
         ]
+
+    def _whole(self, message: Message, manifest: ModelManifest, sample: Sample) -> Ready:
+        tensor = cast("Tensor", sample.content)
+        return Ready(sample.sensor, manifest, self._plan, tensor, message.wall_ns, message.wall_ns)
 
     def plan(self, ready: Ready, version: str) -> ResultPlan:
         """Return the plan for an answer that `version` gave.

@@ -14,18 +14,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
 from gateway.domain.ports import Inference
+from gateway.domain.tensor import Steps, finish
 from gateway.frontends.mqtt import answers
 from gateway.frontends.mqtt.backlog import Backlog
 from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.dedup import Seen, key_of
 from gateway.frontends.mqtt.delivery import Debt, Delivery, Outlet
-from gateway.frontends.mqtt.feed import Feed, Ready
+from gateway.frontends.mqtt.feed import Feed, Reading, Ready, Sample
+from gateway.frontends.mqtt.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.requests import Requests
+from gateway.frontends.mqtt.requests import CALLER, Asked, Reply, Requests
 from gateway.frontends.mqtt.routing import Router, topic_level
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -63,6 +66,7 @@ class Pipeline:
         for feed in self._feeds.values():
             feed.prepare()
         self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
+        self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained_ns: dict[str, int] = {}
         self._accepting = True
@@ -93,7 +97,7 @@ class Pipeline:
         ends_s = time.monotonic() + timeout_s
         while self._tasks and (left_s := ends_s - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
-        abandoned = len(self._tasks) + len(self._backlog)
+        abandoned = len(self._tasks) + len(self._backlog) + self._large.waiting
         self._backlog.close()
         for task in tuple(self._tasks):
             task.cancel()
@@ -108,9 +112,17 @@ class Pipeline:
             reply = self._requests.reply(message)
             self._check_size(message, self._requests.model(message.topic))
             seen = self._delivery.begin(key_of(message), message, reply)
-            if seen is None:
-                return
-            request, encode = self._requests.read(message)
+        except RequestError as refused:
+            self._delivery.refuse(message, refused, seen, reply)
+            return
+        if seen is None:
+            return
+        end = partial(self._end_request, message, reply, seen)
+        self._decode(message, CALLER, self._requests.steps(message), end)
+
+    def _end_request(self, message: Message, reply: Reply, seen: Seen, decoded: Callable[[], Asked]) -> None:
+        try:
+            request, encode = decoded()
         except RequestError as refused:
             self._delivery.refuse(message, refused, seen, reply)
         except Exception:  # noqa: BLE001  the message's boundary: one that meets a defect of ours must not stop the others
@@ -120,13 +132,29 @@ class Pipeline:
             self._submit(Job(request, encode, Debt(message, message.qos, reply.topic, seen, reply, request.id)))
 
     def _receive_sample(self, feed: Feed, message: Message) -> None:
+        """Begin with a sample unless another of its route is still being decoded: their order holds."""
+        if not self._large.wait(feed.route.name, message):
+            self._begin_sample(feed, message)
+
+    def _begin_sample(self, feed: Feed, message: Message) -> None:
         seen = None
         try:
             self._check_size(message, feed.route.model)
             seen = self._delivery.begin(key_of(message) if message.qos else None, message)
             if seen is None:
                 return
-            ready = feed.take(message)
+            reading = feed.begin(message)
+        except RequestError as refused:
+            self._refuse_sample(feed, message, refused, seen)
+            return
+        end = partial(self._end_sample, feed, message, reading, seen)
+        self._decode(message, f"mqtt:{feed.route.name}", feed.steps(message, reading), end, feed)
+
+    def _end_sample(
+        self, feed: Feed, message: Message, reading: Reading, seen: Seen, decoded: Callable[[], Sample]
+    ) -> None:
+        try:
+            ready = feed.complete(message, reading, decoded())
         except RequestError as refused:
             self._refuse_sample(feed, message, refused, seen)
         except Exception:  # noqa: BLE001  as above
@@ -137,6 +165,38 @@ class Pipeline:
                 self._counters["windows"] += len(ready)
             for one in ready:
                 self._submit(self._sample_job(feed, message, one, None if feed.windowed else seen))
+
+    def _decode(
+        self,
+        message: Message,
+        caller: str,
+        steps: Steps[Any],
+        end: Callable[[Callable[[], Any]], None],
+        feed: Feed | None = None,
+    ) -> None:
+        """Decode a message, and give `end` a function that returns the result or raises. Large ones take a thread."""
+        if len(message.payload) <= INLINE_BYTES:
+            end(partial(finish, steps))
+            return
+        self._large.begin(feed.route.name if feed else "")
+        task = asyncio.get_running_loop().create_task(self._decode_apart(caller, steps, end, feed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._pace()
+
+    async def _decode_apart(
+        self, caller: str, steps: Steps[Any], end: Callable[[Callable[[], Any]], None], feed: Feed | None
+    ) -> None:
+        try:
+            decoded = await self._inference.decoding.run(caller, steps, apart=True)
+        except Exception as error:  # noqa: BLE001  `end` tells refusals from defects
+            end(partial(_raise, error))
+        else:
+            end(lambda: decoded)
+        for behind in self._large.end(feed.route.name if feed else ""):
+            if feed is not None:
+                self._receive_sample(feed, behind)
+        self._pace()
 
     def _sample_job(self, feed: Feed, message: Message, ready: Ready, seen: Seen | None) -> Job:
         route, tensor = feed.route, ready.manifest.inputs[0].name
@@ -205,7 +265,11 @@ class Pipeline:
             task = asyncio.get_running_loop().create_task(self._run(*taken))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._outlet.pause(on=self._backlog.full)
+        self._pace()
+
+    def _pace(self) -> None:
+        """Leave the socket unread while as much waits as may."""
+        self._outlet.pause(on=self._backlog.full or self._large.full)
 
     async def _run(self, job: Job, qos: int) -> None:
         try:
@@ -243,6 +307,10 @@ class Pipeline:
         if refused.fault is Fault.OVERLOADED:
             return job.debt.make_sure()
         return refused.fault is Fault.INTERNAL and failures < self._settings.max_attempts and not _late(job)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _late(job: Job) -> bool:

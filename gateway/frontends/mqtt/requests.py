@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.tensor import Steps
 from gateway.frontends.mqtt.decode import read_content_type
 from gateway.frontends.mqtt.messages import JSON, Message, Publication, Taken
 from gateway.frontends.mqtt.routing import Router
 from gateway.frontends.mqtt.settings import MqttSettings
-from gateway.frontends.oip_json import decode_request
+from gateway.frontends.oip_json import parse_body, request_steps
 from gateway.frontends.oip_json_answers import encode_response
+
+CALLER = "mqtt:infer"
+"""Caller of all requests: a broker names no publisher."""
+Asked = tuple[InferRequest, Callable[[InferResponse], bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Requests:
             raise RequestError(Fault.DENIED, problem)
         return Reply(topic, message.correlation)
 
-    def read(self, message: Message) -> tuple[InferRequest, Callable[[InferResponse], bytes]]:
+    def steps(self, message: Message) -> Steps[Asked]:
         """Return the request, and the function that encodes its answer.
 
         Raises RequestError INVALID if topic, content type or body is wrong.
@@ -77,11 +82,14 @@ class Requests:
         media = read_content_type(message.content_type or JSON).media
         if media != JSON:
             raise RequestError(Fault.INVALID, f"requests are {JSON}, not '{media:.80}'")
-        asked = decode_request(message.payload, model, version, now_ns=message.arrived_ns)
+        parsed = parse_body(message.payload)
+        yield
+        asked = yield from request_steps(
+            parsed, model, version, binary=None, now_ns=message.arrived_ns, caller=CALLER, regions=None
+        )
         request = asked.request
         ends = [end for end in (request.deadline_ns, message.deadline_ns()) if end is not None]
         request.deadline_ns = min(ends, default=None)
-        request.caller = "mqtt:infer"
         return request, lambda response: bytes(encode_response(response))
 
     def _taken(self, topic: str) -> bool:

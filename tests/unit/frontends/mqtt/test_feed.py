@@ -6,6 +6,7 @@ from collections import Counter
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.manifest import ModelManifest
+from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.feed import Feed
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.results import ResultPlan
@@ -24,7 +25,9 @@ def test_an_answer_gets_the_labels_of_the_version_that_gave_it() -> None:
         return served[version]
 
     feed = Feed(MqttRoute("r", ("t",), "moves"), describe, Counter())
-    (ready,) = feed.take(Message("t", b"[1, 2]"))
+    message = Message("t", b"[1, 2]")
+    reading = feed.begin(message)
+    (ready,) = feed.complete(message, reading, finish(feed.steps(message, reading)))
     assert feed.plan(ready, "1").labels == LABELS
     assert feed.plan(ready, "2").labels == OTHERS
     served["2"] = moves("2", LABELS)  # staged again, with other content

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
+from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.requests import Requests
@@ -61,14 +62,14 @@ def test_prefixes_narrow_where_answers_go() -> None:
 def test_the_sooner_of_timeout_and_expiry_is_the_deadline() -> None:
     body = QUESTION % b',"parameters":{"timeout":2000000}'
     for expiry_s, deadline_ns in ((1, 1_000_000_007), (3, 2_000_000_007), (None, 2_000_000_007)):
-        request, _ = requests().read(Message(ASK, body, arrived_ns=7, expiry_s=expiry_s))
+        request, _ = finish(requests().steps(Message(ASK, body, arrived_ns=7, expiry_s=expiry_s)))
         assert request.deadline_ns == deadline_ns
 
 
 @pytest.mark.parametrize(("topic", "content_type"), [("edge/gw/infer/", ""), (ASK + "/1/2", ""), (ASK, "text/plain")])
 def test_requests_are_json_on_the_infer_topics(topic: str, content_type: str) -> None:
     with pytest.raises(RequestError) as refused:
-        requests().read(Message(topic, QUESTION % b"", content_type=content_type))
+        finish(requests().steps(Message(topic, QUESTION % b"", content_type=content_type)))
     assert refused.value.fault is Fault.INVALID
 
 

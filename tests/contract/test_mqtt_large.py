@@ -1,0 +1,127 @@
+"""Large messages are decoded beside the event loop: others go on, and a route's order holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.domain.tensor import finish
+from gateway.frontends.mqtt.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.settings import MqttRoute
+from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.inference import SimulatedInference
+from tests.simulators.mqtt_gateway import frontend, simulated, until
+from tests.simulators.mqtt_peer import Peer, peer
+
+SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
+WRISTS = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
+ASK, REPLY, ERRORS = "edge/gw/infer/identity_fp32", "replies/one", "edge/gw/errors"
+PADDING = " " * INLINE_BYTES
+
+
+class HeldPool:
+    """Decoding that waits for `gate`. `callers` lists who came, in order."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.callers: list[str] = []
+
+    async def run(self, caller: str, steps: Generator[None, None, Any], *, apart: bool = False) -> Any:
+        assert apart
+        self.callers.append(caller)
+        await self.gate.wait()
+        return finish(steps)
+
+
+def holding() -> tuple[SimulatedInference, HeldPool]:
+    inference, pool = simulated(), HeldPool()
+    inference.decoding = pool  # type: ignore[assignment]
+    return inference, pool
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    async with mosquitto(tmp_path) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def sensor(broker: Mosquitto) -> AsyncIterator[Peer]:
+    async with peer(broker.port) as one:
+        await one.subscribe("edge/gw/errors", "edge/gw/results/#", "replies/#")
+        yield one
+
+
+def question(value: float, padding: str = "") -> str:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+    return json.dumps({"inputs": [tensor]}) + padding
+
+
+@pytest.mark.asyncio
+async def test_samples_behind_a_large_one_keep_their_order_and_other_routes_go_on(
+    broker: Mosquitto, sensor: Peer
+) -> None:
+    inference, pool = holding()
+    async with frontend(inference, broker.url, SINGLE, WRISTS) as gateway:
+        await sensor.publish("sensors/left/imu", f"[[1, 1, 1], [2, 2, 2]{PADDING}]", 1)
+        await until(lambda: pool.callers == ["mqtt:wrists"])
+        for value in (3, 4):
+            await sensor.publish("sensors/left/imu", json.dumps([value] * 3), 1)
+        await sensor.publish("single/a", "[5]", 1)
+        await sensor.publish(ASK, question(6), 1, ResponseTopic=REPLY)
+        await sensor.next("edge/gw/results/single/a")
+        await sensor.next(REPLY)
+        assert gateway.counters().get("samples", 0) == 0
+        pool.gate.set()
+        await sensor.next("edge/gw/results/wrists/left")
+    window = next(request.inputs["motion"].array for request in inference.requests if request.model == "motion")
+    assert window[0, :, 0].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto, sensor: Peer) -> None:
+    inference, pool = holding()
+    async with frontend(inference, broker.url) as gateway:
+        for _ in range(2):  # the second one is a repetition
+            await sensor.publish(
+                ASK, question(7, PADDING), 1, ResponseTopic=REPLY, CorrelationData=b"7", UserProperty=("id", "7")
+            )
+        await until(lambda: gateway.counters()["received"] == 2)
+        stopping = asyncio.create_task(gateway.stop(10))
+        while not stopping.done() and not pool.gate.is_set():
+            await asyncio.sleep(0)
+            pool.gate.set()
+        await stopping
+        assert json.loads((await sensor.next(REPLY)).payload)["outputs"][0]["data"] == [7.0]
+    assert len(inference.requests) == len(pool.callers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("topic", [ASK, "single/a", "sensors/left/imu"])
+async def test_a_large_message_that_is_nonsense_is_refused_and_others_go_on(
+    broker: Mosquitto, sensor: Peer, topic: str
+) -> None:
+    async with frontend(simulated(), broker.url, SINGLE, WRISTS):
+        await sensor.publish(topic, "[1, 2" + PADDING, 1, ResponseTopic=REPLY)
+        assert json.loads((await sensor.next(REPLY if topic == ASK else ERRORS)).payload)["fault"] == "INVALID"
+        await sensor.publish("single/b", "[1]" + PADDING, 1)
+        await sensor.next("edge/gw/results/single/b")
+
+
+def test_so_many_large_messages_and_no_more() -> None:
+    large, small = LargeMessages(), [Message("t", b"%d" % index) for index in range(MESSAGES_LIMIT)]
+    assert not large.wait("r", small[0])
+    large.begin("r")
+    large.begin("")
+    assert all(large.wait("r", each) for each in small[2:])
+    assert large.full
+    assert (large.waiting, list(large.end("r"))) == (MESSAGES_LIMIT - 2, small[2:])
+    assert not large.full
+    assert not large.wait("r", small[0])
