@@ -64,7 +64,7 @@ class InferResponse:
 class ResponseForm:
     """Properties of responses that differ in their id and the contents of their outputs only. Compared by identity.
 
-    `outputs`: name, datatype and shape of each, in the manifest's order.
+    `outputs`: name, datatype and shape of each, in the order in which they are sent.
     """
 
     model: str

@@ -136,7 +136,7 @@ class RawSink(Sink, Protocol):
         """Accept the outputs of a request: little-endian bytes in the order of `form`. Must not raise."""
 
     def submit_again(self, token: Any) -> None:
-        """Submit a request as an `InferRequest`: its batch does not answer it. Must not raise."""
+        """Submit a request as an `InferRequest`: its batch does not answer it. `flush` follows. Must not raise."""
 
 
 class RawBatch(Protocol):
@@ -145,8 +145,8 @@ class RawBatch(Protocol):
     def add(self, sink: RawSink, token: Any, contents: Sequence[Raw], now_ns: int, ends_ns: int | None) -> bool:
         """Add a request with one content for each input, little-endian, in the order of the first request's inputs.
 
-        Return False if it must be submitted as an `InferRequest`. Otherwise one `answer_raw`, `submit_again` or
-        `refuse` follows, never within this call. `now_ns`: its arrival. `ends_ns`: its deadline.
+        Return False if it must be submitted as an `InferRequest`. Otherwise one `answer_raw` or `submit_again`
+        follows, never within this call. `now_ns`: its arrival. `ends_ns`: its deadline.
         """
 
 
@@ -162,7 +162,7 @@ class Submission(Protocol):
     def raw_batch(self, request: InferRequest) -> RawBatch | None:
         """Return the batch for requests that differ from `request` in contents, id, caller and deadline only.
 
-        None if the engine needs each of them as an object. `request` was submitted before, and names no outputs.
+        None if the engine needs each of them as an object. `request` was submitted before.
         """
 
     def hold(self) -> None:

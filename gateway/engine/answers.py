@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import Publish, RunFailed
@@ -84,7 +85,6 @@ class Answers:
                 sink.answer_raw(token, form, outputs)
             except Exception as error:  # noqa: BLE001  as in `_answer`
                 self._tell(f"answering: {type(error).__name__}: {error}")
-                sink.refuse(token, self._failed())
         self._uncounted.append((run, time.monotonic_ns()))
         if len(self._uncounted) >= UNCOUNTED_RUNS:
             self.count_raw()
@@ -96,6 +96,17 @@ class Answers:
         for run, answered_ns in uncounted:
             self._statistics.answered(run.came_ns, answered_ns)
             self._count(run, run.came_ns, run.form.rows * len(run.came_ns), "inline")
+
+    def submit_again(self, requests: Iterable[tuple[RawSink, Any]]) -> None:
+        """Return raw requests to their sinks, then flush each sink: it may have been refused at once."""
+        sinks: set[RawSink] = set()
+        for sink, token in requests:
+            sinks.add(sink)
+            try:
+                sink.submit_again(token)
+            except Exception as error:  # noqa: BLE001  as in `_answer`
+                self._tell(f"submitting again: {type(error).__name__}: {error}")
+        self._flush(sinks)
 
     def refuse(self, tickets: Iterable[Ticket], error: RequestError, reason: str = "") -> None:
         """End tickets with an error, and count them as dropped if a `reason` is given."""

@@ -115,6 +115,12 @@ class RawBatches:
             batch.limit = 0
         self._batches.clear()
 
+    def give_back(self) -> None:
+        """Close all batches, and submit their requests again now."""
+        self.close()
+        while self.waiting:
+            self._submit_again(self.waiting.popleft().take(REQUESTS_LIMIT))
+
     def run(self, now_ns: int, most_rows: int) -> RawRun | None:
         """Run the first batch's first requests, of `most_rows` at most or one. None if they are submitted again."""
         batch = self.waiting[0]
@@ -141,9 +147,9 @@ class RawBatches:
                 return None
             gathered_ns = clock()
             outputs, ran_ns = self._runner.compute(inputs, form.rows * count if count > 1 else 0)
+            contents = self._cut(batch, outputs, count)
         except Exception:  # noqa: BLE001  a run's boundary: submitted again, each request gets an answer to any error
             return None
-        contents = self._cut(batch, outputs, count)
         if contents is None:
             return None
         run = RawRun(form, [entry[3] for entry in entries], began_ns, gathered_ns, ran_ns, clock())
@@ -170,8 +176,7 @@ class RawBatches:
         self._batches.pop(batch.form, None)
 
     def _submit_again(self, entries: Iterable[Entry]) -> None:
-        for sink, token, _, _ in entries:
-            sink.submit_again(token)
+        self._answers.submit_again((sink, token) for sink, token, _, _ in entries)
 
 
 def _cut(array: Array, count: int) -> Sequence[Raw]:

@@ -307,6 +307,7 @@ class Servable:
         """Wait until images still being decoded have joined the queue, then let the worker finish it."""
         while not self._decoding.none.is_set():  # another may have started before this wakes
             await self._decoding.none.wait()
+        self.raw.give_back()
         self._closed = True
         if not self._worker.owns:
             self._arm(self._queue)

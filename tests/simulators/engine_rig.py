@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -210,3 +211,14 @@ class Rig:
 def bare(name: str, file: str) -> Release:
     """A bare model file as the library finds it."""
     return Release(name, "1", Path("/models"), f"bare {file}", bare=bare_variant(file, (Artifact(file, "0" * 64, 1),)))
+
+
+async def quick_rig(
+    model: ModelManifest | None = None, p50_us: float = 10.0, row_us: float = 1.0, **changes: Any
+) -> Rig:
+    """A rig that serves `model`, whose trial took this long. Its variant `b` takes as long."""
+    rig, model = Rig(EngineSettings(**changes)), model or manifest()
+    verdict = measured(p50_us, row_us)
+    rig.trials |= dict.fromkeys("ab", verdict if model.batched else replace(verdict, joining=Joining()))
+    await rig.serve(model)
+    return rig

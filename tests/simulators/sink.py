@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gateway.domain.errors import RequestError
-from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.tensor import Datatype, Tensor
+from gateway.domain.infer import InferRequest, InferResponse, ResponseForm
+from gateway.domain.ports import RawBatch, Submission
+from gateway.domain.tensor import Datatype, Raw, Tensor
 from gateway.engine.admission import Form
 from gateway.engine.ticket import Ticket
 
@@ -58,6 +61,47 @@ class Recorder:
         self._changed.set()
         if self.defect is not None:
             raise self.defect
+
+
+class RawRecorder(Recorder):
+    """A sink of raw requests. It keeps their answers as arrays, and in `again` the tokens that came back."""
+
+    def __init__(self, engine: Submission) -> None:
+        super().__init__()
+        self.again: list[Any] = []
+        self.requests: dict[Any, InferRequest] = {}
+        self._engine = engine
+
+    def offer(self, batch: RawBatch | None, request: InferRequest, token: Any) -> bool:
+        """Add a request to a batch. Returns whether it was taken."""
+        self.requests[token] = request
+        contents = [tensor.array.tobytes() for tensor in request.inputs.values()]
+        return batch is not None and batch.add(self, token, contents, time.monotonic_ns(), request.deadline_ns)
+
+    def ask(self, request: InferRequest, token: Any) -> bool:
+        """Add a request to the batch for its like, else submit it. Returns whether it was taken as bytes."""
+        if self.offer(self._engine.raw_batch(request), request, token):
+            return True
+        self._submit(request, token)
+        return False
+
+    def answer_raw(self, token: Any, form: ResponseForm, contents: Sequence[Raw]) -> None:
+        outputs = {
+            name: Tensor(datatype, np.frombuffer(content, datatype.dtype).reshape(shape))
+            for (name, datatype, shape), content in zip(form.outputs, contents, strict=True)
+        }
+        self.answer(token, InferResponse(form.model, form.version, "", outputs))
+
+    def submit_again(self, token: Any) -> None:
+        self.again.append(token)
+        self._tell("again", token)
+        self._submit(self.requests[token], token)
+
+    def _submit(self, request: InferRequest, token: Any) -> None:
+        try:
+            self._engine.submit(request, self, token)
+        except RequestError as error:
+            self.refuse(token, error)
 
 
 class Nowhere:

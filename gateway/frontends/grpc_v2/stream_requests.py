@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse, ResponseForm
 from gateway.domain.tensor import Raw
-from gateway.frontends.grpc_v2.calls import parse_message
+from gateway.frontends.grpc_v2.calls import parse_message, unexpected
 from gateway.frontends.grpc_v2.codec import Known
 from gateway.frontends.grpc_v2.encode import encode_stream_error, encode_stream_reply
 from gateway.frontends.grpc_v2.http2.streams import CLOSED, Stream
@@ -81,7 +81,10 @@ class StreamRequests:
 
     def answer_raw(self, token: Token, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
-        self._say(encode_stream_reply(self._link.requests.encode_raw(form, token[1][1], contents)))
+        try:
+            self._say(encode_stream_reply(self._link.requests.encode_raw(form, token[1][1], contents)))
+        except Exception as error:  # noqa: BLE001 - a sink must not raise
+            self.refuse(token, unexpected(error, self._stream.head.rpc.path))
 
     def submit_again(self, token: Token) -> None:
         """Implement `RawSink.submit_again`."""
