@@ -12,9 +12,10 @@ from gateway.domain.release import Release
 from gateway.domain.selection import Candidate, argument, joining_obstacle
 from gateway.domain.statistics import Placement
 from gateway.engine.cost import Cost, judge, of_one_shape
+from gateway.engine.house import House
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
-from gateway.engine.servable import House, Servable
+from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
 from gateway.engine.worker import Footing
 

@@ -83,10 +83,10 @@ class RawBatches:
         self,
         manifest: ModelManifest,
         settings: EngineSettings,
+        answers: Answers,
         *,
         runner: Runner,
         queue: Queue,
-        answers: Answers,
         ready: Callable[[], None],
     ) -> None:
         self._manifest, self._runner, self._queue, self._answers = manifest, runner, queue, answers

@@ -19,10 +19,11 @@ from gateway.domain.selection import Candidate, choose, untried
 from gateway.engine.comparing import Comparing
 from gateway.engine.engine import Engine
 from gateway.engine.fitting import Fitting, footing
+from gateway.engine.house import House
 from gateway.engine.leases import Leases
 from gateway.engine.loader import Loader, Opened
 from gateway.engine.registry import Registry
-from gateway.engine.servable import House, Servable
+from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 from gateway.engine.threads import Threads

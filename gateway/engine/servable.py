@@ -9,20 +9,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gateway.domain.errors import Fault, RequestError
-from gateway.domain.events import (
-    JoiningStopped,
-    LoopLeft,
-    PriorityRefused,
-    Publish,
-    RunFailed,
-    RunHung,
-    RunOverlong,
-    ServableChanged,
-)
+from gateway.domain.events import ServableChanged
 from gateway.domain.infer import InferRequest
 from gateway.domain.lifecycle import State, advance
 from gateway.domain.manifest import ModelManifest
@@ -32,34 +23,19 @@ from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.tensor import Tensor, Tensors
 from gateway.engine.admission import Admission, Form
 from gateway.engine.answers import Answers, expired, overlong
-from gateway.engine.comparing import Comparing
 from gateway.engine.cost import Cost
 from gateway.engine.decoding import Decoded, Decoding
+from gateway.engine.house import House
 from gateway.engine.limiter import Share
 from gateway.engine.overlong import Limits, RunWatch
 from gateway.engine.queue import Plan, Queue
 from gateway.engine.quotas import Account
 from gateway.engine.raw_batches import RawBatch, RawBatches
+from gateway.engine.refusals import Refusals
+from gateway.engine.reports import Reports
 from gateway.engine.run import Ran, Runner
-from gateway.engine.settings import EngineSettings
-from gateway.engine.threads import Threads
 from gateway.engine.ticket import NO_CALLER, Ticket
-from gateway.engine.turn import Turn
-from gateway.engine.worker import Calls, Footing, Worker
-
-
-@dataclass(frozen=True, slots=True)
-class House:
-    """Objects that all servables of a device share."""
-
-    settings: EngineSettings
-    turn: Turn
-    footing: Footing
-    decoders: Threads
-    comparing: Comparing
-    publish: Publish
-    replace: Callable[[Servable], None]
-    """Callback for a servable whose run does not end."""
+from gateway.engine.worker import Calls, Worker
 
 
 class Servable:
@@ -92,24 +68,21 @@ class Servable:
         self.sizes = request_sizes(manifest, rows, settings.request_slack_bytes)
         self._admission = Admission(manifest, cost, max_batch_rows=rows, forms=settings.forms)
         self.check = self._admission.check
+        self._refusals = Refusals(manifest.name, settings.retry_after_s)
+        self._reports = reports = Reports(manifest, placement.variant, house.publish)
         self._answers = Answers(manifest, placement.variant, self.statistics, house.publish)
         self._runner = Runner(session, manifest, witness)
         waits = settings.queue_of(manifest.name)
         self._queue = Queue(waits)
         self.raw = RawBatches(
-            manifest,
-            settings,
-            runner=self._runner,
-            queue=self._queue,
-            answers=self._answers,
-            ready=self._take_turn,
+            manifest, settings, self._answers, runner=self._runner, queue=self._queue, ready=self._take_turn
         )
         self._worker = Worker(
             f"run {manifest.name}/{manifest.version}",
             self._runner,
             self._queue,
             cost,
-            Calls(self._worker_ran, self._beside_ended, self._queue_returned, self._tell, self._priority_refused),
+            Calls(self._worker_ran, self._beside_ended, self._queue_returned, reports.failed, reports.priority_refused),
             footing=house.footing,
             share=Share(threads),
             delay_us=waits.delay_us,
@@ -161,7 +134,7 @@ class Servable:
                 self.statistics.drop("expired")
                 raise expired(self.manifest.name)
             if self._closed:
-                raise self._unloaded()
+                raise self._refusals.unloaded()
             ticket = Ticket(request, form, request.inputs, sink, token, self, now_ns, account)
             if form.encoded:
                 self._decode(ticket)
@@ -238,31 +211,26 @@ class Servable:
     def _check_overrun(self) -> None:
         """Leave the event loop for good if a run used too much CPU time; time of other processes does not count."""
         used_ns = self._turn.used_ns()
-        if used_ns <= self._overrun_ns:
-            return
-        manifest = self.manifest
-        self.statistics.overruns += 1
-        self._reprice(self._cost.off_loop())
-        limit_us, name = self._overrun_ns // 1000, self.placement.variant
-        self._publish(LoopLeft(manifest.name, manifest.version, name, used_ns // 1000, limit_us))
+        if used_ns > self._overrun_ns:
+            self.statistics.overruns += 1
+            self._reprice(self._cost.off_loop())
+            self._reports.loop_left(used_ns // 1000, self._overrun_ns // 1000)
 
     def _run_limit_ns(self, rows: int) -> int:
         settings = self._settings
         return max(int(settings.run_limit_s * 1e9), settings.run_overruns * self._cost.expected_ns(rows))
 
     def _cancel_run(self, plan: Plan) -> None:
-        manifest, limit_s = self.manifest, self._run_limit_ns(plan.rows) / 1e9
         self.statistics.overlong_runs += 1
-        self._publish(RunOverlong(manifest.name, manifest.version, self.placement.variant, plan.rows, limit_s))
+        self._reports.overlong(plan.rows, self._run_limit_ns(plan.rows) / 1e9)
         if not self._runner.cancel(plan):
-            self._answers.refuse(plan.batch, overlong(manifest.name))
+            self._answers.refuse(plan.batch, overlong(self.manifest.name))
 
     def _run_hung(self, plan: Plan) -> None:
-        manifest = self.manifest
         self.statistics.hung_runs += 1
-        self._publish(RunHung(manifest.name, manifest.version, self.placement.variant, plan.rows))
+        self._reports.hung(plan.rows)
         self._worker.abandon_run()
-        self._answers.refuse(plan.batch, overlong(manifest.name))
+        self._answers.refuse(plan.batch, overlong(self.manifest.name))
         self._replace(self)
 
     def _reprice(self, cost: Cost) -> None:
@@ -289,7 +257,7 @@ class Servable:
         _, late = await asyncio.wait({closing}, timeout=drain_s)
         if late:
             self._closed = True
-            self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._unloaded())
+            self._answers.refuse([*self._decoding.abandon(), *self._worker.abandon()], self._refusals.unloaded())
             self._begin_closing()
             if (running := self._worker.running) is not None:
                 self._runner.cancel(running[0])
@@ -298,8 +266,8 @@ class Servable:
                 closing.cancel()
                 hung = self._worker.running
                 self._worker.abandon_run()
-                self._answers.refuse(hung[0].batch if hung else (), self._unloaded())
-                self._tell("a run hangs; its thread is left behind")
+                self._answers.refuse(hung[0].batch if hung else (), self._refusals.unloaded())
+                self._reports.failed("a run hangs; its thread is left behind")
         self._watch.close()
         self.move(State.END)
 
@@ -315,7 +283,7 @@ class Servable:
         await self._worker.closed()
 
     def _begin_closing(self) -> None:
-        self._answers.refuse(self._worker.begin_closing(), self._unloaded())
+        self._answers.refuse(self._worker.begin_closing(), self._refusals.unloaded())
 
     def _wait(self, ticket: Ticket) -> None:
         """Enqueue a ticket with the queue's owner. Raises RequestError OVERLOADED if the queue is full."""
@@ -337,19 +305,10 @@ class Servable:
 
     def _displace(self, displaced: Ticket, newcomer: Ticket) -> None:
         """Refuse the ticket that lost its place: the newcomer at once, another one later, outside its submit."""
-        manifest, policy = self.manifest, self._queue.policy
         if displaced is newcomer:
             self.statistics.drop("queue_full")
-            waiting = f"model '{manifest.name}' has {self.pending} requests waiting, the most it may"
-            raise self._overloaded(f"{waiting}; come back later")
-        if displaced.request.caller != newcomer.request.caller and policy != "oldest":
-            words = f"the queue of model '{manifest.name}' is full, and fewer requests of another caller were served"
-            error, reason = self._overloaded(f"{words}; try again later"), "share"
-        elif policy == "latest":
-            error, reason = self._overloaded("a newer request of the same stream took this one's place"), "superseded"
-        else:
-            words = f"model '{manifest.name}' has more requests than it may keep waiting; the oldest was dropped"
-            error, reason = self._overloaded(words), "oldest"
+            raise self._refusals.full(self.pending)
+        error, reason = self._refusals.displaced(displaced, newcomer, self._queue.policy)
         self._loop.call_soon(self._answers.refuse, (displaced,), error, reason)
 
     def _decode(self, ticket: Ticket) -> None:
@@ -374,7 +333,7 @@ class Servable:
         except RequestError as error:
             self._answers.refuse((ticket,), error)
         except Exception as error:  # noqa: BLE001  a thread's boundary: the caller gets an answer to any error
-            self._tell(f"decode: {type(error).__name__}: {error}")
+            self._reports.failed(f"decode: {type(error).__name__}: {error}")
             self._answers.refuse((ticket,), RequestError(Fault.INTERNAL, "the image could not be decoded"))
 
     def _forget(self, ticket: Ticket) -> None:
@@ -399,9 +358,8 @@ class Servable:
         try:
             self._worker.take_over()
         except RuntimeError as error:
-            self._tell(f"no thread for a run: {error}")
-            words = f"model '{self.manifest.name}' gets no thread for its runs ({error}); come back later"
-            self._answers.refuse(self._queue.clear(), self._overloaded(words))
+            self._reports.failed(f"no thread for a run: {error}")
+            self._answers.refuse(self._queue.clear(), self._refusals.threadless(error))
 
     def _queue_returned(self) -> None:
         if self._queue.length and not self._worker.owns:
@@ -415,7 +373,7 @@ class Servable:
         self._delivered += 1
         if ran is not None and ran.failure:  # the other version answered it: this version's fault
             self.statistics.failed_runs += 1
-            self._tell(ran.failure)
+            self._reports.failed(ran.failure)
         ticket.token(ran)
 
     def _ran(self, ran: Ran) -> None:
@@ -429,21 +387,6 @@ class Servable:
         self.used_ns = time.monotonic_ns()
 
     def _stop_joining(self, reason: str) -> None:
-        manifest = self.manifest
         self._reprice(self._cost.apart())
         self.placement = replace(self.placement, joining=f"a joined run failed: {reason}")
-        self._publish(JoiningStopped(manifest.name, manifest.version, self.placement.variant, reason))
-
-    def _overloaded(self, words: str) -> RequestError:
-        return RequestError(Fault.OVERLOADED, words, retry_after_s=self._settings.retry_after_s)
-
-    def _unloaded(self) -> RequestError:
-        words = f"model '{self.manifest.name}' was unloaded"
-        return RequestError(Fault.UNAVAILABLE, words, retry_after_s=self._settings.retry_after_s)
-
-    def _tell(self, problem: str) -> None:
-        manifest = self.manifest
-        self._publish(RunFailed(manifest.name, manifest.version, self.placement.variant, problem))
-
-    def _priority_refused(self, reason: str) -> None:
-        self._publish(PriorityRefused(self.manifest.name, self.manifest.version, reason))
+        self._reports.joining_stopped(reason)

@@ -116,7 +116,7 @@ class Owner:
     def _check(self) -> None:
         connection = self.connection
         assert len(connection.streams) <= self._limits.max_streams
-        assert connection.waiting_bytes == sum(stream.waiting_bytes for stream in connection.streams.values())
+        assert connection.sender.waiting_bytes == sum(stream.waiting_bytes for stream in connection.streams.values())
         assert len(connection._reader._rest) <= 9 + 5 * self._limits.max_frame_bytes
         assert len(connection._blocks._parts) <= 5 * self._limits.max_header_bytes + self._limits.max_frame_bytes
         assert len(connection._blocks._heads) <= KNOWN_HEADS

@@ -318,7 +318,7 @@ class Peers:
             assert call.said.startswith(call.read)
 
     def what_waits_is_counted(self) -> None:
-        assert self.ours.waiting_bytes == sum(stream.waiting_bytes for stream in self.ours.streams.values())
+        assert self.ours.sender.waiting_bytes == sum(stream.waiting_bytes for stream in self.ours.streams.values())
 
     def finish(self) -> None:
         """Windows open, the transport takes everything: all that was said arrives, and nothing is left."""
@@ -363,5 +363,5 @@ class Peers:
             assert call.read == call.said
             assert call.heard == call.asked[: len(call.heard)]
         assert not self.ours.streams
-        assert self.ours.waiting_bytes == 0
+        assert self.ours.sender.waiting_bytes == 0
         assert (self.pongs, self.our_pongs) == (self.pings, self.our_pings)

@@ -12,10 +12,10 @@ from typing import Any
 import hpack
 
 from gateway.domain.access import Security
-from gateway.frontends.grpc_v2.accepting import NOTHING
 from gateway.frontends.grpc_v2.http2 import frames
 from gateway.frontends.grpc_v2.http2.hpack import encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.link import Link
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.sockets import READ_BYTES

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gateway.frontends.grpc_v2.http2.reader import NOTHING
+
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.sockets import Sockets
 
@@ -22,9 +24,6 @@ log = logging.getLogger(__name__)
 
 Admit = Callable[[socket.socket, Any], "SocketProtocol | None"]
 """Function that makes the protocol of a connection from accept(2) and its peer's name. None: close it unread."""
-
-
-NOTHING = memoryview(b"")
 
 
 class SocketProtocol(asyncio.BaseProtocol):

@@ -28,25 +28,20 @@ from gateway.frontends.grpc_v2.load import ConnectionLoad
 from gateway.frontends.grpc_v2.messages import Message
 from gateway.frontends.grpc_v2.patience import Patience
 from gateway.frontends.grpc_v2.patterns import WHOLE_BYTES
+from gateway.frontends.grpc_v2.requests import Collected
 from gateway.frontends.grpc_v2.settings import GrpcSettings
 from gateway.frontends.grpc_v2.streaming import Streaming
 from gateway.frontends.grpc_v2.templates import PREFIX
 from gateway.frontends.grpc_v2.unary import Answering, Unary, answered, one_request
+from gateway.frontends.grpc_v2.write_ahead import WriteAhead
 from gateway.frontends.peer import Peer, certified
 
 if TYPE_CHECKING:
     from gateway.frontends.grpc_v2.server import GrpcServer
 
 OWN = (Unary, Answering, Streaming)  # types of a stream's call other than a submitted request
-WRITE_AHEAD_BYTES = 64 * 1024
-"""Most bytes that a streaming method may write ahead of its caller; then it waits."""
 MUTE_NS = 1_000_000_000  # without the peer's SETTINGS a connection may give way to another after this long
-DRAINED = b"drained\0"
-"""PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)."""
-
-Collected = tuple[Stream, Raw, Known]
-"""Token of a request in a raw batch: its stream, its message, and what is known of it."""
-
+DRAINED = b"drained\0"  # PING whose answer shows that the peer has read the GOAWAY (RFC 9113, section 6.8)
 _unpack_prefix = PREFIX.unpack_from
 
 
@@ -58,9 +53,8 @@ class Link(SocketProtocol):
         self.settings: GrpcSettings = server.settings
         self.bounds, self.memory, self.decoding = server.bounds, server.memory, server.decoding
         self.incoming, self.buffer, self.requests = server.incoming, server.buffer, server.requests
-        self._most_bytes = server.settings.max_message_bytes
+        self._most_bytes, self.write_ahead = server.settings.max_message_bytes, WriteAhead()
         self._asked: dict[Stream, Sequence[RequestedOutput]] = {}
-        self._writers: set[asyncio.Event] = set()
         self._now_ns = self.heard_ns = self._made_ns = 0
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
@@ -80,9 +74,8 @@ class Link(SocketProtocol):
             self._h2.fail(ProtocolError(Code.INADEQUATE_SECURITY, "gRPC over TLS needs ALPN to agree on h2"))
         self.flush()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, _error: Exception | None) -> None:
         """Cancel everything that is under way."""
-        del error
         self._patience.stop()
         self._server.leave(self)
         for stream in self.streams():
@@ -127,8 +120,7 @@ class Link(SocketProtocol):
 
     # ---- requests --------------------------------------------------------------------------------------------------
     def _requested(self, event: Requested) -> None:
-        stream, payload = event.stream, event.payload
-        head = stream.head
+        stream, payload, head = event.stream, event.payload, event.stream.head
         if type(head) is Head and head.unary and len(payload) >= PREFIX.size:
             flag, size = _unpack_prefix(payload)
             if not flag and size == len(payload) - PREFIX.size and size <= self._most_bytes:
@@ -166,17 +158,15 @@ class Link(SocketProtocol):
     def _start(self, stream: Stream, content: Raw, *, lent: bool) -> None:
         head, server = stream.head, self._server
         if head.rpc is not server.infer:
-            content = bytes(content) if lent else content
-            self._begin(stream, Answering(self, stream, answered, Message(content, compressed=False), stream, self))
+            self._call(stream, content, lent=lent)
             return
         small = len(content) <= WHOLE_BYTES
         raw = bytes(content) if small else content
-        ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
         try:
             known = self.requests.find(raw)
             if small and known is not None and not self.load.waiting_bytes:
-                token = stream, raw, known
-                if self.requests.collect(self, token, head.info.rights, self._now_ns, ends_ns):
+                ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
+                if self.requests.collect(self, (stream, raw, known), head.info.rights, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback
             self.turn_down(stream, unexpected(error, head.rpc.path))
@@ -195,8 +185,7 @@ class Link(SocketProtocol):
             begun = self.requests.submit(self, stream, content, known, info, now_ns=self._now_ns, lent=lent)
             if begun is None:
                 self.load.end_call(info)  # its task counts again
-                content = bytes(content) if lent else content
-                self._begin(stream, Answering(self, stream, answered, Message(content, compressed=False), stream, self))
+                self._call(stream, content, lent=lent)
                 return
             request, stream.call = begun
             if request.outputs:
@@ -205,6 +194,11 @@ class Link(SocketProtocol):
             self.refuse(stream, error)
         except Exception as error:  # noqa: BLE001 - as in `_start`
             self.refuse(stream, unexpected(error, head.rpc.path))
+
+    def _call(self, stream: Stream, content: Raw, *, lent: bool) -> None:
+        """Call the method of a complete request."""
+        message = Message(bytes(content) if lent else content, compressed=False)
+        self._begin(stream, Answering(self, stream, answered, message, stream, self))
 
     def _begin(self, stream: Stream, call: Answering | Streaming) -> None:
         """Run a call's method in a task of its own."""
@@ -271,8 +265,12 @@ class Link(SocketProtocol):
     def answer_raw(self, token: Collected, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
         stream, _, (_, ident) = token
-        pieces, size = self.requests.encode_raw(form, ident, contents)
-        self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
+        try:
+            pieces, size = self.requests.encode_raw(form, ident, contents)
+        except Exception as error:  # noqa: BLE001 - as in `answer`
+            self.turn_down(stream, unexpected(error, stream.head.rpc.path))
+        else:
+            self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
     def submit_again(self, token: Collected) -> None:
         """Implement `RawSink.submit_again`."""
@@ -288,8 +286,7 @@ class Link(SocketProtocol):
             self._transport.write(pieces[0]) if len(pieces) == 1 else self._transport.writelines(pieces)
         if sender.waiting_bytes != self.load.waiting_bytes:
             self.load.count_waiting(sender.waiting_bytes)
-        for writer in self._writers:
-            writer.set()
+        self.write_ahead.wake()
         if h2.failed or (h2.draining and not h2.streams):
             self._transport.close()
 
@@ -303,11 +300,6 @@ class Link(SocketProtocol):
         stream.call = None
         self._h2.respond(stream, replies.RESPONSE, pieces, size, replies.OK)
 
-    def say(self, stream: Stream, pieces: Sequence[Piece]) -> None:
-        """Send one message of a streaming reply."""
-        self.write(stream, pieces)
-        self.flush()
-
     def write(self, stream: Stream, pieces: Sequence[Piece]) -> None:
         """Send one message of a streaming reply with the next `flush`."""
         if not stream.begun:
@@ -318,22 +310,8 @@ class Link(SocketProtocol):
     def end(self, stream: Stream) -> None:
         """End a streaming reply."""
         stream.call = None
-        if not stream.begun:
-            self._h2.begin(stream, replies.RESPONSE)
+        self.write(stream, ())
         self._h2.end(stream, replies.OK.payload)
-
-    async def taken(self, stream: Stream) -> None:
-        """Wait until the peer has taken most of the bytes of a stream."""
-        if stream.waiting_bytes <= WRITE_AHEAD_BYTES:
-            return
-        changed = asyncio.Event()
-        self._writers.add(changed)
-        try:
-            while stream.waiting_bytes > WRITE_AHEAD_BYTES:
-                changed.clear()
-                await changed.wait()
-        finally:
-            self._writers.discard(changed)
 
     def turn_down(self, stream: Stream, error: RequestError) -> None:
         """End a call with an error, at any stage."""
@@ -367,12 +345,12 @@ class Link(SocketProtocol):
     @property
     def owes(self) -> bool:
         """Return True if bytes wait that the peer has not taken."""
-        return bool(self._h2.waiting_bytes or self._transport.get_write_buffer_size())
+        return bool(self._h2.sender.waiting_bytes or self._transport.get_write_buffer_size())
 
     @property
     def written(self) -> tuple[int, int]:
         """Return a value that changes whenever the peer takes waiting bytes."""
-        return self._h2.waiting_bytes, self._transport.get_write_buffer_size()
+        return self._h2.sender.waiting_bytes, self._transport.get_write_buffer_size()
 
     def streams(self) -> list[Stream]:
         """Return the open streams, the oldest first."""

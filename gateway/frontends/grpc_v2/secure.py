@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
-from gateway.frontends.grpc_v2.accepting import NOTHING, SocketProtocol
+from gateway.frontends.grpc_v2.accepting import SocketProtocol
+from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.sockets import Sockets, Wire
 
 JOINED_BYTES = 16 * 1024

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.frontends.grpc_v2.accepting import NOTHING, Admit, Listener, SocketProtocol
+from gateway.frontends.grpc_v2.accepting import Admit, Listener, SocketProtocol
+from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.outbox import Outbox
 from gateway.wire.turns import Turns
 
@@ -45,8 +46,7 @@ Unread input would make the kernel reset it, and the peer might never get the re
 """
 AT_ONCE = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: the kernel drops the bytes that were not taken, and resets the connection."""
-_IN, _OUT, _GONE = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-_HALF = select.EPOLLRDHUP
+_IN, _OUT, _GONE, _HALF = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR, select.EPOLLRDHUP
 
 log = logging.getLogger(__name__)
 

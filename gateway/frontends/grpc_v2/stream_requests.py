@@ -60,6 +60,11 @@ class StreamRequests:
             payload = payload[stop:]
         return payload
 
+    def offer(self, message: Message, now_ns: int, most: int) -> bool:
+        """Add a message to a batch unless `most` are in flight. Return False if the method must take it."""
+        small = not message.compressed and len(message.content) <= WHOLE_BYTES
+        return small and self.in_flight < most and self._collect(bytes(message.content), now_ns)
+
     def _collect(self, raw: bytes, now_ns: int) -> bool:
         link, head = self._link, self._stream.head
         if now_ns - self._noted_ns > link.settings.stream_idle_s * 1e9 / NOTED_SHARE:

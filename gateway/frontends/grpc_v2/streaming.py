@@ -32,6 +32,7 @@ class Streaming:
         "_link",
         "_messages",
         "_over",
+        "_returned",
         "_since_ns",
         "_small",
         "_stream",
@@ -42,6 +43,8 @@ class Streaming:
         self._link, self._stream = link, stream
         self._incoming = link.incoming(stream)
         self._messages: deque[Message] = deque()
+        self._returned: deque[Message] = deque()
+        """Messages that a batch did not answer."""
         self._changed, self._ended, self._over = asyncio.Event(), ended, False
         self._failure: RequestError | None = None
         self._since_ns = None if stream.head.rpc.kind is Kind.BIDIRECTIONAL else stream.opened_ns
@@ -88,8 +91,9 @@ class Streaming:
             asked: Any = self._requests() if head.rpc.kind is Kind.BIDIRECTIONAL else await self._only_request()
             async with aclosing(head.rpc.answer(asked, info)) as replies:
                 async for reply in replies:
-                    link.say(stream, head.rpc.encode(reply)[0])
-                    await link.taken(stream)
+                    link.write(stream, head.rpc.encode(reply)[0])
+                    link.flush()
+                    await link.write_ahead.wait(stream)
                     self._begun -= 1
             link.end(stream)
         except RequestError:
@@ -100,10 +104,23 @@ class Streaming:
             self._close()
 
     async def _requests(self) -> AsyncIterator[Any]:
+        """Yield the messages that no batch takes."""
         head = self._stream.head
         while await self._more():  # no variable here holds a message while the next is awaited
+            if not self._returned and self._offer(self._messages[0]):
+                self._take()
+                continue
+            if self._in_batches:  # the method bounds the requests in flight, and knows its own only
+                await self._change()
+                continue
             self._begun += 1
             yield head.rpc.parse(await unfolded(self._take(), head, self._link))
+
+    def _offer(self, message: Message) -> bool:
+        """Add a message to a batch. Return False if none takes it, or the peer does not take its answers."""
+        if self._small is None or self._stream.waiting_bytes:
+            return False
+        return self._small.offer(message, time.monotonic_ns(), self._link.settings.stream_in_flight - self._begun)
 
     async def _only_request(self) -> Any:
         async for request in self._requests():
@@ -113,7 +130,7 @@ class Streaming:
 
     async def _more(self) -> bool:
         """Wait for a message; return False at the end. Raises errors of reading once earlier messages were taken."""
-        while not self._messages:
+        while not (self._messages or self._returned):
             if not self._in_batches:
                 if self._failure is not None:
                     raise self._failure
@@ -122,7 +139,6 @@ class Streaming:
                         raise one_request("a message ended too soon")
                     return False
             await self._change()
-        await self._batches_answered()  # the method bounds the requests in flight, and knows its own only
         return True
 
     @property
@@ -139,16 +155,18 @@ class Streaming:
 
     def _may_batch(self) -> bool:
         """Return True if nothing that came before is with the method only, and the peer takes its answers."""
-        nothing_before = not (self._messages or self._failure or self._over) and self._incoming.begun_ns is None
+        nothing_before = (
+            not (self._messages or self._returned or self._failure or self._over) and self._incoming.begun_ns is None
+        )
         return nothing_before and self._stream.waiting_bytes == 0
 
     def _again(self, message: Message) -> None:
         """Pass a message to the method after all."""
-        self._messages.append(message)
+        self._returned.append(message)
         self._changed.set()
 
     def _take(self) -> Message:
-        message = self._messages.popleft()
+        message = (self._returned or self._messages).popleft()
         if self._incoming.begun_ns is not None:
             self._incoming.begun_ns = time.monotonic_ns()  # until now no more of it was let in
         self._grant()
@@ -158,6 +176,7 @@ class Streaming:
         """Drop all messages: the method takes no more."""
         self._incoming.close()
         self._messages.clear()
+        self._returned.clear()
 
     def _grant(self) -> None:
         """Grant window for the rest of the message that has begun, or for the beginning of another.

@@ -18,7 +18,7 @@ from gateway.frontends.grpc_v2.http2.given_up import GivenUp
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
-from gateway.frontends.grpc_v2.http2.reader import Reader
+from gateway.frontends.grpc_v2.http2.reader import NOTHING, Reader
 from gateway.frontends.grpc_v2.http2.requests import are_trailers
 from gateway.frontends.grpc_v2.http2.sender import Block, Piece, Sender
 from gateway.frontends.grpc_v2.http2.shapes import check_shape
@@ -26,7 +26,6 @@ from gateway.frontends.grpc_v2.http2.streams import CLOSED, MOVES, OPEN, PEER_DO
 from gateway.frontends.grpc_v2.http2.window import ReceiveWindow
 
 ReadHead = Callable[[Headers], Any]
-NOTHING = memoryview(b"")
 
 
 class Connection:
@@ -134,11 +133,6 @@ class Connection:
         """Return True if the peer has sent its preface and its SETTINGS."""
         return self._controls.settled
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Return the number of body bytes that wait for the peer."""
-        return self.sender.waiting_bytes
-
     def announce_drain(self) -> None:
         """Begin a graceful end: ask the peer to connect elsewhere; streams under way are still accepted."""
         if not self.failed:
@@ -184,19 +178,11 @@ class Connection:
             self._events.append(event)
 
     def read_request(self, data: memoryview, place: int, number: int, length: int) -> int:
-        """Process a new stream's HEADERS and its whole body as if they came one by one. Return the bytes used.
-
-        Return 0, and process nothing, if the body is not there or the frame is not the beginning of a stream.
-        """
+        """Process a new stream's HEADERS with its whole body, as if one by one. Return the bytes used, or 0."""
         body = place + frames.HEADER_BYTES + length
         found = frames.whole_body(data, body, number)
-        if (
-            found is None
-            or length > self._most_block_bytes
-            or number <= self._last_stream
-            or not (number & 1 and self._controls.settled)
-            or self._blocks.unfinished
-        ):
+        opens = number > self._last_stream and number & 1 and self._controls.settled and not self._blocks.unfinished
+        if found is None or not opens or length > self._most_block_bytes:
             return 0
         self.meter.ns += work.FRAME_NS + work.STREAM_NS
         self._last_stream = number
@@ -205,10 +191,8 @@ class Connection:
             return body - place
         begin, stop, widened = found
         size = stop - begin
-        if size > self._most_at_once or stream.announced not in {None, size}:
-            self._events.append(Opened(stream, ended=False))
-            return body - place
-        if widened and not self._widen_new(stream, widened):
+        fits = size <= self._most_at_once and stream.announced in {None, size}
+        if not (fits and self._widen_new(stream, widened)):
             self._events.append(Opened(stream, ended=False))
             return body - place
         self.meter.ns += work.FRAME_NS + work.DELIVERY_NS
@@ -219,7 +203,9 @@ class Connection:
         return stop - place
 
     def _widen_new(self, stream: Stream, increment: int) -> bool:
-        """Process a WINDOW_UPDATE of a new stream. Return False, with nothing done, if it is too wide."""
+        """Process a WINDOW_UPDATE of a new stream (0: none). Return False, with nothing done, if it is too wide."""
+        if not increment:
+            return True
         if stream.send_window + increment > frames.LARGEST_WINDOW:
             return False
         self.meter.ns += work.FRAME_NS
@@ -331,9 +317,9 @@ class Connection:
         elif ended and known[1]:
             self._refuse(number, Code.PROTOCOL_ERROR)
         else:
-            window = self._limits.stream_window_bytes
-            stream = Stream(number, known[0], self._now_ns, window, self.sender.initial_window)
-            self.streams[number], stream.announced = stream, known[1]
+            windows = self._limits.stream_window_bytes, self.sender.initial_window
+            self.streams[number] = stream = Stream(number, known[0], self._now_ns, *windows)
+            stream.announced = known[1]
             return stream
         return None
 

@@ -17,6 +17,8 @@ from gateway.frontends.grpc_v2.http2.frames import (
 )
 from gateway.frontends.grpc_v2.http2.work import SLICE_NS, Meter
 
+NOTHING = memoryview(b"")
+"""No bytes: reading goes on with those before."""
 _read_header = HEADER.unpack_from
 
 

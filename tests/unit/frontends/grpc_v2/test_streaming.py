@@ -149,7 +149,7 @@ async def test_replies_to_a_slow_reader_wait_in_the_method(served: Serve) -> Non
             await client.settled()
         await client.until(lambda: len(client.replies[number].body) == WINDOW)
         (link,) = gateway.frontend._links
-        assert link._h2.waiting_bytes <= 64 * 1024 + 31_000
+        assert link._h2.sender.waiting_bytes <= 64 * 1024 + 31_000
         client.send(number, b"", end=True)
         client.takes = True
         client.h2.increment_flow_control_window(WINDOW)
@@ -170,7 +170,7 @@ async def test_a_reply_while_the_transport_is_held(served: Serve) -> None:
         await client.flush()
         link._transport.resume_reading()
         await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
-        await until(lambda: link._h2.waiting_bytes > 0)
+        await until(lambda: link._h2.sender.waiting_bytes > 0)
         link.resume_writing()
         (reply,) = await client.over(number)
         assert (reply.status, len(replies(reply))) == (0, 2)

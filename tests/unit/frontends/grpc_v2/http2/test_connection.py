@@ -216,11 +216,11 @@ def test_what_the_peer_gives_up_is_dropped() -> None:
     connection = welcomed(settings={frames.INITIAL_WINDOW_SIZE: 3})
     stream = opened(connection)
     answer(connection, stream)
-    assert connection.waiting_bytes == 2
+    assert connection.sender.waiting_bytes == 2
     (event,) = tell(connection, frames.reset_frame(1, 8))
     assert isinstance(event, Dropped)
     assert event.stream is stream
-    assert connection.waiting_bytes == 0
+    assert connection.sender.waiting_bytes == 0
 
 
 def test_our_pings_are_acknowledged() -> None:
@@ -240,7 +240,7 @@ def test_a_streaming_response_in_the_peers_windows() -> None:
     connection.data(stream, b"def")
     connection.end(stream, TRAILERS.payload)
     words = said(connection)
-    assert (body_of(words, 1), connection.waiting_bytes) == (b"abcd", 2)
+    assert (body_of(words, 1), connection.sender.waiting_bytes) == (b"abcd", 2)
     tell(connection, frames.window_frame(1, 1))
     tell(connection, frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 5}))
     words += said(connection)

@@ -110,7 +110,7 @@ def test_ten_thousand_requests_with_a_window_update_and_a_ping_each() -> None:
         update = frames.window_frame(0, 5) + frames.window_frame(number, 5)
         serve(connection, asked(number) + update + frame(frames.PING, 0, 0, bytes(8)), SECOND_NS)
     assert not connection.streams
-    assert connection.waiting_bytes == 0
+    assert connection.sender.waiting_bytes == 0
 
 
 def test_five_hundred_calls_cancelled_a_minute_for_an_hour() -> None:
