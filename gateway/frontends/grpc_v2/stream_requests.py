@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FINAL = b"triton_enable_empty_final_response"
 """Parameter of requests whose answer is marked."""
 NOTED_SHARE = 4
-"""Part of `stream_idle_s` after which a request goes to the method: it ends streams without requests."""
+"""Part of `stream_idle_s` after which a request goes to the method, which ends streams that bring it none."""
 
 Token = tuple[bytes, Known]
 _read_prefix = PREFIX.unpack_from
@@ -35,17 +35,17 @@ _read_prefix = PREFIX.unpack_from
 class StreamRequests:
     """Requests of one stream. Implements `domain.ports.RawSink`.
 
-    `in_flight` requests are in a batch. `again` takes a message that its batch does not answer. `changed` is called
-    after each answer.
+    `in_flight` requests are in a batch. `noted_ns`: time at which the method took its last message. `again` takes a message
+    that its batch does not answer. `changed` is called after each answer.
     """
 
-    __slots__ = ("_again", "_changed", "_link", "_noted_ns", "_stream", "in_flight")
+    __slots__ = ("_again", "_changed", "_link", "_stream", "in_flight", "noted_ns")
 
     def __init__(
         self, link: Link, stream: Stream, again: Callable[[Message], None], changed: Callable[[], None]
     ) -> None:
         self._link, self._stream, self._again, self._changed = link, stream, again, changed
-        self._noted_ns = stream.opened_ns
+        self.noted_ns = stream.opened_ns
         self.in_flight = 0
 
     def take(self, payload: memoryview, now_ns: int, most: int) -> memoryview:
@@ -67,8 +67,7 @@ class StreamRequests:
 
     def _collect(self, raw: bytes, now_ns: int) -> bool:
         link, head = self._link, self._stream.head
-        if now_ns - self._noted_ns > link.settings.stream_idle_s * 1e9 / NOTED_SHARE:
-            self._noted_ns = now_ns
+        if now_ns - self.noted_ns > link.settings.stream_idle_s * 1e9 / NOTED_SHARE:
             return False
         known = link.requests.find(raw)
         if known is None or FINAL in raw:

@@ -114,6 +114,8 @@ class Streaming:
                 await self._change()
                 continue
             self._begun += 1
+            if self._small is not None:
+                self._small.noted_ns = time.monotonic_ns()
             yield head.rpc.parse(await unfolded(self._take(), head, self._link))
 
     def _offer(self, message: Message) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -13,9 +14,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.domain.access import Address, Security
+from gateway.frontends.grpc_v2.http2.streams import Stream
+from gateway.frontends.grpc_v2.messages import Message
 from gateway.frontends.grpc_v2.server import GrpcServer
 from gateway.frontends.grpc_v2.service import InferenceService
 from gateway.frontends.grpc_v2.settings import GrpcSettings
+from gateway.frontends.grpc_v2.stream_requests import StreamRequests
 from gateway.frontends.pools import Pools
 from tests.simulators.engine_rig import Rig, X, manifest, measured
 from tests.simulators.grpc_gateway import UNDIVIDED
@@ -120,3 +124,18 @@ async def test_messages_of_a_stream_are_answered_once_each_with_errors_in_band(i
     assert len(answers) == 30
     (marked,) = [each for each in answers if each.infer_response.parameters]
     assert marked.infer_response.id == "id-3"
+
+
+async def test_the_method_that_ends_idle_streams_gets_a_request_now_and_then() -> None:
+    settings, idle_ns = GrpcSettings(stream_idle_s=4.0), 4_000_000_000
+    requests = SimpleNamespace(find=lambda _: (None, ""), collect=lambda *_: True)
+    link: Any = SimpleNamespace(settings=settings, requests=requests)
+    head = SimpleNamespace(timeout_ns=None, info=SimpleNamespace(rights=None))
+    small = StreamRequests(link, Stream(1, head, 0, 0, 0), again=lambda _: None, changed=lambda: None)
+    message = Message(b"message", compressed=False)
+    assert small.offer(message, idle_ns // 4, 9)
+    assert not small.offer(message, idle_ns // 4 + 1, 9)
+    assert not small.offer(message, idle_ns // 4 + 2, 9), "until the method has taken one"
+    small.noted_ns = idle_ns // 4
+    assert small.offer(message, idle_ns // 2, 9)
+    assert not small.offer(message, idle_ns // 2, 2), "as many as may be in flight"
