@@ -35,8 +35,8 @@ _read_prefix = PREFIX.unpack_from
 class StreamRequests:
     """Requests of one stream. Implements `domain.ports.RawSink`.
 
-    `in_flight` requests are in a batch. `noted_ns`: time at which the method took its last message. `again` takes a message
-    that its batch does not answer. `changed` is called after each answer.
+    `in_flight` requests are in a batch. `noted_ns`: time at which the method took its last message. `again` takes a
+    message that its batch does not answer. `changed` is called after each answer.
     """
 
     __slots__ = ("_again", "_changed", "_link", "_stream", "in_flight", "noted_ns")
