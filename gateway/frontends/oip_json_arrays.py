@@ -76,7 +76,7 @@ def _brackets(shape: Sequence[int]) -> bytes:
     """Return brackets and commas of a nested array of `shape`."""
     inner = b"[" + b"," * (shape[-1] - 1) + b"]"
     for size in reversed(shape[:-1]):
-        inner = b"[" + b",".join([inner] * size) + b"]"
+        inner = b"[" + (inner + b",") * (size - 1) + inner + b"]"
     return inner
 
 
