@@ -65,3 +65,15 @@ class VariantError(Exception):
 
 class UnreachableError(ConfigurationError):
     """Failure to reach something that is named correctly: a port in use, a daemon that does not answer."""
+
+
+NO_MEMORY = (
+    *("bad_alloc", "MemoryError", "Failed to allocate memory", "smaller than requested bytes"),
+    *("out of memory", "Cannot allocate memory"),
+)
+"""Signs of a failed allocation: ONNX Runtime's, Python's and the kernel's (ENOMEM)."""
+
+
+def lacks_memory(failure: str) -> bool:
+    """Return True if a runtime's words report a failed allocation. Runtimes have no other sign of it."""
+    return any(sign in failure for sign in NO_MEMORY)

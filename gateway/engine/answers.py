@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import Fault, RequestError, lacks_memory
 from gateway.domain.events import Publish, RunFailed
 from gateway.domain.infer import InferResponse, Parameter, RequestedOutput, ResponseForm
 from gateway.domain.manifest import ModelManifest
@@ -18,19 +18,12 @@ from gateway.domain.tensor import Datatype, Raw, Tensor, Tensors
 from gateway.engine.run import Entry, Ran, RawRun
 from gateway.engine.ticket import Ticket
 
-NO_MEMORY = ("bad_alloc", "MemoryError", "Failed to allocate memory", "out of memory", "Cannot allocate memory")
-"""Signs of a failed allocation: ONNX Runtime's, Python's and the kernel's (ENOMEM)."""
 WORDS_LIMIT_CHARS = 500
 """Most characters of a runtime's own message that a caller receives."""
 UNCOUNTED_RUNS = 64
 """Raw runs that are counted together: a run's counters cost 3 µs by themselves, and 1 µs with others."""
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 """Empty parameters, shared by all responses."""
-
-
-def lacks_memory(failure: str) -> bool:
-    """Return True if a runtime's words report a failed allocation. Runtimes have no other sign of it."""
-    return any(sign in failure for sign in NO_MEMORY)
 
 
 class Answers:

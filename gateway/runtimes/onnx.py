@@ -10,13 +10,14 @@ import ctypes
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gateway.domain.errors import VariantError
+from gateway.domain.errors import VariantError, lacks_memory
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import ModelManifest, TensorSpec, Variant
 from gateway.domain.onnx_file import read_onnx
@@ -25,6 +26,7 @@ from gateway.domain.tensor import Array, Datatype, bfloat16_to_float32, float32_
 from gateway.domain.verdict import Budget, Signature
 from gateway.runtimes.binding import Port
 from gateway.runtimes.installed import require, unimportable
+from gateway.runtimes.onnx_arena import LARGE_BYTES, Arena
 from gateway.runtimes.opening import check_accelerator, existing, model_file, read_options
 from gateway.runtimes.session import bind
 
@@ -124,16 +126,28 @@ class OnnxEngine:
         self._session: Any = session
         self._errors = _error_types()
         self._options = _engine().RunOptions()
+        self._arena = _arena()
         self._run = _plan_run(session, self.inputs, self.outputs)
         self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """The `wanted` outputs. Raises VariantError with the engine's own words."""
+        """Return the `wanted` outputs. Raises VariantError with the engine's own words.
+
+        A run that lacks memory is repeated once, after the arena was freed.
+        """
+        arena = self._arena
+        if arena.full:
+            arena.free()
         try:
-            return self._run(wanted, feeds, self._options)
-        except self._errors as error:
-            self._options.terminate = False  # it stays set, and would end every run that follows
-            raise VariantError(f"ONNX Runtime failed: {error}") from error
+            outputs = self._try(feeds, wanted)
+        except VariantError as error:
+            if not lacks_memory(error.reason):
+                raise
+            arena.free()
+            outputs = self._try(feeds, wanted)
+        if max([output.nbytes for output in outputs]) >= LARGE_BYTES:
+            arena.full = True
+        return outputs
 
     def cancel(self) -> bool:
         """Set the flag that ONNX Runtime reads before each node, also of a loop's body."""
@@ -143,6 +157,14 @@ class OnnxEngine:
     def close(self) -> None:
         """Free the session's memory."""
         self._session = self._run = None  # type: ignore[assignment]
+        self._arena.free()
+
+    def _try(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
+        try:
+            return self._run(wanted, feeds, self._options)
+        except self._errors as error:
+            self._options.terminate = False  # it stays set, and would end every run that follows
+            raise VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}") from error
 
 
 def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptions:
@@ -157,6 +179,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
     # Idle threads of ONNX Runtime spin by default and burn a core each (architecture.md, "Invariants").
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.add_session_config_entry(*_arena().option)
     return options
 
 
@@ -214,12 +237,17 @@ def _engine() -> ModuleType:
     return module
 
 
+@cache
+def _arena() -> Arena:
+    return Arena(_engine(), _error_types())
+
+
 def _error_types() -> tuple[type[Exception], ...]:
     """ONNX Runtime's exceptions share no root but Exception."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
-    return (*own, RuntimeError, ValueError, TypeError)
+    return (*own, RuntimeError, ValueError, TypeError, MemoryError)
 
 
 def _load(ort: ModuleType, file: Path, options: Any, wanted: Sequence[Any]) -> Any:

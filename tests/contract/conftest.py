@@ -1,13 +1,14 @@
-"""Every variant that the contract of runtimes is held against: the shipped models' and small ones built on the spot."""
+"""Variants for the contract of runtimes (those of the shipped models, and small ones built here), servers, a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from gateway.domain.golden import read_golden
 from gateway.domain.manifest import RUNTIMES, ModelManifest, Tolerance, Variant
@@ -17,6 +18,8 @@ from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import grpc_gateway, models
+from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.mqtt_peer import Peer, peer
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))
@@ -93,3 +96,18 @@ def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """What speaks HTTP/2 in this test; every test that uses it runs once per server."""
     monkeypatch.setattr(grpc_gateway.Gateway, "server", request.param)
     return str(request.param)
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    """A running mosquitto."""
+    async with mosquitto(tmp_path) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(broker: Mosquitto) -> AsyncIterator[Peer]:
+    """A client that hears all results, replies and errors."""
+    async with peer(broker.port) as one:
+        await one.subscribe("edge/gw/errors", "edge/gw/results/#", "replies/#")
+        yield one

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Generator
-from pathlib import Path
+from collections.abc import Generator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
+from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import finish
 from gateway.frontends.mqtt.large_messages import INLINE_BYTES, MESSAGES_LIMIT, LargeMessages
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings import MqttRoute
-from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.mqtt_gateway import frontend, simulated, until
-from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.mqtt_peer import Peer
 
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
 WRISTS = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
@@ -32,9 +31,14 @@ class HeldPool:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.callers: list[str] = []
+        self.refusals = 0
+        """Calls that get no thread."""
 
     async def run(self, caller: str, steps: Generator[None, None, Any], *, apart: bool = False) -> Any:
         assert apart
+        if self.refusals:
+            self.refusals -= 1
+            raise RequestError(Fault.OVERLOADED, "no thread", retry_after_s=0.01)
         self.callers.append(caller)
         await self.gate.wait()
         return finish(steps)
@@ -46,19 +50,6 @@ def holding() -> tuple[SimulatedInference, HeldPool]:
     return inference, pool
 
 
-@pytest_asyncio.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
-    async with mosquitto(tmp_path) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def sensor(broker: Mosquitto) -> AsyncIterator[Peer]:
-    async with peer(broker.port) as one:
-        await one.subscribe("edge/gw/errors", "edge/gw/results/#", "replies/#")
-        yield one
-
-
 def question(value: float, padding: str = "") -> str:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
     return json.dumps({"inputs": [tensor]}) + padding
@@ -66,31 +57,31 @@ def question(value: float, padding: str = "") -> str:
 
 @pytest.mark.asyncio
 async def test_samples_behind_a_large_one_keep_their_order_and_other_routes_go_on(
-    broker: Mosquitto, sensor: Peer
+    broker: Mosquitto, client: Peer
 ) -> None:
     inference, pool = holding()
     async with frontend(inference, broker.url, SINGLE, WRISTS) as gateway:
-        await sensor.publish("sensors/left/imu", f"[[1, 1, 1], [2, 2, 2]{PADDING}]", 1)
+        await client.publish("sensors/left/imu", f"[[1, 1, 1], [2, 2, 2]{PADDING}]", 1)
         await until(lambda: pool.callers == ["mqtt:wrists"])
         for value in (3, 4):
-            await sensor.publish("sensors/left/imu", json.dumps([value] * 3), 1)
-        await sensor.publish("single/a", "[5]", 1)
-        await sensor.publish(ASK, question(6), 1, ResponseTopic=REPLY)
-        await sensor.next("edge/gw/results/single/a")
-        await sensor.next(REPLY)
+            await client.publish("sensors/left/imu", json.dumps([value] * 3), 1)
+        await client.publish("single/a", "[5]", 1)
+        await client.publish(ASK, question(6), 1, ResponseTopic=REPLY)
+        await client.next("edge/gw/results/single/a")
+        await client.next(REPLY)
         assert gateway.counters().get("samples", 0) == 0
         pool.gate.set()
-        await sensor.next("edge/gw/results/wrists/left")
+        await client.next("edge/gw/results/wrists/left")
     window = next(request.inputs["motion"].array for request in inference.requests if request.model == "motion")
     assert window[0, :, 0].tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.asyncio
-async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto, client: Peer) -> None:
     inference, pool = holding()
     async with frontend(inference, broker.url) as gateway:
         for _ in range(2):  # the second one is a repetition
-            await sensor.publish(
+            await client.publish(
                 ASK, question(7, PADDING), 1, ResponseTopic=REPLY, CorrelationData=b"7", UserProperty=("id", "7")
             )
         await until(lambda: gateway.counters()["received"] == 2)
@@ -99,20 +90,53 @@ async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto
             await asyncio.sleep(0)
             pool.gate.set()
         await stopping
-        assert json.loads((await sensor.next(REPLY)).payload)["outputs"][0]["data"] == [7.0]
+        assert json.loads((await client.next(REPLY)).payload)["outputs"][0]["data"] == [7.0]
     assert len(inference.requests) == len(pool.callers) == 1
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("topic", [ASK, "single/a", "sensors/left/imu"])
 async def test_a_large_message_that_is_nonsense_is_refused_and_others_go_on(
-    broker: Mosquitto, sensor: Peer, topic: str
+    broker: Mosquitto, client: Peer, topic: str
 ) -> None:
     async with frontend(simulated(), broker.url, SINGLE, WRISTS):
-        await sensor.publish(topic, "[1, 2" + PADDING, 1, ResponseTopic=REPLY)
-        assert json.loads((await sensor.next(REPLY if topic == ASK else ERRORS)).payload)["fault"] == "INVALID"
-        await sensor.publish("single/b", "[1]" + PADDING, 1)
-        await sensor.next("edge/gw/results/single/b")
+        await client.publish(topic, "[1, 2" + PADDING, 1, ResponseTopic=REPLY)
+        assert json.loads((await client.next(REPLY if topic == ASK else ERRORS)).payload)["fault"] == "INVALID"
+        await client.publish("single/b", "[1]" + PADDING, 1)
+        await client.next("edge/gw/results/single/b")
+
+
+SAMPLES = 400
+EACH = MqttRoute("each", ("sensors/+/imu",), "motion", sensor="topic[1]", hop_rows=1)
+
+
+@pytest.mark.asyncio
+async def test_windows_of_one_message_wait_for_room_and_those_behind_for_them(broker: Mosquitto, client: Peer) -> None:
+    inference, most = simulated(), 0
+    async with frontend(inference, broker.url, EACH, SINGLE, max_queued=8, max_running=2) as gateway:
+        inference.gate.clear()
+        await client.publish("sensors/left/imu", json.dumps([[value] * 3 for value in range(SAMPLES)]))
+        await client.publish("sensors/left/imu", json.dumps([SAMPLES] * 3))
+        await until(lambda: gateway.counters().get("windows", 0) >= 8)
+        inference.gate.set()
+        while len(inference.requests) < SAMPLES - 2:
+            most = max(most, gateway.counters()["queued"])
+            await asyncio.sleep(0)
+        await until(lambda: gateway.counters().get("acknowledged") == 2)
+    assert most <= 8
+    windows = [request.inputs["motion"].array[0, :, 0].tolist() for request in inference.requests]
+    assert windows == [[first, first + 1, first + 2, first + 3] for first in range(SAMPLES - 2)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("qos", "fault"), [(0, "OVERLOADED"), (1, "")])
+async def test_a_large_message_that_gets_no_thread(broker: Mosquitto, client: Peer, qos: int, fault: str) -> None:
+    inference, pool = holding()
+    pool.gate.set()
+    pool.refusals = 2
+    async with frontend(inference, broker.url):
+        await client.publish(ASK, question(7, PADDING), qos, ResponseTopic=REPLY)
+        assert json.loads((await client.next(REPLY)).payload).get("fault", "") == fault
 
 
 def test_so_many_large_messages_and_no_more() -> None:

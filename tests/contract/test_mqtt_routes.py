@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
 from datetime import datetime
-from pathlib import Path
 
 import cbor2
 import msgspec
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.tensor import Datatype
 from gateway.frontends.mqtt.settings import MqttRoute
-from tests.simulators.broker import Mosquitto, mosquitto
+from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import identity
 from tests.simulators.mqtt_gateway import echoed, frontend, motion, simulated, until
-from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.mqtt_peer import Peer
 
 pytestmark = pytest.mark.asyncio
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
@@ -29,19 +26,6 @@ CLASSES = MqttRoute("classes", ("classes/+",), "moves", sensor="topic[1]")
 WRISTS = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
 CAMERAS = MqttRoute("cameras", ("cameras/#",), "digits", content_type="image/jpeg")
 ERRORS = "edge/gw/errors"
-
-
-@pytest_asyncio.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
-    async with mosquitto(tmp_path) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def sensor(broker: Mosquitto) -> AsyncIterator[Peer]:
-    async with peer(broker.port) as one:
-        await one.subscribe("edge/gw/errors", "edge/gw/results/#")
-        yield one
 
 
 async def command(*words: str) -> str:
@@ -70,10 +54,10 @@ async def test_debians_clients_get_results(broker: Mosquitto, version: str) -> N
     assert (result["model"], result["version"], result["variant"]) == ("identity_fp32", "1", "reference")
 
 
-async def test_a_result_has_the_contracts_fields(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_result_has_the_contracts_fields(broker: Mosquitto, client: Peer) -> None:
     async with frontend(simulated(), broker.url, CLASSES):
-        await sensor.publish("classes/a", "[1, 2]", UserProperty=("id", "m-17"))
-        result = await sensor.next_json("edge/gw/results/classes/a")
+        await client.publish("classes/a", "[1, 2]", UserProperty=("id", "m-17"))
+        result = await client.next_json("edge/gw/results/classes/a")
     assert list(result) == [
         *("id", "label", "score", "model", "version", "variant", "sensor", "started_at", "ended_at"),
     ]
@@ -99,13 +83,13 @@ async def test_a_result_has_the_contracts_fields(broker: Mosquitto, sensor: Peer
 )
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_samples_of_every_kind_fill_the_window(
-    broker: Mosquitto, sensor: Peer, content_type: str, payload: bytes, qos: int
+    broker: Mosquitto, client: Peer, content_type: str, payload: bytes, qos: int
 ) -> None:
     inference = simulated()
     async with frontend(inference, broker.url, WRISTS) as gateway:
         for _ in range(4):
-            await sensor.publish("sensors/left/imu", payload, qos, ContentType=content_type)
-        result = await sensor.next_json("edge/gw/results/wrists/left")
+            await client.publish("sensors/left/imu", payload, qos, ContentType=content_type)
+        result = await client.next_json("edge/gw/results/wrists/left")
         if qos:
             await until(lambda: gateway.counters().get("acknowledged") == 4)
     assert result["outputs"][0]["data"] == [7, 8, 9] * 4
@@ -115,52 +99,52 @@ async def test_samples_of_every_kind_fill_the_window(
     assert (window == [7, 8, 9]).all()
 
 
-async def test_windows_slide_and_sensors_do_not_mix(broker: Mosquitto, sensor: Peer) -> None:
+async def test_windows_slide_and_sensors_do_not_mix(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     async with frontend(inference, broker.url, WRISTS):
         for index in range(6):
             for name in ("left", "right"):
                 value = index if name == "left" else -index
-                await sensor.publish(f"sensors/{name}/imu", json.dumps([value] * 3))
+                await client.publish(f"sensors/{name}/imu", json.dumps([value] * 3))
         for name in ("left", "left", "right", "right"):
-            await sensor.next(f"edge/gw/results/wrists/{name}")
+            await client.next(f"edge/gw/results/wrists/{name}")
     starts = sorted(int(request.inputs["motion"].array[0, 0, 0]) for request in inference.requests)
     assert starts == [-2, 0, 0, 2]
 
 
-async def test_a_batch_of_samples_may_complete_several_windows(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_batch_of_samples_may_complete_several_windows(broker: Mosquitto, client: Peer) -> None:
     async with frontend(simulated(), broker.url, WRISTS):
-        await sensor.publish("sensors/left/imu", json.dumps([[i, i, i] for i in range(8)]))
+        await client.publish("sensors/left/imu", json.dumps([[i, i, i] for i in range(8)]))
         for _ in range(3):
-            await sensor.next("edge/gw/results/wrists/left")
+            await client.next("edge/gw/results/wrists/left")
 
 
-async def test_the_least_recently_seen_sensor_is_forgotten(broker: Mosquitto, sensor: Peer) -> None:
+async def test_the_least_recently_seen_sensor_is_forgotten(broker: Mosquitto, client: Peer) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", max_sensors=2)
     async with frontend(simulated(), broker.url, route) as gateway:
         for name in ("a", "b", "c"):
-            await sensor.publish(f"sensors/{name}/imu", "[1, 2, 3]")
+            await client.publish(f"sensors/{name}/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("sensors_evicted") == 1)
         assert gateway.counters()["sensors"] == 2
 
 
-async def test_sensors_may_be_named_in_payload_or_property(broker: Mosquitto, sensor: Peer) -> None:
+async def test_sensors_may_be_named_in_payload_or_property(broker: Mosquitto, client: Peer) -> None:
     inside = MqttRoute("inside", ("inside",), "motion", sensor="payload.device.id", size_rows=1, hop_rows=1)
     beside = MqttRoute("beside", ("beside",), "identity_fp32", sensor="property.who")
     async with frontend(simulated(motion(size_rows=1), identity(Datatype.FP32)), broker.url, inside, beside):
-        await sensor.publish("inside", '{"device": {"id": "a/b+#"}, "x": 1, "y": 2, "z": 3}')
-        assert (await sensor.next_json("edge/gw/results/inside/a_b__"))["sensor"] == "a/b+#"
-        await sensor.publish("beside", "[1]", UserProperty=("who", "c"))
-        assert (await sensor.next_json("edge/gw/results/beside/c"))["sensor"] == "c"
-        await sensor.publish("beside", "[1]")
-        assert (await sensor.next_json(ERRORS))["fault"] == "INVALID"
+        await client.publish("inside", '{"device": {"id": "a/b+#"}, "x": 1, "y": 2, "z": 3}')
+        assert (await client.next_json("edge/gw/results/inside/a_b__"))["sensor"] == "a/b+#"
+        await client.publish("beside", "[1]", UserProperty=("who", "c"))
+        assert (await client.next_json("edge/gw/results/beside/c"))["sensor"] == "c"
+        await client.publish("beside", "[1]")
+        assert (await client.next_json(ERRORS))["fault"] == "INVALID"
 
 
 @pytest.mark.parametrize("content_type", ["image/jpeg", "image/png"])
-async def test_images_travel_encoded_to_the_engine(broker: Mosquitto, sensor: Peer, content_type: str) -> None:
+async def test_images_travel_encoded_to_the_engine(broker: Mosquitto, client: Peer, content_type: str) -> None:
     inference = simulated()
     async with frontend(inference, broker.url, CAMERAS):
-        await sensor.publish("cameras/door/main", b"\xff\xd8 not looked at here", ContentType=content_type)
+        await client.publish("cameras/door/main", b"\xff\xd8 not looked at here", ContentType=content_type)
         await until(lambda: bool(inference.requests))
     tensor = inference.requests[0].inputs["image"]
     assert tensor.datatype is Datatype.BYTES
@@ -193,53 +177,53 @@ async def test_images_travel_encoded_to_the_engine(broker: Mosquitto, sensor: Pe
     ],
 )
 async def test_poison_is_told_on_the_error_topic_and_acknowledged(
-    broker: Mosquitto, sensor: Peer, given: tuple[str, str, bytes], fault: str
+    broker: Mosquitto, client: Peer, given: tuple[str, str, bytes], fault: str
 ) -> None:
     topic, content_type, payload = given
     inference = simulated()
     async with frontend(inference, broker.url, SINGLE, WRISTS, CAMERAS, max_payload_bytes=5000) as gateway:
-        await sensor.publish(topic, payload, ContentType=content_type, UserProperty=("id", "p"))
-        complaint = await sensor.next_json(ERRORS)
+        await client.publish(topic, payload, ContentType=content_type, UserProperty=("id", "p"))
+        complaint = await client.next_json(ERRORS)
         await until(lambda: gateway.counters().get("acknowledged") == 1)
-        await sensor.publish("single/b", "[1]")
-        await sensor.next("edge/gw/results/single/b")
+        await client.publish("single/b", "[1]")
+        await client.next("edge/gw/results/single/b")
     assert (complaint["id"], complaint["topic"], complaint["fault"]) == ("p", topic, fault)
     assert complaint["message"]
 
 
-async def test_a_model_that_comes_later_is_served_then(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_model_that_comes_later_is_served_then(broker: Mosquitto, client: Peer) -> None:
     inference = simulated(motion("another"))
     async with frontend(inference, broker.url, SINGLE, WRISTS) as gateway:
-        await sensor.publish("single/a", "[1]")
-        assert (await sensor.next_json(ERRORS))["fault"] == "NOT_FOUND"
+        await client.publish("single/a", "[1]")
+        assert (await client.next_json(ERRORS))["fault"] == "NOT_FOUND"
         await until(lambda: gateway.counters().get("acknowledged") == 1)
         inference.manifests |= simulated().manifests
-        await sensor.publish("single/a", "[1]")
-        await sensor.next("edge/gw/results/single/a")
+        await client.publish("single/a", "[1]")
+        await client.next("edge/gw/results/single/a")
 
 
-async def test_several_rows_give_several_results_in_one_message(broker: Mosquitto, sensor: Peer) -> None:
+async def test_several_rows_give_several_results_in_one_message(broker: Mosquitto, client: Peer) -> None:
     async with frontend(simulated(), broker.url, CLASSES) as gateway:
-        await sensor.publish("classes/a", "[[1, 2], [4, 3], [0, 0]]")
-        result = await sensor.next_json("edge/gw/results/classes/a")
+        await client.publish("classes/a", "[[1, 2], [4, 3], [0, 0]]")
+        result = await client.next_json("edge/gw/results/classes/a")
         await until(lambda: gateway.counters().get("acknowledged") == 1)
     assert result["results"] == [
         {"label": "walk", "score": 2.0},
         {"label": "still", "score": 4.0},
         {"label": "still", "score": 0.0},
     ]
-    assert not sensor.received
+    assert not client.received
 
 
-async def test_a_route_may_name_outputs(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_route_may_name_outputs(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     named = MqttRoute("named", ("named/+",), "moves", sensor="topic[1]", outputs=("scores",))
     wrong = MqttRoute("wrong", ("wrong/+",), "moves", sensor="topic[1]", outputs=("boxes",))
     async with frontend(inference, broker.url, named, wrong):
-        await sensor.publish("named/a", "[1, 2]")
-        result = await sensor.next_json("edge/gw/results/named/a")
-        await sensor.publish("wrong/a", "[1, 2]", UserProperty=("id", "w"))
-        complaint = await sensor.next_json(ERRORS)
+        await client.publish("named/a", "[1, 2]")
+        result = await client.next_json("edge/gw/results/named/a")
+        await client.publish("wrong/a", "[1, 2]", UserProperty=("id", "w"))
+        complaint = await client.next_json(ERRORS)
     scores = {"name": "scores", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}
     assert (result["label"], result["outputs"]) == ("walk", [scores])
     assert [[output.name for output in request.outputs] for request in inference.requests] == [["scores"]]
@@ -248,88 +232,88 @@ async def test_a_route_may_name_outputs(broker: Mosquitto, sensor: Peer) -> None
 
 
 async def test_a_result_beyond_the_bound_is_told_on_the_error_topic_and_acknowledged(
-    broker: Mosquitto, sensor: Peer
+    broker: Mosquitto, client: Peer
 ) -> None:
     async with frontend(simulated(), broker.url, SINGLE, max_result_bytes=1024) as gateway:
-        await sensor.publish("single/a", json.dumps([0] * 600), UserProperty=("id", "large"))
-        complaint = await sensor.next_json(ERRORS)
+        await client.publish("single/a", json.dumps([0] * 600), UserProperty=("id", "large"))
+        complaint = await client.next_json(ERRORS)
         await until(lambda: gateway.counters().get("acknowledged") == 1)
-        await sensor.publish("single/b", "[1]")
-        await sensor.next("edge/gw/results/single/b")
+        await client.publish("single/b", "[1]")
+        await client.next("edge/gw/results/single/b")
     assert (complaint["id"], complaint["fault"]) == ("large", "TOO_LARGE")
     assert "mqtt.max_result_bytes" in complaint["message"]
 
 
-async def test_a_missing_model_of_windows_is_told_once_not_per_sample(broker: Mosquitto, sensor: Peer) -> None:
+async def test_a_missing_model_of_windows_is_told_once_not_per_sample(broker: Mosquitto, client: Peer) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]", hop_rows=2)
     async with frontend(simulated(motion("another")), broker.url, route) as gateway:
         for _ in range(5):
-            await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+            await client.publish("sensors/a/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("acknowledged") == 5)
         assert gateway.counters()["dropped_model_away"] == 5
-        assert (await sensor.next_json(ERRORS))["fault"] == "NOT_FOUND"
-        assert not sensor.received
+        assert (await client.next_json(ERRORS))["fault"] == "NOT_FOUND"
+        assert not client.received
 
 
-async def test_another_version_of_the_model_brings_its_own_window(broker: Mosquitto, sensor: Peer) -> None:
+async def test_another_version_of_the_model_brings_its_own_window(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     async with frontend(inference, broker.url, WRISTS) as gateway:
-        await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+        await client.publish("sensors/a/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("samples") == 1)
         inference.manifests["motion"] = motion(size_rows=2, hop_rows=1)
         for _ in range(2):
-            await sensor.publish("sensors/a/imu", "[1, 2, 3]")
-        await sensor.next("edge/gw/results/wrists/a")
+            await client.publish("sensors/a/imu", "[1, 2, 3]")
+        await client.next("edge/gw/results/wrists/a")
     assert inference.requests[0].inputs["motion"].array.shape == (1, 2, 3)
     assert gateway.counters()["windows_discarded"] == 1
 
 
-async def test_samples_go_on_filling_while_the_model_is_away(broker: Mosquitto, sensor: Peer) -> None:
+async def test_samples_go_on_filling_while_the_model_is_away(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     async with frontend(inference, broker.url, WRISTS) as gateway:
-        await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+        await client.publish("sensors/a/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("samples") == 1)
         inference.unready.add("motion")
         for _ in range(2):
-            await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+            await client.publish("sensors/a/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("samples") == 3)
         inference.unready.clear()
-        await sensor.publish("sensors/a/imu", "[1, 2, 3]")
-        await sensor.next("edge/gw/results/wrists/a")
+        await client.publish("sensors/a/imu", "[1, 2, 3]")
+        await client.next("edge/gw/results/wrists/a")
 
 
-async def test_qos_0_gives_up_the_oldest_when_inference_is_slow(broker: Mosquitto, sensor: Peer) -> None:
+async def test_qos_0_gives_up_the_oldest_when_inference_is_slow(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     inference.gate.clear()
     async with frontend(inference, broker.url, SINGLE, max_queued=3, max_running=1) as gateway:
         for index in range(10):
-            await sensor.publish("single/a", f"[{index}]", 0)
+            await client.publish("single/a", f"[{index}]", 0)
         await until(lambda: gateway.counters().get("dropped_queue_full") == 6)
         inference.gate.set()
-        values = [echoed(await sensor.next_json("edge/gw/results/single/a")) for _ in range(4)]
+        values = [echoed(await client.next_json("edge/gw/results/single/a")) for _ in range(4)]
     assert values == [0.0, 7.0, 8.0, 9.0]
 
 
-async def test_qos_0_overload_is_counted_not_told(broker: Mosquitto, sensor: Peer) -> None:
+async def test_qos_0_overload_is_counted_not_told(broker: Mosquitto, client: Peer) -> None:
     inference = simulated()
     inference.fault = RequestError(Fault.OVERLOADED, "full")
     async with frontend(inference, broker.url, SINGLE) as gateway:
-        await sensor.publish("single/a", "[1]", 0)
+        await client.publish("single/a", "[1]", 0)
         await until(lambda: gateway.counters().get("dropped_overloaded") == 1)
-    assert not sensor.received
+    assert not client.received
 
 
-async def test_retained_messages_are_no_news(broker: Mosquitto, sensor: Peer) -> None:
-    await sensor.publish("single/a", "[1]", retain=True)
+async def test_retained_messages_are_no_news(broker: Mosquitto, client: Peer) -> None:
+    await client.publish("single/a", "[1]", retain=True)
     inference = simulated()
     async with frontend(inference, broker.url, SINGLE):
-        await sensor.publish("single/b", "[2]")
-        await sensor.next("edge/gw/results/single/b")
+        await client.publish("single/b", "[2]")
+        await client.next("edge/gw/results/single/b")
     assert [request.caller for request in inference.requests] == ["mqtt:single"]
 
 
-async def test_shared_subscriptions_split_the_work(broker: Mosquitto, sensor: Peer) -> None:
+async def test_shared_subscriptions_split_the_work(broker: Mosquitto, client: Peer) -> None:
     route = MqttRoute("single", ("$share/edge/single/+",), "identity_fp32", sensor="topic[1]")
     async with frontend(simulated(), broker.url, route):
-        await sensor.publish("single/a", "[1]")
-        assert (await sensor.next_json("edge/gw/results/single/a"))["sensor"] == "a"
+        await client.publish("single/a", "[1]")
+        assert (await client.next_json("edge/gw/results/single/a"))["sensor"] == "a"

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from gateway.domain.errors import ConfigurationError
 from gateway.frontends.mqtt.frontend import MqttFrontend
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.asyncio
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
 RESULT = "edge/gw/results/single/a"
 STATUS = "edge/gw/status"
-
-
-@pytest_asyncio.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
-    async with mosquitto(tmp_path) as running:
-        yield running
 
 
 async def test_a_broker_that_is_away_at_start_is_waited_for(tmp_path: Path) -> None:
@@ -64,25 +57,25 @@ async def test_status_is_retained_and_the_will_speaks_for_the_killed(broker: Mos
 
 
 async def test_what_a_killed_gateway_took_comes_again(broker: Mosquitto) -> None:
-    async with peer(broker.port) as sensor:
-        await sensor.subscribe("edge/gw/results/#")
+    async with peer(broker.port) as client:
+        await client.subscribe("edge/gw/results/#")
         async with child(broker.url) as killed:
-            await sensor.publish("single/a", "[42]")
+            await client.publish("single/a", "[42]")
             await said(killed, b"received\n")
         async with frontend(simulated(), broker.url, SINGLE) as gateway:
-            assert echoed(await sensor.next_json(RESULT)) == 42.0
+            assert echoed(await client.next_json(RESULT)) == 42.0
             await until(lambda: gateway.counters().get("acknowledged") == 1)
 
 
 async def test_the_broker_keeps_messages_while_the_gateway_is_away(broker: Mosquitto) -> None:
     async with frontend(simulated(), broker.url, SINGLE):
         pass
-    async with peer(broker.port) as sensor:
-        await sensor.subscribe("edge/gw/results/#")
+    async with peer(broker.port) as client:
+        await client.subscribe("edge/gw/results/#")
         for value in range(5):
-            await sensor.publish("single/a", f"[{value}]")
+            await client.publish("single/a", f"[{value}]")
         async with frontend(simulated(), broker.url, SINGLE):
-            scores = [echoed(await sensor.next_json(RESULT)) for _ in range(5)]
+            scores = [echoed(await client.next_json(RESULT)) for _ in range(5)]
     assert scores == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
@@ -90,8 +83,8 @@ async def test_a_killed_broker_is_found_again_and_the_answer_still_goes_out(brok
     inference = simulated()
     inference.gate.clear()
     async with frontend(inference, broker.url, SINGLE) as gateway:
-        async with peer(broker.port) as sensor:
-            await sensor.publish("single/a", "[42]")
+        async with peer(broker.port) as client:
+            await client.publish("single/a", "[42]")
             await until(lambda: bool(inference.requests))
             await broker.kill()
         await until(lambda: gateway.counters()["connected"] == 0)
@@ -112,14 +105,14 @@ async def test_a_killed_broker_is_found_again_and_the_answer_still_goes_out(brok
 async def test_a_redelivered_message_is_not_judged_twice(broker: Mosquitto) -> None:
     inference = simulated()
     inference.gate.clear()
-    async with relay(broker) as way, frontend(inference, way.url, SINGLE) as gateway, peer(broker.port) as sensor:
-        await sensor.subscribe("edge/gw/results/#")
-        await sensor.publish("single/a", "[42]")
+    async with relay(broker) as way, frontend(inference, way.url, SINGLE) as gateway, peer(broker.port) as client:
+        await client.subscribe("edge/gw/results/#")
+        await client.publish("single/a", "[42]")
         await until(lambda: bool(inference.requests))
         await way.cut()
         await until(lambda: gateway.counters().get("duplicates") == 1)
         inference.gate.set()
-        await sensor.next(RESULT)
+        await client.next(RESULT)
         await until(lambda: gateway.counters().get("acknowledged") == 1)
         assert gateway.counters()["acknowledgements_stale"] == 1
     assert len(inference.requests) == 1
@@ -127,9 +120,9 @@ async def test_a_redelivered_message_is_not_judged_twice(broker: Mosquitto) -> N
 
 async def test_a_sample_in_its_window_is_not_counted_twice(broker: Mosquitto) -> None:
     route = MqttRoute("wrists", ("sensors/+/imu",), "motion", sensor="topic[1]")
-    async with relay(broker) as way, frontend(simulated(), way.url, route) as gateway, peer(broker.port) as sensor:
+    async with relay(broker) as way, frontend(simulated(), way.url, route) as gateway, peer(broker.port) as client:
         way.hold()
-        await sensor.publish("sensors/a/imu", "[1, 2, 3]")
+        await client.publish("sensors/a/imu", "[1, 2, 3]")
         await until(lambda: gateway.counters().get("samples") == 1)
         await way.cut()
         await until(lambda: gateway.counters().get("duplicates") == 1)
@@ -142,15 +135,15 @@ async def test_answers_the_outbox_had_no_room_for_come_after_all(broker: Mosquit
     async with (
         relay(broker) as way,
         frontend(simulated(), way.url, SINGLE, **bounds) as gateway,
-        peer(broker.port) as sensor,
+        peer(broker.port) as client,
     ):
-        await sensor.subscribe("edge/gw/results/#")
+        await client.subscribe("edge/gw/results/#")
         way.hold()
         for value in range(5):
-            await sensor.publish("single/a", f"[{value}]")
+            await client.publish("single/a", f"[{value}]")
         await until(lambda: gateway.counters().get("dropped_outbox_full") == 3)
         way.release()
-        scores = {echoed(await sensor.next_json(RESULT)) for _ in range(5)}
+        scores = {echoed(await client.next_json(RESULT)) for _ in range(5)}
         await until(lambda: gateway.counters().get("acknowledged") == 5)
         assert gateway.counters()["reconnects_owing"] >= 1
     assert scores == {0.0, 1.0, 2.0, 3.0, 4.0}
@@ -161,12 +154,12 @@ async def test_a_broker_of_version_3_1_1_is_spoken_to_in_its_tongue(broker: Mosq
     async with (
         relay(broker, old=True, rude=rude) as way,
         frontend(simulated(), way.url, SINGLE),
-        peer(broker.port, version_5=False) as sensor,
+        peer(broker.port, version_5=False) as client,
     ):
-        await sensor.subscribe("edge/gw/results/#", STATUS)
-        assert (await sensor.next(STATUS)).payload == b"online"
-        await sensor.publish("single/a", "[42]")
-        assert echoed(await sensor.next_json(RESULT)) == 42.0
+        await client.subscribe("edge/gw/results/#", STATUS)
+        assert (await client.next(STATUS)).payload == b"online"
+        await client.publish("single/a", "[42]")
+        assert echoed(await client.next_json(RESULT)) == 42.0
 
 
 async def test_password_and_acl(tmp_path: Path) -> None:
@@ -181,11 +174,11 @@ async def test_password_and_acl(tmp_path: Path) -> None:
     async with (
         mosquitto(tmp_path, lines, anonymous=False) as broker,
         frontend(simulated(), broker.url, SINGLE, **login) as gateway,
-        peer(broker.port, username="edge", password="secret") as sensor,
+        peer(broker.port, username="edge", password="secret") as client,
     ):
-        await sensor.subscribe("edge/gw/errors")
-        await sensor.publish("single/a", "[42]")
-        complaint = await sensor.next_json("edge/gw/errors")
+        await client.subscribe("edge/gw/errors")
+        await client.publish("single/a", "[42]")
+        complaint = await client.next_json("edge/gw/errors")
         assert complaint["fault"] == "DENIED"
         assert "0x87" in complaint["message"]
         await until(lambda: gateway.counters().get("acknowledged") == 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,12 +82,12 @@ class Feed:
 
     @property
     def windowed(self) -> bool:
-        """Whether messages are samples that only together make an input; known once the model was."""
+        """Return True if a message is a part of an input: samples for a window. Known once the model is."""
         return self._windows is not None or bool(self.route.size_rows or self.route.hop_rows)
 
     @property
     def sensors(self) -> int:
-        """How many sensors have a window."""
+        """Return the number of sensors that have a window."""
         return 0 if self._windows is None else len(self._windows)
 
     def begin(self, message: Message) -> Reading:
@@ -107,31 +107,25 @@ class Feed:
             return Sample(sensor, self._tensor(content, payload, document, reading.manifest.inputs[0]))
         return Sample(sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels))
 
-    def complete(self, message: Message, reading: Reading, sample: Sample) -> list[Ready]:
-        """Return what a decoded message gives the model: one input, or the windows it completes (often none).
+    def complete(self, message: Message, reading: Reading, sample: Sample) -> Iterator[Ready]:
+        """Yield what a decoded message gives the model: one input, or the windows it completes (often none).
 
-        Raises RequestError UNAVAILABLE if the model takes other windows by now.
+        Samples are in their windows once all is taken. Raises RequestError UNAVAILABLE if the model takes other windows
+        by now.
         """
-        manifest, windows = reading.manifest, reading.windows
+        windows = reading.windows
         if windows is None:
-            return [self._whole(message, manifest, sample)]
+            return iter((self._whole(message, reading.manifest, sample),))
         if windows is not self._windows:
             raise _unfit(self.route, "has changed while the sample was decoded; send it again")
-        rows = cast("Rows", sample.content)
+        return self._complete(message, reading, windows, sample)
+
+    def _complete(self, message: Message, reading: Reading, windows: Windows, sample: Sample) -> Iterator[Ready]:
+        rows, manifest, plan = cast("Rows", sample.content), reading.manifest, self._plan
         self._counters["samples"] += len(rows)
-        complete = windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns)
-        plan, spec = self._plan, manifest.inputs[0]
-        return [
-            Ready(
-                sample.sensor,
-                manifest,
-                plan,
-                decode.window_tensor(window.rows, spec),
-                window.started_ns,
-                window.ended_ns,
-            )
-            for window in complete
-        ]
+        for window in windows.append(sample.sensor, rows, now_ns=message.arrived_ns, wall_ns=message.wall_ns):
+            tensor = decode.window_tensor(window.rows, manifest.inputs[0])
+            yield Ready(sample.sensor, manifest, plan, tensor, window.started_ns, window.ended_ns)
 
     def _whole(self, message: Message, manifest: ModelManifest, sample: Sample) -> Ready:
         tensor = cast("Tensor", sample.content)

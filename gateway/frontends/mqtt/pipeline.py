@@ -11,9 +11,10 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError
@@ -35,9 +36,16 @@ from gateway.frontends.mqtt.settings import MqttSettings
 _LOG = logging.getLogger(__name__)
 
 
+WINDOWS_LIMIT = 64
+"""Windows that are submitted at once: about 0.5 ms."""
+Rest = Coroutine[Any, Any, None]
+"""What is left to do for a message, apart from the others."""
+End = Callable[[Callable[[], Any]], Rest | None]
+
+
 @dataclass(slots=True)
 class Job:
-    """An inference to run, how its answer is written, and to whom it is due."""
+    """An inference: its request, the function that encodes its answer, and the answer's debt."""
 
     request: InferRequest
     encode: Callable[[InferResponse], bytes]
@@ -68,12 +76,14 @@ class Pipeline:
         self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
         self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        """The backlog has room."""
         self._complained_ns: dict[str, int] = {}
         self._accepting = True
 
     @property
     def gauges(self) -> dict[str, int]:
-        """How much there is now of what comes and goes."""
+        """Return the numbers of queued and running jobs, and of sensors with a window."""
         sensors = sum(feed.sensors for feed in self._feeds.values())
         return {"queued": len(self._backlog), "running": self._backlog.running, "sensors": sensors}
 
@@ -152,7 +162,7 @@ class Pipeline:
 
     def _end_sample(
         self, feed: Feed, message: Message, reading: Reading, seen: Seen, decoded: Callable[[], Sample]
-    ) -> None:
+    ) -> Rest | None:
         try:
             ready = feed.complete(message, reading, decoded())
         except RequestError as refused:
@@ -160,43 +170,76 @@ class Pipeline:
         except Exception:  # noqa: BLE001  as above
             self._delivery.refuse(message, _defect(message), seen)
         else:
-            if feed.windowed:
+            if not feed.windowed:
+                self._submit(self._sample_job(feed, message, next(ready), seen))
+            elif left := self._submit_windows(feed, message, ready):
+                return self._submit_rest(feed, message, left, seen)
+            else:
                 self._delivery.finish(message, seen)
-                self._counters["windows"] += len(ready)
-            for one in ready:
-                self._submit(self._sample_job(feed, message, one, None if feed.windowed else seen))
+        return None
 
-    def _decode(
-        self,
-        message: Message,
-        caller: str,
-        steps: Steps[Any],
-        end: Callable[[Callable[[], Any]], None],
-        feed: Feed | None = None,
-    ) -> None:
+    def _submit_windows(self, feed: Feed, message: Message, ready: Iterator[Ready]) -> Iterator[Ready] | None:
+        """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return those that are left."""
+        for count, window in enumerate(islice(ready, WINDOWS_LIMIT)):
+            if count and feed.route.qos and self._backlog.full:
+                return chain((window,), ready)
+            self._counters["windows"] += 1
+            self._submit(self._sample_job(feed, message, window, None))
+        following = next(ready, None)
+        return None if following is None else chain((following,), ready)
+
+    async def _submit_rest(self, feed: Feed, message: Message, left: Iterator[Ready], seen: Seen) -> None:
+        """Submit the other windows of a message as the backlog has room. At QoS 0 it drops the oldest instead."""
+        rest: Iterator[Ready] | None = left
+        while rest is not None:
+            await asyncio.sleep(0)
+            if feed.route.qos:
+                await self._room.wait()
+            rest = self._submit_windows(feed, message, rest)
+        self._delivery.finish(message, seen)
+
+    def _decode(self, message: Message, caller: str, steps: Steps[Any], end: End, feed: Feed | None = None) -> None:
         """Decode a message, and give `end` a function that returns the result or raises. Large ones take a thread."""
-        if len(message.payload) <= INLINE_BYTES:
-            end(partial(finish, steps))
-            return
-        self._large.begin(feed.route.name if feed else "")
-        task = asyncio.get_running_loop().create_task(self._decode_apart(caller, steps, end, feed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        self._pace()
+        small = len(message.payload) <= INLINE_BYTES
+        rest = end(partial(finish, steps)) if small else self._decode_apart(message, caller, steps, end)
+        if rest is not None:
+            self._large.begin(feed.route.name if feed else "")
+            self._begin_task(self._finish_apart(rest, feed))
+            self._pace()
 
-    async def _decode_apart(
-        self, caller: str, steps: Steps[Any], end: Callable[[Callable[[], Any]], None], feed: Feed | None
-    ) -> None:
+    async def _decode_apart(self, message: Message, caller: str, steps: Steps[Any], end: End) -> None:
         try:
-            decoded = await self._inference.decoding.run(caller, steps, apart=True)
+            decoded = await self._decoded(message, caller, steps)
         except Exception as error:  # noqa: BLE001  `end` tells refusals from defects
-            end(partial(_raise, error))
+            rest = end(partial(_raise, error))
         else:
-            end(lambda: decoded)
+            rest = end(lambda: decoded)
+        if rest is not None:
+            await rest
+
+    async def _decoded(self, message: Message, caller: str, steps: Steps[Any]) -> Any:
+        """Decode on a thread. At QoS 1, try again until one can start."""
+        while True:
+            try:
+                return await self._inference.decoding.run(caller, steps, apart=True)
+            except RequestError as refused:
+                if refused.fault is not Fault.OVERLOADED or not message.qos:
+                    raise
+                self._counters["retries"] += 1
+                await asyncio.sleep(refused.retry_after_s or self._settings.retry_max_s)
+
+    async def _finish_apart(self, rest: Rest, feed: Feed | None) -> None:
+        """Finish a message; then continue with the samples of its route that waited behind it."""
+        await rest
         for behind in self._large.end(feed.route.name if feed else ""):
             if feed is not None:
                 self._receive_sample(feed, behind)
         self._pace()
+
+    def _begin_task(self, work: Rest) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _sample_job(self, feed: Feed, message: Message, ready: Ready, seen: Seen | None) -> Job:
         route, tensor = feed.route, ready.manifest.inputs[0].name
@@ -262,13 +305,12 @@ class Pipeline:
 
     def _start_next(self) -> None:
         while (taken := self._backlog.take()) is not None:
-            task = asyncio.get_running_loop().create_task(self._run(*taken))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin_task(self._run(*taken))
         self._pace()
 
     def _pace(self) -> None:
         """Leave the socket unread while as much waits as may."""
+        self._room.clear() if self._backlog.full else self._room.set()
         self._outlet.pause(on=self._backlog.full or self._large.full)
 
     async def _run(self, job: Job, qos: int) -> None:

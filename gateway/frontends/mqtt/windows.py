@@ -82,15 +82,17 @@ class Windows:
     def __len__(self) -> int:
         return len(self._rings)
 
-    def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> list[Complete]:
-        """Add a sensor's samples [n, channels]; the windows they complete. A sensor silent for longer than the idle
-        expiry begins anew; one too many displaces the least recently seen."""
+    def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
+        """Add a sensor's samples [n, channels] as the windows that they complete are taken.
+
+        A sensor silent for longer than the idle expiry begins anew; one too many displaces the least recently seen.
+        """
         ring = self._ring(sensor)
         if ring.seen_ns and now_ns - ring.seen_ns > self._idle_expiry_ns:
             ring.restart()
             self.counters["windows_restarted"] += 1
         ring.seen_ns = now_ns
-        return list(ring.append(samples, wall_ns))
+        return ring.append(samples, wall_ns)
 
     def _ring(self, sensor: str) -> Ring:
         ring = self._rings.get(sensor)

@@ -60,15 +60,15 @@ def test_never_more_sensors_than_allowed_and_the_recent_stay(turns: list[int], l
     for sensor in turns:
         evicted += sensor not in recent and len(recent) == limit
         recent = [*(other for other in recent if other != sensor), sensor][-limit:]
-        windows.append(str(sensor), rows(0, 1, 1), now_ns=1, wall_ns=1)
+        list(windows.append(str(sensor), rows(0, 1, 1), now_ns=1, wall_ns=1))
         assert len(windows) == len(recent)
     assert windows.counters["sensors_evicted"] == evicted
 
 
 def test_a_silent_sensor_begins_anew() -> None:
     windows = Windows(WindowShape(3, 1, 1), 4, idle_expiry_ns=10)
-    assert not windows.append("a", rows(0, 2, 1), now_ns=1, wall_ns=1)
-    assert not windows.append("a", rows(5, 2, 1), now_ns=12, wall_ns=1)
+    assert not list(windows.append("a", rows(0, 2, 1), now_ns=1, wall_ns=1))
+    assert not list(windows.append("a", rows(5, 2, 1), now_ns=12, wall_ns=1))
     (window,) = windows.append("a", rows(7, 1, 1), now_ns=22, wall_ns=1)
     assert window.rows[:, 0].tolist() == [5, 6, 7]
     assert windows.counters["windows_restarted"] == 1
@@ -76,6 +76,6 @@ def test_a_silent_sensor_begins_anew() -> None:
 
 def test_a_window_is_the_receivers_to_keep() -> None:
     windows = Windows(WindowShape(2, 1, 1), 4, 10**12)
-    first = windows.append("a", rows(0, 2, 1), now_ns=1, wall_ns=1)[0].rows
-    windows.append("a", rows(5, 2, 1), now_ns=1, wall_ns=1)
-    assert first[:, 0].tolist() == [0, 1]
+    first = next(windows.append("a", rows(0, 2, 1), now_ns=1, wall_ns=1))
+    assert len(list(windows.append("a", rows(5, 2, 1), now_ns=1, wall_ns=1))) == 2
+    assert first.rows[:, 0].tolist() == [0, 1]
