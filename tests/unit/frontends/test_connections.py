@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.frontends.connections import FRUITLESS_S, Connections
+from gateway.frontends.connections import FRUITLESS_S, GIVE_WAY_BURST, GIVE_WAY_S, Connections
 from gateway.frontends.peer import Peer
 from gateway.frontends.pools import Pools
 from gateway.frontends.settings import ShareSettings
@@ -102,6 +102,23 @@ def test_a_certificate_moves_a_connection_to_its_own_share() -> None:
     held = entered(connections, NORTH, 4, idle=False)
     assert connections.identify(held[0], Peer("camera", address=NORTH.address))
     entered(connections, NORTH, 1)
+
+
+def test_a_caller_that_connects_again_and_again_replaces_few_and_others_replace_its_own() -> None:
+    pools, now_s = Pools(ShareSettings(caller_percent=80, local_percent=0)), [1.0]
+    connections: Connections[Held] = Connections(pools.make("connections", "max_connections", 5), lambda: now_s[0])
+    held = entered(connections, NORTH, 4)
+    while connections.enter(again := Held(), NORTH):
+        held.append(again)
+    replaced = sum(each.gone for each in held)
+    assert 0 <= replaced - GIVE_WAY_BURST <= 1
+    entered(connections, SOUTH, 1, idle=False)
+    entered(connections, EAST, 1)
+    assert sum(each.gone for each in held) == replaced + 1
+    assert not connections.enter(Held(), NORTH), "nor by taking what was its own from the total"
+    now_s[0] += GIVE_WAY_S
+    entered(connections, NORTH, 1)
+    assert sum(each.gone for each in held) == replaced + 2
 
 
 def test_a_caller_without_an_idle_connection_is_not_searched_again_at_once() -> None:
