@@ -16,10 +16,12 @@ from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.ports import Session
 from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget
+from gateway.frontends.http import direct
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import grpc_gateway, models
 from tests.simulators.broker import Mosquitto, mosquitto
 from tests.simulators.mqtt_peer import Peer, peer
+from tests.simulators.rest_gateway import AtOnce
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 MANIFESTS = sorted(MODELS.glob("*/*/manifest.toml"))
@@ -95,6 +97,16 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def grpc_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What speaks HTTP/2 in this test; every test that uses it runs once per server."""
     monkeypatch.setattr(grpc_gateway.Gateway, "server", request.param)
+    return str(request.param)
+
+
+@pytest.fixture(params=["usual", "direct"])
+def rest_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The way of requests for inference over HTTP; every test that uses it runs once per way."""
+    if request.param == "direct":
+        monkeypatch.setattr(direct, "DirectConnection", AtOnce)
+    else:
+        monkeypatch.setattr(direct.HeadPattern, "of", lambda _: None)
     return str(request.param)
 
 

@@ -61,7 +61,7 @@ async def test_every_route_has_a_scope() -> None:
     async with rest_gateway.serving() as gateway:
         frontend, inference = gateway.frontend, gateway.inference
         settings = frontend._settings
-        guarded = create_app(
+        guarded, _ = create_app(
             inference,
             inference,
             inference,

@@ -13,7 +13,7 @@ from gateway.frontends.status import STATUS
 from tests.simulators.inference import SimulatedInference
 from tests.simulators.rest_gateway import METRICS, infer_body, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 INFER = "/v2/models/identity_fp32/infer"
 
 
@@ -230,6 +230,9 @@ async def test_the_server_is_called_as_configured():
 
 class Broken(SimulatedInference):
     async def infer(self, request):
+        raise KeyError("a secret of ours")
+
+    def submit(self, *_):
         raise KeyError("a secret of ours")
 
 

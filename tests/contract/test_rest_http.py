@@ -8,7 +8,7 @@ from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.wire.parser import MOST_FIELDS, MOST_PIECES
 from tests.simulators.rest_gateway import infer_body, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 BODY = json.dumps(infer_body(1)).encode()
 HOST = b"Host: gateway\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)

@@ -13,7 +13,7 @@ import pytest
 from tests.simulators.held_answer import COUNT, RAW, HeldAnswers
 from tests.simulators.rest_gateway import Gateway, infer_body, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 BINARY = {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "json": ({}, "identity"),

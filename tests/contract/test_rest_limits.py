@@ -16,7 +16,7 @@ from gateway.frontends.rest_v2.settings import RestSettings
 from tests.simulators.inference import VARIANT, SimulatedInference
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 MIB = 1024 * 1024
 INFER = "/v2/models/identity_fp32/infer"
 BODY = json.dumps(infer_body(1)).encode()

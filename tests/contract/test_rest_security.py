@@ -17,7 +17,7 @@ from gateway.frontends.settings import ShareSettings
 from tests.simulators.authority import Authority
 from tests.simulators.rest_gateway import hangs_up, infer_body, serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 AUTHORITY = Authority()
 SERVER = AUTHORITY.issue("localhost")
 TOKENS = read_tokens("ann secret-of-ann\nben secret-of-ben\n", "tokens")

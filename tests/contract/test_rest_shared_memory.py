@@ -13,7 +13,7 @@ from gateway.frontends.settings import SharedMemorySettings
 from tests.simulators.rest_gateway import serving
 from tests.simulators.segments import shared
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 
 ROW = np.array([[1.5, -2.0, 3.25, 0.0]], "<f4")
 SEGMENTS = "/v2/systemsharedmemory"
@@ -120,8 +120,8 @@ async def test_bodies_that_register_nothing(body):
     "more", [{"data": [1, 2, 3, 4]}, {"parameters": {"binary_data_size": 16}}], ids=["json", "binary"]
 )
 async def test_a_tensor_is_in_one_place(more):
-    parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16, **more.pop("parameters", {})}
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": parameters, **more}
+    parameters = {"shared_memory_region": "r", "shared_memory_byte_size": 16, **more.get("parameters", {})}
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], **more, "parameters": parameters}
     async with serving(regions=allowed()) as gateway:
         answer = await gateway.client.post("/v2/models/identity_fp32/infer", json={"inputs": [tensor]})
     assert (answer.status_code, "has data of its own as well" in answer.json()["error"]) == (400, True)

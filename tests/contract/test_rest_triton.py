@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from gateway.domain.tensor import Datatype, Tensor
 from tests.simulators.rest_gateway import serving
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("rest_way")]
 DATATYPES = [datatype for datatype in Datatype if datatype is not Datatype.BF16]
 WAYS_IN = [(datatype, True) for datatype in DATATYPES]
 WAYS_IN += [(datatype, False) for datatype in DATATYPES if datatype is not Datatype.FP16]  # refused by tritonclient

@@ -11,6 +11,7 @@ from dataclasses import replace
 import httpx
 
 from gateway.domain.access import Address, Security
+from gateway.frontends.http.direct import DirectConnection
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
 from gateway.frontends.rest_v2.server import RestFrontend
@@ -27,6 +28,15 @@ METRICS = (b"# TYPE up gauge\nup 1.0\n", "text/plain; version=0.0.4; charset=utf
 async def metrics() -> tuple[bytes, str]:
     """A metrics page."""
     return METRICS
+
+
+class AtOnce(DirectConnection):
+    """A connection that serves the first request of a kind directly, too."""
+
+    def _known(self, data: bytes) -> tuple[int, int]:
+        if self._pattern is None or not self._pattern.body(data)[0]:
+            super()._known(data)
+        return super()._known(data)
 
 
 class Gateway:

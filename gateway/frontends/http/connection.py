@@ -35,11 +35,11 @@ class Connection(BoundedConnection):
         super().__init__(config, state, settings, refuse.plain)
         self._most, self._welcome, self._places = settings.max_connections, welcome, places
         self._made_s = self.loop.time()
-        self.stranger = False
+        self.stranger, self.peer = False, Peer()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the peer, or answer that there are too many connections."""
-        peer = peer_of(transport)
+        peer = self.peer = peer_of(transport)
         self.transport, self.share_key, self.stranger = transport, peer.share_key, not self._welcome(peer)
         if not (self._admitted() and self._places.enter(self, peer)):
             self.turn_away(503, "too many connections; try again later", (("retry-after", "1"),))

@@ -20,10 +20,8 @@ from gateway.wire.handshakes import Terms
 from gateway.wire.listeners import Connect, Listeners
 
 if TYPE_CHECKING:
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
-
     from gateway.frontends.http.connection import Connection
+    from gateway.frontends.http.direct import Direct
 
 
 class HttpServer:
@@ -38,14 +36,15 @@ class HttpServer:
         security: Security,
         table: str,
         refuse: Refuse,
-        build: Callable[[], Application],
+        build: Callable[[], Application | tuple[Application, Direct]],
         *,
         welcome: Callable[[Peer], bool] = lambda _: True,
         pools: Pools | None = None,
     ) -> None:
         """Set up the port. `table` of the configuration holds `listen`.
 
-        `build` makes the application, on a thread: it may load much. Peers that are not `welcome` will be refused, and
+        `build` makes the application, and what serves its direct requests if there is such a part, on a thread: it may
+        load much. Peers that are not `welcome` will be refused, and
         have few connections of their own. The others have shares of `pools`.
         """
         self._settings, self._table = settings, table
@@ -112,8 +111,11 @@ class HttpServer:
 
     def _build(self) -> tuple[Application, Connect]:
         from gateway.frontends.http.connection import Connection
+        from gateway.frontends.http.direct import DirectConnection
 
-        def connect(config: Config, state: ServerState) -> Connection:
-            return Connection(config, state, self._settings, self._refuse, self._welcome, self._connections)
-
-        return self._application(), connect
+        built = self._application()
+        kept = (self._settings, self._refuse, self._welcome, self._connections)
+        if isinstance(built, tuple):
+            app, direct = built
+            return app, lambda config, state: DirectConnection(direct, config, state, *kept)
+        return built, lambda config, state: Connection(config, state, *kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.domain.ports import Repository, Statistics
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.app import application
 from gateway.frontends.http.body import BodyReader
@@ -12,17 +12,19 @@ from gateway.frontends.http.browsers import BrowserGuard, own_names
 from gateway.frontends.http.door import Door
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
+from gateway.frontends.rest_v2.direct import DirectInference
 from gateway.frontends.rest_v2.door import OPEN_PATHS, admit, check_rights
 from gateway.frontends.rest_v2.errors import Refusals
 from gateway.frontends.rest_v2.not_offered import REFUSING_HANDLERS
 from gateway.frontends.rest_v2.regions import REGION_HANDLERS
-from gateway.frontends.rest_v2.routes import HANDLERS, Ports
+from gateway.frontends.rest_v2.requests import Engine, Ports
+from gateway.frontends.rest_v2.routes import HANDLERS
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.wire.asgi import Application
 
 
 def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
-    inference: Inference,
+    inference: Engine,
     repository: Repository,
     statistics: Statistics,
     settings: RestSettings,
@@ -31,38 +33,41 @@ def create_app(  # noqa: PLR0917  as RestFrontend, which calls it
     regions: Regions | None,
     server_name: str,
     pools: Pools,
-) -> Application:
-    """Return the whole REST frontend as an ASGI application.
+) -> tuple[Application, DirectInference]:
+    """Return the whole REST frontend as an ASGI application, and the part of it that serves direct requests.
 
     `metrics_text` gives the metrics page and its content type.
     """
     refuse = Refusals(settings.retry_after_s)
     held = pools.make_bytes("http request bytes", "[http] max_buffered_bytes", settings.max_buffered_bytes)
     bodies = BodyReader(settings, held, inference.decoding)
+    ports = Ports(
+        inference,
+        repository,
+        statistics,
+        settings,
+        metrics_text,
+        bodies,
+        regions,
+        server_name,
+        authentication,
+    )
     app = application(
         (*HANDLERS, *REGION_HANDLERS, *REFUSING_HANDLERS),
-        Ports(
-            inference,
-            repository,
-            statistics,
-            settings,
-            metrics_text,
-            bodies,
-            regions,
-            server_name,
-            authentication,
-        ),
+        ports,
         refuse,
         title="edge-inference-gateway",
         description="Open Inference Protocol v2 with Triton's extensions.",
         guard=check_rights,
     )
     names = own_names(settings.hosts)
+    requests = pools.make("http requests", "[http] max_requests", settings.max_requests)
     door = Door(
         app,
         lambda scope: admit(scope, authentication, names),
         refuse,
-        requests=pools.make("http requests", "[http] max_requests", settings.max_requests),
+        requests=requests,
         open_paths=OPEN_PATHS,
     )
-    return BrowserGuard(door, settings.cors_origins, refuse, authentication.count)
+    guarded = BrowserGuard(door, settings.cors_origins, refuse, authentication.count)
+    return guarded, DirectInference(ports, requests, names, refuse)

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -12,59 +12,40 @@ from litestar.response import Stream
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
-from gateway.domain.ports import Inference, Repository, Statistics
 from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, METRICS, READ
 from gateway.domain.tensor import Steps
 from gateway.frontends import documents
-from gateway.frontends.authentication import Authentication
-from gateway.frontends.http.body import BodyReader, ClientGone, Lease, Most, accepted_encoding, compress_steps
+from gateway.frontends.http.body import ClientGone, Lease
 from gateway.frontends.not_offered import refuse_load_parameters
 from gateway.frontends.oip_json import (
     JsonBody,
     JsonRequest,
     declared,
-    decode_request,
     parse_body,
     request_steps,
 )
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
-from gateway.frontends.oip_raw import raw_request
-from gateway.frontends.regions import EXTENSION, Regions
+from gateway.frontends.regions import EXTENSION
+from gateway.frontends.rest_v2.answers import encoded
 from gateway.frontends.rest_v2.door import rights_of
 from gateway.frontends.rest_v2.openapi import InferOperation
-from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.frontends.rest_v2.requests import (
+    HEADER_LENGTH,
+    WHOLE_BYTES,
+    Ports,
+    decode_whole,
+    hold_answer,
+    json_end,
+    most_of,
+)
 
-HEADER_LENGTH = "inference-header-content-length"
 MODEL = "/v2/models/{model:str}"
 VERSION = MODEL + "/versions/{version:str}"
 UNAVAILABLE = 503
-WHOLE_BYTES = 16 * 1024
-"""Bodies up to this size are decoded on the event loop: 0.4 ms for JSON numbers, 1.3 ms for BYTES."""
-PIECE_BYTES = 256 * 1024
-"""Larger answers are sent in pieces of about this size, at most twice as much."""
 
 Document = dict[str, Any]
 Call = Request[Any, Any, Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Interfaces that the endpoints use.
-
-    `metrics_text` gives the metrics page and its content type. `regions` is None if shared memory is not allowed.
-    `server_name` is part of the server metadata.
-    """
-
-    inference: Inference
-    repository: Repository
-    statistics: Statistics
-    settings: RestSettings
-    metrics_text: Callable[[], Awaitable[tuple[bytes, str]]]
-    bodies: BodyReader
-    regions: Regions | None
-    server_name: str
-    authentication: Authentication
 
 
 class _IndexBody(msgspec.Struct):
@@ -224,33 +205,18 @@ async def optional_body(request: Call, kind: type[T]) -> T:
             raise RequestError(Fault.INVALID, f"the request body: {error}") from None
 
 
-def _most(request: Call, length: str | None) -> Most | None:
-    """Return the largest body that the request's model accepts, with a JSON part of `length`; None: no such limit."""
-    ports = ports_of(request)
-    sizes = ports.inference.sizes(_names(request)[0])
-    if length is None:
-        most = min(sizes.json_bytes or ports.settings.max_json_bytes, ports.settings.max_json_bytes)
-        return Most(most, "as JSON this model takes no more; send large tensors as binary data")
-    if sizes.binary_bytes is None or sizes.json_bytes is None or not length.isdecimal() or len(length) >= 12:
-        return None
-    most = sizes.binary_bytes + min(int(length), sizes.json_bytes)
-    return Most(most, "this model's shapes and rows take no more ([limits] request_slack_bytes)")
-
-
 async def _asked(request: Call, lease: Lease) -> JsonRequest:
     """Read the body, and return the request in it."""
     ports, caller = ports_of(request), request.scope["state"]["caller"]
     headers = dict(request.headers)
     length = headers.get(HEADER_LENGTH)
-    body = await ports.bodies.read(request.receive, headers, lease, _most(request, length))
+    model, version = names = _names(request)
+    body = await ports.bodies.read(request.receive, headers, lease, most_of(ports, model, length))
     whole = memoryview(body).toreadonly()
-    model, version = _names(request)
-    if length == "0":
-        return raw_request(whole, ports.inference.describe(model, version), version, caller=caller)
-    end, now_ns = _json_end(len(whole), length, ports.settings), time.monotonic_ns()
+    if len(whole) <= WHOLE_BYTES or length == "0":
+        return decode_whole(ports, whole, length, names, caller)
+    end, now_ns = json_end(len(whole), length, ports.settings), time.monotonic_ns()
     head, binary = whole[:end], None if length is None else whole[end:]
-    if len(whole) <= WHOLE_BYTES:
-        return decode_request(head, model, version, binary=binary, now_ns=now_ns, caller=caller, regions=ports.regions)
     decoding, apart = ports.inference.decoding, len(head) > WHOLE_BYTES
     parsed = await decoding.run(caller, _parsing(head), apart=apart)
     alike, size = declared(parsed, model, version)
@@ -264,25 +230,6 @@ def _parsing(body: memoryview) -> Steps[JsonBody]:
     """Parse the JSON part in one step: msgspec leaves the tensors' data unparsed."""
     yield from ()
     return parse_body(body)
-
-
-def _json_end(whole: int, length: str | None, settings: RestSettings) -> int:
-    """Return the end of the JSON part in a body of `whole` bytes, from Inference-Header-Content-Length."""
-    end = whole
-    if length is not None:
-        end = int(length) if length.isdecimal() and len(length) < 12 else 0
-        if not 0 < end <= whole:
-            raise RequestError(
-                Fault.INVALID,
-                f"Inference-Header-Content-Length must be the JSON part's size, 1 to {whole}, or 0 for a raw binary "
-                f"request, not {length:.20}",
-            )
-    if end > settings.max_json_bytes:
-        raise RequestError(
-            Fault.TOO_LARGE,
-            f"the JSON part is larger than {settings.max_json_bytes} bytes; send large tensors as binary data",
-        )
-    return end
 
 
 async def _unless_gone(answering: Awaitable[InferResponse], receive: Callable[[], Awaitable[Any]]) -> InferResponse:
@@ -308,39 +255,20 @@ async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
 def _hold(request: Call, size: int) -> None:
     """Count the memory of an answer until it was sent. RequestError TOO_LARGE, OVERLOADED."""
     state = request.scope["state"]
-    lease = state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"]))
-    try:
-        lease.take(size)
-    except RequestError as error:
-        message = f"the answer: {error.message}; binary_data_output takes less memory than JSON"
-        raise RequestError(error.fault, message, retry_after_s=error.retry_after_s) from None
+    hold_answer(state["until_sent"].enter_context(ports_of(request).bodies.lease(state["admitted"])), size)
 
 
 async def _response(answer: JsonAnswer, request: Call) -> Response[bytes] | Stream:
-    ports, accept = ports_of(request), request.headers.get("accept-encoding", "")
-    settings, headers = ports.settings, dict[str, str]()
-    if answer.tensors:
-        headers[HEADER_LENGTH] = str(sum(map(len, answer.pieces)))
-    media_type = "application/octet-stream" if answer.tensors else "application/json"
-    encoding = accepted_encoding(accept) if len(answer) >= settings.compress_from_bytes else "identity"
-    if encoding != "identity":
-        headers["content-encoding"], headers["vary"] = encoding, "accept-encoding"
-        steps = compress_steps((*answer.pieces, *answer.tensors), encoding, settings.compression_level)
-        content = await ports.inference.decoding.run(request.scope["state"]["caller"], steps, apart=True)
-        return Response(content, media_type=media_type, headers=headers)
-    if len(answer) <= PIECE_BYTES:
-        return Response(bytes(answer), media_type=media_type, headers=headers)
-    headers["content-length"] = str(len(answer))
-    return Stream(_pieces(answer), media_type=media_type, headers=headers)
+    accept, caller = request.headers.get("accept-encoding", ""), request.scope["state"]["caller"]
+    fields, pieces = await encoded(answer, accept, ports_of(request), caller)
+    media_type = fields.pop("content-type")
+    if len(pieces) == 1:
+        return Response(pieces[0], media_type=media_type, headers=fields)
+    fields["content-length"] = str(sum(map(len, pieces)))
+    return Stream(_sent(pieces), media_type=media_type, headers=fields)
 
 
-async def _pieces(answer: JsonAnswer) -> AsyncIterator[bytes]:
-    """Yield the answer in pieces, each after the peer took most of those before it."""
-    gathered = bytearray()
-    for piece in (*answer.pieces, *answer.tensors):
-        for begin in range(0, len(piece), PIECE_BYTES):
-            gathered += piece[begin : begin + PIECE_BYTES]
-            if len(gathered) >= PIECE_BYTES:
-                yield bytes(gathered)
-                gathered.clear()
-    yield bytes(gathered)
+async def _sent(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Yield each piece after the peer took most of those before it."""
+    for piece in pieces:
+        yield piece

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from gateway.domain.access import Security
-from gateway.domain.ports import Inference, Repository, Statistics
+from gateway.domain.ports import Repository, Statistics
 from gateway.frontends.http.server import HttpServer
 from gateway.frontends.pools import Pools
 from gateway.frontends.regions import Regions
@@ -14,13 +15,17 @@ from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.frontends.settings import SERVER_NAME
 from gateway.wire.asgi import Application
 
+if TYPE_CHECKING:
+    from gateway.frontends.http.direct import Direct
+    from gateway.frontends.rest_v2.requests import Engine
+
 
 class RestFrontend(HttpServer):
     """REST on any number of addresses: an HttpServer that builds REST's application."""
 
     def __init__(  # noqa: PLR0917  the daemon wires ports, settings and guards in this order
         self,
-        inference: Inference,
+        inference: Engine,
         repository: Repository,
         statistics: Statistics,
         settings: RestSettings,
@@ -33,7 +38,7 @@ class RestFrontend(HttpServer):
     ) -> None:
         """Set up the server. `regions`: None if shared memory is not allowed. `pools`: factory of shared resources."""
 
-        def build() -> Application:
+        def build() -> tuple[Application, Direct]:
             from gateway.frontends.rest_v2.app import create_app
 
             ports = (inference, repository, statistics)

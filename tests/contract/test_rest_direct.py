@@ -1,0 +1,227 @@
+"""Direct requests over HTTP: which ones are, and that they are answered as all others, whatever comes when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.frontends.http import direct
+from gateway.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, HeadPattern
+from gateway.frontends.rest_v2.direct import DirectInference
+from gateway.frontends.rest_v2.settings import RestSettings
+from gateway.wire.parser import Parser
+from tests.simulators.rest_gateway import Gateway, infer_body, serving
+
+BODY = json.dumps(infer_body(1, 2)).encode()
+TARGET = b"/v2/models/identity_fp32/infer"
+
+
+def post(*fields: bytes, body: bytes = BODY, target: bytes = TARGET, method: bytes = b"POST") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body)
+    return method + b" " + target + b" HTTP/1.1\r\nHost: gateway\r\n" + b"".join(fields) + length + b"\r\n" + body
+
+
+def asked(value: float) -> bytes:
+    return post(body=json.dumps(infer_body(value)).encode())
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """The status and content of the next response."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = int(head.lower().split(b"content-length: ")[1].split(b"\r")[0])
+    return int(head.split()[1]), await reader.readexactly(size)
+
+
+def value_of(content: bytes) -> float:
+    return float(json.loads(content)["outputs"][0]["data"][0])
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DirectInference, bytes]]:
+    """Direct requests: who served them, and their bodies."""
+    noted: list[tuple[DirectInference, bytes]] = []
+    begin = DirectInference.begin
+
+    def noting(self: DirectInference, connection: DirectConnection, route: Any, body: memoryview) -> Any:
+        noted.append((self, bytes(body)))
+        return begin(self, connection, route, body)
+
+    monkeypatch.setattr(DirectInference, "begin", noting)
+    return noted
+
+
+@pytest.mark.asyncio
+async def test_the_second_request_with_the_same_head_is_direct(begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        for value in (1, 2.5, 3):
+            writer.write(asked(value))
+            assert value_of((await answer(reader))[1]) == value
+        assert [json.loads(body)["inputs"][0]["data"] for _, body in begun] == [[2.5], [3]]
+        writer.write(post(b"X: y\r\n"))
+        assert (await answer(reader))[0] == 200
+        assert len(begun) == 2
+        writer.close()
+
+
+USUAL = {
+    "a query": post(target=TARGET + b"?a=b"),
+    "an escape": post(target=TARGET.replace(b"_", b"%5f")),
+    "another method": post(method=b"PUT"),
+    "another path": post(target=b"/v2/repository/index", body=b""),
+    "a page": post(b"Origin: http://gateway\r\n"),
+    "an expectation": post(b"Expect: 100-continue\r\n"),
+    "the end": post(b"Connection: close\r\n"),
+    "a coding": post(b"Content-Encoding: identity\r\n"),
+    "a field twice": post(b"X: y\r\n", b"X: y\r\n"),
+    "the length twice": post(b"Content-Length: %d\r\n" % len(BODY)),
+    "a length with more blanks": post(b"Content-Length:  %d\r\n" % len(BODY)),
+    "a large head": post(b"X: " + b"y" * HEAD_BYTES + b"\r\n"),
+    "a large body": post(body=BODY + b" " * BODY_BYTES),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", USUAL)
+async def test_what_takes_the_usual_way(name: str, begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving() as gateway:
+        for _ in range(3):
+            reader, writer = await gateway.connect()
+            for _ in range(3):
+                writer.write(USUAL[name])
+            assert await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+    assert not begun
+
+
+names = st.sampled_from([b"X", b"Accept", b"Content-Length", b"Connection", b"Host", b"Transfer-Encoding", b"X\t"])
+values = st.sampled_from([b"1", b"2", b" 1", b"keep-alive", b"close", b"chunked", b"", b"y\0", b"y\r\n z", b"y\nz"])
+heads = st.builds(
+    lambda fields, end: TARGET.join([b"POST ", b" HTTP/1.1\r\n"]) + b"".join(fields) + end,
+    st.lists(st.builds(lambda name, value: name + b":" + value + b"\r\n", names, values), max_size=5),
+    st.sampled_from([b"Host: a\r\nContent-Length: 7\r\n\r\n", b"Content-Length: 7\r\n\r\n", b"Host: a\r\n\r\n"]),
+)
+
+
+class Anything:
+    """Takes whatever the connection passes on."""
+
+    def route(self, *head: object) -> object:
+        return head
+
+
+@given(heads, st.integers(0, 99_999))
+def test_a_head_is_what_the_parser_makes_of_it(head: bytes, length: int) -> None:
+    pattern = HeadPattern.of(head)
+    if pattern is None:
+        return
+    data = pattern.before + b"%d" % length + pattern.after + b"body"
+    begin, end = pattern.body(data)
+    assert (data[begin:], end - begin) == (b"body", length)
+    route = pattern.route(Anything(), 16_384)  # type: ignore[arg-type]
+    if route is None:
+        return
+    parser = Parser(16_384)
+    parser.receive_data(data)
+    parser.begin_slice()
+    request = parser.next_event()
+    fields = dict(request.headers)  # type: ignore[union-attr]
+    assert fields.pop(b"content-length") == b"%d" % length
+    assert {**route[2], b"content-length": b""} == {**fields, b"content-length": b""}
+    assert not {b"transfer-encoding", b"expect", b"upgrade"} & fields.keys()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("size", [1, 7, 60, 131, 200, 10_000])
+async def test_requests_in_pieces_and_in_a_row_are_answered_in_order(size: int) -> None:
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        words = b"".join(asked(value) for value in range(20))
+        for begin in range(0, len(words), size):
+            writer.write(words[begin : begin + size])
+            await asyncio.sleep(0)
+        assert [value_of((await answer(reader))[1]) for _ in range(20)] == list(range(20))
+        writer.close()
+
+
+async def direct_one(gateway: Gateway, value: float = 1.0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which a direct request waits for inference."""
+    reader, writer = await gateway.connect()
+    writer.write(asked(0))
+    await answer(reader)
+    gateway.inference.gate.clear()
+    gateway.inference.requests.clear()
+    writer.write(asked(value))
+    await gateway.inference.until(lambda: bool(gateway.inference.requests))
+    return reader, writer
+
+
+@pytest.mark.asyncio
+async def test_what_comes_before_the_answer_waits(begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving() as gateway:
+        reader, writer = await direct_one(gateway)
+        writer.write(asked(2) + post(target=b"/v2/health/live", method=b"GET", body=b"") + asked(3)[:50])
+        await writer.drain()
+        gateway.inference.gate.set()
+        assert value_of((await answer(reader))[1]) == 1
+        assert value_of((await answer(reader))[1]) == 2
+        assert json.loads((await answer(reader))[1]) == {"live": True}
+        writer.write(asked(3)[50:])
+        assert value_of((await answer(reader))[1]) == 3
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_cancels_and_leaves_nothing(begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving() as gateway:
+        _, writer = await direct_one(gateway)
+        writer.transport.abort()
+        await gateway.inference.until(lambda: gateway.inference.cancelled == 1)
+        gateway.inference.gate.set()
+        ((inference, _),) = begun
+        assert (inference.requests.used, inference.ports.bodies.pool.used) == (0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("grace_s", [20.0, 0.01])
+async def test_a_stop_waits_for_the_answer_or_gives_one(grace_s: float) -> None:
+    async with serving() as gateway:
+        reader, writer = await direct_one(gateway)
+        stopping = asyncio.ensure_future(gateway.frontend.stop(grace_s))
+        if grace_s > 1:
+            await asyncio.sleep(0)
+            gateway.inference.gate.set()
+        status, content = await answer(reader)
+        assert status == (200 if grace_s > 1 else 503)
+        assert grace_s > 1 or b"is stopping" in content
+        assert await reader.read() == b""
+        await stopping
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_is_kept_for_so_long() -> None:
+    async with serving(settings=RestSettings(keep_alive_s=1)) as gateway:
+        reader, writer = await gateway.connect()
+        for value in range(3):
+            writer.write(asked(value))
+            await answer(reader)
+        assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_does_not_come_is_refused_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "SPLIT_S", 0.05)
+    async with serving(settings=RestSettings(body_timeout_s=0.2)) as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(asked(1))
+        await answer(reader)
+        writer.write(asked(1)[:-5])
+        assert (await answer(reader))[0] == 408
+        writer.close()
