@@ -167,6 +167,27 @@ def streams(server: Server, body: Body, seconds: float, *, connections: int, in_
     return dict(json.loads(said(command, LOAD_CORE, seconds + WAIT_S)))
 
 
+def rest(server: Server, network: Network, folder: Path, seconds: float, *, connections: int, query: str) -> Figures:
+    """One row for `network` as JSON over HTTP/1.1, one request in flight on each connection."""
+    row = network.row()
+    tensor = {"name": network.input, "datatype": network.datatype, "shape": row.shape, "data": row.ravel().tolist()}
+    file, log = folder / f"{network.name}.json", folder / f"{network.name}-rest.log"
+    file.write_text(json.dumps({"inputs": [tensor]}))
+    log.unlink(missing_ok=True)
+    words = [
+        "h2load",
+        "--h1",
+        f"-c{connections}",
+        "-t1",
+        f"-D{round(seconds * 1000)}ms",
+        f"-d{file}",
+        f"--log-file={log}",
+    ]
+    report = said([*words, f"http://{server.rest}/v2/models/{network.name}/infer{query}"], LOAD_CORE, seconds + WAIT_S)
+    _refuse_failure(0, report, 1)
+    return _read(log, seconds, report)
+
+
 def wire(server: Server, body: Body, seconds: float, *, connections: int, vary: str) -> Figures:
     """Requests that differ in `vary`: id, traceparent, traceparent-indexed, or nothing."""
     requests = round(WIRE_PER_S * max(seconds, 0.5) / connections)

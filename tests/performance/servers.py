@@ -111,7 +111,7 @@ def bare_loop(models: Path, model: str, variant: str, seconds: float) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that is ready. `ready_s`: from exec to READY=1 (or, plain, to its port)."""
+    """One that is ready. `ready_s`: from exec to READY=1 (or, plain, to its port). `rest`: its HTTP address, or ""."""
 
     name: str
     pid: int
@@ -120,6 +120,7 @@ class Server:
     tls: bool
     ready_s: float
     stop: Callable[[], object]
+    rest: str = ""
 
     def cpu_s(self) -> float:
         """User and system time of all its threads so far, to the nanosecond (clock_getcpuclockid(3))."""
@@ -175,7 +176,8 @@ def start(
     daemon.start()
     ready_s = time.monotonic() - began_s
     port = next(int(each.rpartition(":")[2]) for each in daemon.addresses("grpc") if not each.startswith("unix:"))
-    return Server(name, daemon.pid, port, unix, tls is not None, ready_s, daemon.stop)
+    rest = daemon.http if http else ""
+    return Server(name, daemon.pid, port, unix, tls is not None, ready_s, daemon.stop, rest)
 
 
 def _plain(folder: Path, models: Path, tls: Path | None) -> Server:

@@ -52,6 +52,7 @@ def all_steps(chosen: Sequence[str]) -> list[Step]:
         *_clients(chosen),
         *_varied(chosen),
         *_streams(chosen),
+        *_rest(gateways[:1]),
         *(_mixed(Row("mixed load, both at once", "", name, TINY)) for name in gateways),
         *_frames(chosen),
         *_starts(gateways),
@@ -151,6 +152,32 @@ def _streamed(row: Row, connections: int, in_flight: int) -> Step:
 
         def run() -> list[Figures]:
             return [load.streams(server, body, rig.seconds, connections=connections, in_flight=in_flight)]
+
+        return single(rig.costed(server, run))
+
+    return Step(row, measure, (row.model,))
+
+
+WAYS = {"": "", ", the usual way": "?usual"}
+"""Queries: a request with one is never direct (`frontends/http/direct.py`), and the baseline of those without."""
+
+
+def _rest(chosen: Sequence[str]) -> Iterator[Step]:
+    """JSON over HTTP/1.1."""
+    for connections in (1, 8):
+        for way, query in WAYS.items():
+            for name in chosen:
+                yield _asked(
+                    Row("REST, tiny model", f"JSON, {_counted(connections)}{way}", name, TINY), connections, query
+                )
+
+
+def _asked(row: Row, connections: int, query: str) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        server, network = rig.server(row.server), rig.networks[row.model]
+
+        def run() -> list[Figures]:
+            return [load.rest(server, network, rig.folder, rig.seconds, connections=connections, query=query)]
 
         return single(rig.costed(server, run))
 

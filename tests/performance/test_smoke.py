@@ -35,6 +35,7 @@ QUICK = (
     "*client*: 8 connections, own",
     "requests that differ*, own",
     "streams*: 1 stream, 8 in flight, own",
+    "REST*: JSON, 8 connections, own",
     "frames of 150*memory, own",
 )
 
@@ -42,7 +43,7 @@ QUICK = (
 @pytest.mark.timeout(60)
 def test_a_short_pass_uses_every_server_and_every_tool() -> None:
     rows = measured(*QUICK)
-    assert len(rows) == 13
+    assert len(rows) == 14
     assert {row["server"] for row in rows} == {"bare loop", *SERVERS}
     for row in rows:
         assert row["median"]["requests"] >= 1
