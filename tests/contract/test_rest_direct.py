@@ -19,6 +19,7 @@ from tests.simulators.rest_gateway import Gateway, infer_body, serving
 
 BODY = json.dumps(infer_body(1, 2)).encode()
 TARGET = b"/v2/models/identity_fp32/infer"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: gateway\r\n\r\n"
 
 
 def post(*fields: bytes, body: bytes = BODY, target: bytes = TARGET, method: bytes = b"POST") -> bytes:
@@ -63,9 +64,41 @@ async def test_the_second_request_with_the_same_head_is_direct(begun: list[tuple
             writer.write(asked(value))
             assert value_of((await answer(reader))[1]) == value
         assert [json.loads(body)["inputs"][0]["data"] for _, body in begun] == [[2.5], [3]]
-        writer.write(post(b"X: y\r\n"))
-        assert (await answer(reader))[0] == 200
-        assert len(begun) == 2
+        for request, count in ((LIVE, 2), (asked(4), 3), (post(b"X: y\r\n"), 3), (asked(5), 3), (asked(6), 4)):
+            writer.write(request)
+            assert (await answer(reader))[0] == 200
+            assert len(begun) == count
+        writer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("body", [b"{", json.dumps(infer_body(1.5)).encode(), b'{"inputs": 5}'])
+async def test_both_ways_answer_the_same(body: bytes, begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving(settings=RestSettings(cors_origins=("http://a",))) as gateway:
+        reader, writer = await gateway.connect()
+        said = []
+        for _ in range(2):
+            writer.write(post(body=body))
+            said.append(await reader.readuntil(b"\r\n\r\n"))
+            said[-1] += await reader.readexactly(int(said[-1].split(b"content-length: ")[1].split(b"\r")[0]))
+        assert set(said[1].split(b"\r\n")) == set(said[0].split(b"\r\n"))
+        assert len(begun) == 1
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_who_does_not_take_answers_is_not_served_directly(begun: list[tuple[DirectInference, bytes]]) -> None:
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(asked(0))
+        await answer(reader)
+        (connection,) = gateway.frontend._connections._keys
+        connection.pause_writing()
+        writer.write(asked(1))
+        await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
+        assert not begun
+        connection.resume_writing()
+        assert value_of((await answer(reader))[1]) == 1
         writer.close()
 
 
@@ -165,7 +198,7 @@ async def direct_one(gateway: Gateway, value: float = 1.0) -> tuple[asyncio.Stre
 async def test_what_comes_before_the_answer_waits(begun: list[tuple[DirectInference, bytes]]) -> None:
     async with serving() as gateway:
         reader, writer = await direct_one(gateway)
-        writer.write(asked(2) + post(target=b"/v2/health/live", method=b"GET", body=b"") + asked(3)[:50])
+        writer.write(asked(2) + LIVE + asked(3)[:50])
         await writer.drain()
         gateway.inference.gate.set()
         assert value_of((await answer(reader))[1]) == 1

@@ -206,7 +206,7 @@ class DirectConnection(Connection):
 
         `split`: its rest may come later. `turn`: it is the connection's turn.
         """
-        if self._refused or not self._quiet():
+        if self._refused or self.flow.write_paused or not self._quiet():
             return False
         begin, end = self._known(data)
         if not begin or end - begin > BODY_BYTES or len(data) > end or (len(data) < end and not split):
@@ -225,7 +225,8 @@ class DirectConnection(Connection):
         """Return begin and end of the body of a direct request, or (0, 0). Remember the head of another one."""
         place = self._pattern.body(data) if self._pattern else (0, 0)
         if not place[0]:
-            self._pattern, self._route, self._routed = HeadPattern.of(data), None, False
+            if (pattern := HeadPattern.of(data)) is not None:
+                self._pattern, self._route, self._routed = pattern, None, False
             return place
         if not self._routed and self._pattern:
             self._route, self._routed = self._pattern.route(self._direct, self._bounds.max_header_bytes), True
@@ -246,6 +247,8 @@ class DirectConnection(Connection):
 
     def _responded(self) -> None:
         self._exchange, self._used_s = None, self.loop.time()
+        if self.lost.is_set():
+            return
         if self._over:
             self.transport.close()
             self._tell_over()

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from gateway.domain.access import Security
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 DIRECT_ELEMENTS = 512
 """Most elements of an answer that is encoded on the event loop at once: about 0.2 ms."""
 _PATH = re.compile(r"/v2/models/([A-Za-z0-9._-]+)(?:/versions/([A-Za-z0-9._-]+))?/infer")
-_REASONS: Mapping[int, str] = {200: "OK"}
+_PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 _log = logging.getLogger(__name__)
 
@@ -100,8 +101,9 @@ class DirectInference:
     def head(self, status: int, fields: Mapping[str, str], size: int) -> bytes:
         """Return status line and fields of an answer with `size` bytes."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        reason = _REASONS.get(status, "")
-        return f"HTTP/1.1 {status} {reason}\r\n{lines}content-length: {size}\r\n".encode("latin-1") + self._vary
+        return (
+            f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{lines}content-length: {size}\r\n".encode("latin-1") + self._vary
+        )
 
     # ---- Sink --------------------------------------------------------------------------------------------------------
     def answer(self, token: Exchange, response: InferResponse) -> None:
