@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from gateway.domain.errors import ConfigurationError, RequestError
 from tests.simulators import databases
 from tests.simulators.controller import controlling
 from tests.simulators.databases import KINDS, NOW, made
+
+WAIT_S = 10.0
 
 
 def is_closed(opened: Any) -> bool:
@@ -72,9 +75,13 @@ def test_who_stands_for_an_office_in_vain_keeps_no_connection(tmp_path: Path) ->
 
 
 def others(url: str) -> int:
-    """Connections to this database."""
-    with psycopg.connect(url) as connection:
-        statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
-        found = connection.execute(statement, [connection.info.backend_pid]).fetchone()
-    assert found
-    return int(found[0])
+    """Connections to this database. One whose client has closed it ends a moment later: it is waited for."""
+    statement = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+    ends_s = time.monotonic() + WAIT_S
+    with psycopg.connect(url, autocommit=True) as connection:
+        while True:
+            found = connection.execute(statement, [connection.info.backend_pid]).fetchone()
+            assert found
+            if not found[0] or time.monotonic() > ends_s:
+                return int(found[0])
+            time.sleep(0.02)
