@@ -81,9 +81,10 @@ class DecodePool:
             if self._begun < self._threads:
                 try:
                     threading.Thread(target=self._work, name=f"decode {self._begun + 1}", daemon=True).start()
+                    self._begun += 1
                 except RuntimeError as error:
-                    raise self._no_thread(error) from error
-                self._begun += 1
+                    if not self._begun:
+                        raise self._no_thread(error) from error
             self._waiting.add(job.caller, job)
 
     def _no_thread(self, error: RuntimeError) -> RequestError:

@@ -51,7 +51,7 @@ class RawBatch:
     def add(self, sink: RawSink, token: Any, contents: Sequence[Raw], now_ns: int, ends_ns: int | None) -> bool:
         """Implement `RawBatch.add`."""
         entries = self.entries
-        if len(entries) >= self.limit or self._queue.length:
+        if len(entries) >= self.limit or self._queue.length or (ends_ns is not None and ends_ns <= now_ns):
             return False
         if not entries:
             self.ends_ns = NEVER_NS
@@ -60,6 +60,10 @@ class RawBatch:
         if ends_ns is not None and ends_ns < self.ends_ns:
             self.ends_ns = ends_ns
         return True
+
+    def close(self) -> None:
+        """Take no further requests, and hold nothing of the servable: patterns of the front end keep this object."""
+        self.limit, self._ready = 0, _closed
 
     def take(self, count: int) -> list[Entry]:
         """Remove and return the first `count` requests."""
@@ -112,7 +116,7 @@ class RawBatches:
     def close(self) -> None:
         """Close all batches: their requests are submitted again, and further ones are not taken."""
         for batch in self._batches.values():
-            batch.limit = 0
+            batch.close()
         self._batches.clear()
 
     def give_back(self) -> None:
@@ -169,14 +173,19 @@ class RawBatches:
             columns.append(_cut(array, count))
         if batch.response.outputs != tuple(described):
             batch.response = ResponseForm(self._manifest.name, self._manifest.version, tuple(described))
-        return zip(*columns, strict=True)
+        return list(zip(*columns, strict=True))
 
     def _refuse_form(self, batch: RawBatch) -> None:
-        batch.limit, batch.form.raw = 0, False
+        batch.form.raw = False
+        batch.close()
         self._batches.pop(batch.form, None)
 
     def _submit_again(self, entries: Iterable[Entry]) -> None:
         self._answers.submit_again((sink, token) for sink, token, _, _ in entries)
+
+
+def _closed(_: RawBatch) -> None:
+    """Take the place of a closed batch's callback."""
 
 
 def _cut(array: Array, count: int) -> Sequence[Raw]:

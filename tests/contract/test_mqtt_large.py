@@ -16,7 +16,7 @@ from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.settings import MqttRoute
 from tests.simulators.broker import Mosquitto
 from tests.simulators.inference import SimulatedInference
-from tests.simulators.mqtt_gateway import frontend, simulated, until
+from tests.simulators.mqtt_gateway import frontend, motion, simulated, until
 from tests.simulators.mqtt_peer import Peer
 
 SINGLE = MqttRoute("single", ("single/+",), "identity_fp32", sensor="topic[1]")
@@ -86,9 +86,10 @@ async def test_a_large_request_is_answered_once_and_waited_for(broker: Mosquitto
             )
         await until(lambda: gateway.counters()["received"] == 2)
         stopping = asyncio.create_task(gateway.stop(10))
-        while not stopping.done() and not pool.gate.is_set():
+        for _ in range(10):
             await asyncio.sleep(0)
-            pool.gate.set()
+        assert not stopping.done()
+        pool.gate.set()
         await stopping
         assert json.loads((await client.next(REPLY)).payload)["outputs"][0]["data"] == [7.0]
     assert len(inference.requests) == len(pool.callers) == 1
@@ -129,14 +130,65 @@ async def test_windows_of_one_message_wait_for_room_and_those_behind_for_them(br
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("qos", "fault"), [(0, "OVERLOADED"), (1, "")])
-async def test_a_large_message_that_gets_no_thread(broker: Mosquitto, client: Peer, qos: int, fault: str) -> None:
+async def test_a_large_request_that_gets_no_thread(broker: Mosquitto, client: Peer) -> None:
     inference, pool = holding()
     pool.gate.set()
-    pool.refusals = 2
-    async with frontend(inference, broker.url):
-        await client.publish(ASK, question(7, PADDING), qos, ResponseTopic=REPLY)
-        assert json.loads((await client.next(REPLY)).payload).get("fault", "") == fault
+    pool.refusals = 1
+    async with frontend(inference, broker.url) as gateway:
+        for qos, fault in ((0, "OVERLOADED"), (0, ""), (1, "")):  # the second one is a repetition of the first
+            await client.publish(ASK, question(7, PADDING), qos, ResponseTopic=REPLY, UserProperty=("id", f"a{qos}"))
+            assert json.loads((await client.next(REPLY)).payload).get("fault", "") == fault
+        pool.refusals = 2
+        await client.publish(ASK, question(8, PADDING), 1, ResponseTopic=REPLY)
+        assert "outputs" in json.loads((await client.next(REPLY)).payload)
+        pool.refusals = 10**6
+        await client.publish(ASK, question(9, PADDING), 1, ResponseTopic=REPLY, MessageExpiryInterval=1)
+        assert json.loads((await client.next(REPLY)).payload)["fault"] == "EXPIRED"
+        await until(lambda: gateway.counters().get("acknowledged") == 3)
+
+
+@pytest.mark.asyncio
+async def test_a_large_sample_that_gets_no_thread_is_dropped_as_all_are_under_load(
+    broker: Mosquitto, client: Peer
+) -> None:
+    inference, pool = holding()
+    pool.gate.set()
+    pool.refusals = 1
+    async with frontend(inference, broker.url, SINGLE, WRISTS) as gateway:
+        await client.publish("single/a", "[1]" + PADDING, 0)
+        await until(lambda: gateway.counters().get("dropped_overloaded") == 1)
+        await client.publish("single/a", "[2]" + PADDING, 0)
+        await client.next("edge/gw/results/single/a")
+        assert not gateway.counters().get("refused", 0)
+
+
+@pytest.mark.asyncio
+async def test_the_socket_is_left_unread_while_as_many_wait_as_may(broker: Mosquitto, client: Peer) -> None:
+    inference, pool = holding()
+    async with frontend(inference, broker.url, WRISTS) as gateway:
+        await client.publish("sensors/left/imu", f"[[1, 1, 1]{PADDING}]", 1)
+        for value in range(3 * MESSAGES_LIMIT):
+            await client.publish("sensors/left/imu", json.dumps([value] * 3), 1)
+        await until(lambda: gateway.counters()["queued"] >= MESSAGES_LIMIT - 1)
+        assert gateway._link is not None
+        assert gateway._link._paused
+        pool.gate.set()
+        await until(lambda: gateway.counters().get("samples") == 1 + 3 * MESSAGES_LIMIT)
+
+
+@pytest.mark.asyncio
+async def test_a_sample_whose_model_changed_meanwhile_is_read_again(broker: Mosquitto, client: Peer) -> None:
+    inference, pool = holding()
+    async with frontend(inference, broker.url, WRISTS, SINGLE) as gateway:
+        await client.publish("sensors/left/imu", f"[[1, 1, 1], [2, 2, 2]{PADDING}]", 1)
+        await until(lambda: pool.callers == ["mqtt:wrists"])
+        inference.manifests["motion"] = motion(size_rows=2)
+        await client.publish("sensors/left/imu", "[3, 3, 3]", 1)
+        pool.gate.set()
+        await client.next("edge/gw/results/wrists/left")
+        await until(lambda: gateway.counters().get("acknowledged") == 2)
+    assert inference.requests[0].inputs["motion"].array[0, :, 0].tolist() == [1, 2]
+    assert not gateway.counters().get("refused", 0)
 
 
 def test_so_many_large_messages_and_no_more() -> None:

@@ -53,7 +53,8 @@ class Peer:
             while True:
                 found = next((message for message in self.received if accepts(message)), None)
                 if found is not None:
-                    self.received.remove(found)
+                    # Not `remove`: paho's messages are equal if their packet ids are, and at QoS 0 these are all 0.
+                    self.received = [message for message in self.received if message is not found]
                     return found
                 self._changed.clear()
                 await self._changed.wait()

@@ -73,10 +73,12 @@ class RawRecorder(Recorder):
         self._engine = engine
 
     def offer(self, batch: RawBatch | None, request: InferRequest, token: Any) -> bool:
-        """Add a request to a batch. Returns whether it was taken."""
+        """Add a request, which came before its deadline, to a batch. Returns whether it was taken."""
         self.requests[token] = request
         contents = [tensor.array.tobytes() for tensor in request.inputs.values()]
-        return batch is not None and batch.add(self, token, contents, time.monotonic_ns(), request.deadline_ns)
+        came_ns, ends_ns = time.monotonic_ns(), request.deadline_ns
+        came_ns = came_ns if ends_ns is None else min(came_ns, ends_ns - 1)
+        return batch is not None and batch.add(self, token, contents, came_ns, ends_ns)
 
     def ask(self, request: InferRequest, token: Any) -> bool:
         """Add a request to the batch for its like, else submit it. Returns whether it was taken as bytes."""

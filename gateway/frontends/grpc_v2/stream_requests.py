@@ -86,9 +86,11 @@ class StreamRequests:
     def answer_raw(self, token: Token, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Implement `RawSink.answer_raw`."""
         try:
-            self._say(encode_stream_reply(self._link.requests.encode_raw(form, token[1][1], contents)))
+            encoded = encode_stream_reply(self._link.requests.encode_raw(form, token[1][1], contents))
         except Exception as error:  # noqa: BLE001 - a sink must not raise
             self.refuse(token, unexpected(error, self._stream.head.rpc.path))
+        else:
+            self._say(encoded)
 
     def submit_again(self, token: Token) -> None:
         """Implement `RawSink.submit_again`."""
@@ -106,6 +108,6 @@ class StreamRequests:
 
     def _say(self, answer: Encoded) -> None:
         self.in_flight -= 1
-        if self._stream.state != CLOSED:
+        if self._stream.call is not None and self._stream.state != CLOSED:
             self._link.write(self._stream, answer[0])
         self._changed()

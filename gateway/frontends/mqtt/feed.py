@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -110,15 +111,17 @@ class Feed:
     def complete(self, message: Message, reading: Reading, sample: Sample) -> Iterator[Ready]:
         """Yield what a decoded message gives the model: one input, or the windows it completes (often none).
 
-        Samples are in their windows once all is taken. Raises RequestError UNAVAILABLE if the model takes other windows
-        by now.
+        Samples are in their windows once all is taken.
         """
-        windows = reading.windows
-        if windows is None:
+        if reading.windows is None:
             return iter((self._whole(message, reading.manifest, sample),))
-        if windows is not self._windows:
-            raise _unfit(self.route, "has changed while the sample was decoded; send it again")
-        return self._complete(message, reading, windows, sample)
+        return self._complete(message, reading, reading.windows, sample)
+
+    def fits(self, reading: Reading) -> bool:
+        """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
+        with suppress(RequestError):  # it is away: the windows that it had are filled
+            self._current()
+        return reading.windows is self._windows
 
     def _complete(self, message: Message, reading: Reading, windows: Windows, sample: Sample) -> Iterator[Ready]:
         rows, manifest, plan = cast("Rows", sample.content), reading.manifest, self._plan

@@ -12,10 +12,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
-from typing import Any, NoReturn
+from typing import Any, cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
@@ -27,9 +25,10 @@ from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.dedup import Seen, key_of
 from gateway.frontends.mqtt.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.feed import Feed, Reading, Ready, Sample
+from gateway.frontends.mqtt.jobs import Job, Left, expired, passed
 from gateway.frontends.mqtt.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.messages import Message
-from gateway.frontends.mqtt.requests import CALLER, Asked, Reply, Requests
+from gateway.frontends.mqtt.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routing import Router, topic_level
 from gateway.frontends.mqtt.settings import MqttSettings
 
@@ -38,18 +37,10 @@ _LOG = logging.getLogger(__name__)
 
 WINDOWS_LIMIT = 64
 """Windows that are submitted at once: about 0.5 ms."""
-Rest = Coroutine[Any, Any, None]
-"""What is left to do for a message, apart from the others."""
-End = Callable[[Callable[[], Any]], Rest | None]
-
-
-@dataclass(slots=True)
-class Job:
-    """An inference: its request, the function that encodes its answer, and the answer's debt."""
-
-    request: InferRequest
-    encode: Callable[[InferResponse], bytes]
-    debt: Debt
+Later = Coroutine[Any, Any, None]
+"""Work on a message that goes on while others are received."""
+End = Callable[[Callable[[], Any]], Later | None]
+"""Function that completes a message; its argument returns what was decoded, or raises."""
 
 
 class Pipeline:
@@ -85,7 +76,8 @@ class Pipeline:
     def gauges(self) -> dict[str, int]:
         """Return the numbers of queued and running jobs, and of sensors with a window."""
         sensors = sum(feed.sensors for feed in self._feeds.values())
-        return {"queued": len(self._backlog), "running": self._backlog.running, "sensors": sensors}
+        queued = len(self._backlog) + self._large.waiting
+        return {"queued": queued, "running": self._backlog.running, "sensors": sensors}
 
     def receive(self, message: Message) -> None:
         """Deal with one message."""
@@ -122,28 +114,32 @@ class Pipeline:
             reply = self._requests.reply(message)
             self._check_size(message, self._requests.model(message.topic))
             seen = self._delivery.begin(key_of(message), message, reply)
-        except RequestError as refused:
-            self._delivery.refuse(message, refused, seen, reply)
-            return
-        if seen is None:
-            return
-        end = partial(self._end_request, message, reply, seen)
-        self._decode(message, CALLER, self._requests.steps(message), end)
-
-    def _end_request(self, message: Message, reply: Reply, seen: Seen, decoded: Callable[[], Asked]) -> None:
-        try:
-            request, encode = decoded()
+            if seen is not None:
+                debt = Debt(message, message.qos, reply.topic, seen, reply)
+                end = partial(self._end_request, debt)
+                self._follow(self._decode(debt, CALLER, self._requests.steps(message), end))
         except RequestError as refused:
             self._delivery.refuse(message, refused, seen, reply)
         except Exception:  # noqa: BLE001  the message's boundary: one that meets a defect of ours must not stop the others
             self._delivery.refuse(message, _defect(message), seen, reply)
+
+    def _end_request(self, debt: Debt, decoded: Callable[[], Asked]) -> None:
+        try:
+            request, encode = decoded()
+        except RequestError as refused:
+            self._delivery.refuse_debt(debt, refused)
+        except Exception:  # noqa: BLE001  as above
+            self._delivery.refuse_debt(debt, _defect(debt.message))
         else:
             self._counters["requests"] += 1
-            self._submit(Job(request, encode, Debt(message, message.qos, reply.topic, seen, reply, request.id)))
+            debt.identity = request.id
+            self._submit(Job(request, encode, debt))
 
     def _receive_sample(self, feed: Feed, message: Message) -> None:
         """Begin with a sample unless another of its route is still being decoded: their order holds."""
-        if not self._large.wait(feed.route.name, message):
+        if self._large.wait(feed.route.name, message):
+            self._pace()
+        else:
             self._begin_sample(feed, message)
 
     def _begin_sample(self, feed: Feed, message: Message) -> None:
@@ -151,92 +147,112 @@ class Pipeline:
         try:
             self._check_size(message, feed.route.model)
             seen = self._delivery.begin(key_of(message) if message.qos else None, message)
-            if seen is None:
-                return
-            reading = feed.begin(message)
-        except RequestError as refused:
-            self._refuse_sample(feed, message, refused, seen)
-            return
-        end = partial(self._end_sample, feed, message, reading, seen)
-        self._decode(message, f"mqtt:{feed.route.name}", feed.steps(message, reading), end, feed)
-
-    def _end_sample(
-        self, feed: Feed, message: Message, reading: Reading, seen: Seen, decoded: Callable[[], Sample]
-    ) -> Rest | None:
-        try:
-            ready = feed.complete(message, reading, decoded())
+            if seen is not None:
+                self._follow(self._read_sample(feed, Debt(message, message.qos, "", seen)), feed)
         except RequestError as refused:
             self._refuse_sample(feed, message, refused, seen)
         except Exception:  # noqa: BLE001  as above
             self._delivery.refuse(message, _defect(message), seen)
-        else:
-            if not feed.windowed:
-                self._submit(self._sample_job(feed, message, next(ready), seen))
-            elif left := self._submit_windows(feed, message, ready):
-                return self._submit_rest(feed, message, left, seen)
+
+    def _read_sample(self, feed: Feed, debt: Debt) -> Later | None:
+        reading = feed.begin(debt.message)
+        end = partial(self._end_sample, feed, debt, reading)
+        return self._decode(debt, f"mqtt:{feed.route.name}", feed.steps(debt.message, reading), end)
+
+    def _end_sample(self, feed: Feed, debt: Debt, reading: Reading, decoded: Callable[[], Sample]) -> Later | None:
+        try:
+            sample = decoded()
+            if not feed.fits(reading):
+                return self._read_sample(feed, debt)
+            return self._complete_sample(feed, debt, reading, feed.complete(debt.message, reading, sample))
+        except RequestError as refused:
+            if refused.fault is Fault.OVERLOADED:
+                self._delivery.refuse_debt(debt, refused)
             else:
-                self._delivery.finish(message, seen)
+                self._refuse_sample(feed, debt.message, refused, debt.seen)
+        except Exception:  # noqa: BLE001  as above
+            self._delivery.refuse(debt.message, _defect(debt.message), debt.seen)
         return None
 
-    def _submit_windows(self, feed: Feed, message: Message, ready: Iterator[Ready]) -> Iterator[Ready] | None:
-        """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return those that are left."""
-        for count, window in enumerate(islice(ready, WINDOWS_LIMIT)):
-            if count and feed.route.qos and self._backlog.full:
-                return chain((window,), ready)
+    def _complete_sample(self, feed: Feed, debt: Debt, reading: Reading, ready: Iterator[Ready]) -> Later | None:
+        left = Left(ready, next(ready, None))
+        if reading.windows is None and left.following is not None:
+            self._submit(self._sample_job(feed, debt.message, left.following, debt.seen))
+        elif not self._submit_windows(feed, debt.message, left):
+            return self._submit_rest(feed, debt, left)
+        else:
+            self._delivery.finish(debt.message, debt.seen)
+        return None
+
+    def _submit_windows(self, feed: Feed, message: Message, left: Left) -> bool:
+        """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return True if none is left."""
+        for count in range(WINDOWS_LIMIT):
+            if left.following is None or (count and feed.route.qos and self._backlog.full):
+                break
+            window = cast("Ready", left.take())
             self._counters["windows"] += 1
             self._submit(self._sample_job(feed, message, window, None))
-        following = next(ready, None)
-        return None if following is None else chain((following,), ready)
+        return left.following is None
 
-    async def _submit_rest(self, feed: Feed, message: Message, left: Iterator[Ready], seen: Seen) -> None:
+    async def _submit_rest(self, feed: Feed, debt: Debt, left: Left) -> None:
         """Submit the other windows of a message as the backlog has room. At QoS 0 it drops the oldest instead."""
-        rest: Iterator[Ready] | None = left
-        while rest is not None:
-            await asyncio.sleep(0)
-            if feed.route.qos:
-                await self._room.wait()
-            rest = self._submit_windows(feed, message, rest)
-        self._delivery.finish(message, seen)
-
-    def _decode(self, message: Message, caller: str, steps: Steps[Any], end: End, feed: Feed | None = None) -> None:
-        """Decode a message, and give `end` a function that returns the result or raises. Large ones take a thread."""
-        small = len(message.payload) <= INLINE_BYTES
-        rest = end(partial(finish, steps)) if small else self._decode_apart(message, caller, steps, end)
-        if rest is not None:
-            self._large.begin(feed.route.name if feed else "")
-            self._begin_task(self._finish_apart(rest, feed))
-            self._pace()
-
-    async def _decode_apart(self, message: Message, caller: str, steps: Steps[Any], end: End) -> None:
         try:
-            decoded = await self._decoded(message, caller, steps)
-        except Exception as error:  # noqa: BLE001  `end` tells refusals from defects
-            rest = end(partial(_raise, error))
+            while left.following is not None:
+                await asyncio.sleep(0)
+                if feed.route.qos:
+                    await self._room.wait()
+                self._submit_windows(feed, debt.message, left)
+        except Exception:  # noqa: BLE001  as above
+            self._delivery.refuse(debt.message, _defect(debt.message), debt.seen)
         else:
-            rest = end(lambda: decoded)
-        if rest is not None:
-            await rest
+            self._delivery.finish(debt.message, debt.seen)
 
-    async def _decoded(self, message: Message, caller: str, steps: Steps[Any]) -> Any:
-        """Decode on a thread. At QoS 1, try again until one can start."""
+    def _decode(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> Later | None:
+        """Decode a message and end it. Return what is left to do: large ones take a thread."""
+        if len(debt.message.payload) <= INLINE_BYTES:
+            return end(partial(finish, steps))
+        return self._decode_apart(debt, caller, steps, end)
+
+    async def _decode_apart(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> None:
+        decoding = asyncio.ensure_future(self._decoded(debt, caller, steps))
+        try:
+            await asyncio.wait({decoding})
+        finally:
+            decoding.cancel()
+        later = end(decoding.result)
+        if later is not None:
+            await later
+
+    async def _decoded(self, debt: Debt, caller: str, steps: Steps[Any]) -> Any:
+        """Decode on a thread. At QoS 1, try again until one can start or the message expires."""
+        failures = 0
         while True:
             try:
                 return await self._inference.decoding.run(caller, steps, apart=True)
             except RequestError as refused:
-                if refused.fault is not Fault.OVERLOADED or not message.qos:
+                if refused.fault is not Fault.OVERLOADED or not debt.make_sure():
                     raise
-                self._counters["retries"] += 1
-                await asyncio.sleep(refused.retry_after_s or self._settings.retry_max_s)
+                failures += 1
+                if passed(debt.message.deadline_ns()):
+                    raise expired() from None
+                await self._pause(refused, failures)
 
-    async def _finish_apart(self, rest: Rest, feed: Feed | None) -> None:
+    def _follow(self, later: Later | None, feed: Feed | None = None) -> None:
+        """Begin the work that is left; samples of the same route wait for it."""
+        if later is not None:
+            self._large.begin(feed.route.name if feed else "")
+            self._begin_task(self._finish_apart(later, feed))
+            self._pace()
+
+    async def _finish_apart(self, later: Later, feed: Feed | None) -> None:
         """Finish a message; then continue with the samples of its route that waited behind it."""
-        await rest
+        await later
         for behind in self._large.end(feed.route.name if feed else ""):
             if feed is not None:
                 self._receive_sample(feed, behind)
         self._pace()
 
-    def _begin_task(self, work: Rest) -> None:
+    def _begin_task(self, work: Later) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -337,26 +353,26 @@ class Pipeline:
                 return await self._inference.infer(job.request)
             except RequestError as refused:
                 failures += 1
-                if refused.fault is Fault.OVERLOADED and _late(job):
-                    raise RequestError(Fault.EXPIRED, "the device was overloaded until the message expired") from None
+                if refused.fault is Fault.OVERLOADED and passed(job.request.deadline_ns):
+                    raise expired() from None
                 if not self._tries_again(job, refused, failures):
                     raise
-                self._counters["retries"] += 1
-                wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
-                await asyncio.sleep(wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s))
+                await self._pause(refused, failures)
+
+    async def _pause(self, refused: RequestError, failures: int) -> None:
+        """Count a retry, and wait before it."""
+        self._counters["retries"] += 1
+        wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+        await asyncio.sleep(wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s))
 
     def _tries_again(self, job: Job, refused: RequestError, failures: int) -> bool:
         if refused.fault is Fault.OVERLOADED:
             return job.debt.make_sure()
-        return refused.fault is Fault.INTERNAL and failures < self._settings.max_attempts and not _late(job)
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
-
-
-def _late(job: Job) -> bool:
-    return job.request.deadline_ns is not None and time.monotonic_ns() >= job.request.deadline_ns
+        return (
+            refused.fault is Fault.INTERNAL
+            and failures < self._settings.max_attempts
+            and not passed(job.request.deadline_ns)
+        )
 
 
 def _defect(message: Message) -> RequestError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gateway.frontends.http.body import accepted_encoding, compress_steps
 from gateway.frontends.oip_json_answers import JsonAnswer
@@ -27,15 +28,25 @@ def fields_of(answer: JsonAnswer) -> Fields:
     return {HEADER_LENGTH: str(sum(map(len, answer.pieces))), "content-type": "application/octet-stream"}
 
 
-async def encoded(answer: JsonAnswer, accept: str, ports: Ports, caller: str) -> tuple[Fields, Sequence[bytes]]:
-    """Return the fields of an answer, and its content in pieces, compressed if the caller accepts that."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content of an answer, in pieces of `size` bytes together."""
+
+    fields: Fields
+    pieces: Iterable[bytes]
+    size: int
+
+
+async def encoded(answer: JsonAnswer, accept: str, ports: Ports, caller: str) -> Content:
+    """Return the content of an answer with its fields, compressed if the caller accepts that."""
     settings, fields = ports.settings, fields_of(answer)
     encoding = encoding_of(answer, accept, settings)
-    if encoding != "identity":
-        fields["content-encoding"], fields["vary"] = encoding, "accept-encoding"
-        steps = compress_steps((*answer.pieces, *answer.tensors), encoding, settings.compression_level)
-        return fields, [await ports.inference.decoding.run(caller, steps, apart=True)]
-    return fields, [bytes(answer)] if len(answer) <= PIECE_BYTES else list(_pieces(answer))
+    if encoding == "identity":
+        return Content(fields, _pieces(answer), len(answer))
+    fields["content-encoding"], fields["vary"] = encoding, "accept-encoding"
+    steps = compress_steps((*answer.pieces, *answer.tensors), encoding, settings.compression_level)
+    content = await ports.inference.decoding.run(caller, steps, apart=True)
+    return Content(fields, (content,), len(content))
 
 
 def _pieces(answer: JsonAnswer) -> Iterator[bytes]:

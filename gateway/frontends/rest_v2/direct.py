@@ -224,14 +224,14 @@ class Exchange:
             if answer is None:
                 hold_answer(lease, await decoding.run(caller, most_bytes_steps(response, asked)))
                 answer = await decoding.run(caller, answer_steps(response, asked, literals=True))
-            fields, pieces = await encoded(answer, self._route.accept, ports, caller)
+            content = await encoded(answer, self._route.accept, ports, caller)
         except RequestError as error:
             self.refuse(error)
         except Exception as error:  # noqa: BLE001  the task's boundary
             self.fail(error)
         else:
-            head = self._direct.head(200, fields, sum(map(len, pieces)))
-            await self._connection.respond_in_pieces(head, pieces)
+            head = self._direct.head(200, content.fields, content.size)
+            await self._connection.respond_in_pieces(head, content.pieces)
             self._end()
 
     def _respond(self, status: int, fields: Mapping[str, str], content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -26,7 +26,7 @@ from gateway.frontends.oip_json import (
 )
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.frontends.regions import EXTENSION
-from gateway.frontends.rest_v2.answers import encoded
+from gateway.frontends.rest_v2.answers import PIECE_BYTES, encoded
 from gateway.frontends.rest_v2.door import rights_of
 from gateway.frontends.rest_v2.openapi import InferOperation
 from gateway.frontends.rest_v2.requests import (
@@ -260,15 +260,15 @@ def _hold(request: Call, size: int) -> None:
 
 async def _response(answer: JsonAnswer, request: Call) -> Response[bytes] | Stream:
     accept, caller = request.headers.get("accept-encoding", ""), request.scope["state"]["caller"]
-    fields, pieces = await encoded(answer, accept, ports_of(request), caller)
-    media_type = fields.pop("content-type")
-    if len(pieces) == 1:
-        return Response(pieces[0], media_type=media_type, headers=fields)
-    fields["content-length"] = str(sum(map(len, pieces)))
-    return Stream(_sent(pieces), media_type=media_type, headers=fields)
+    content = await encoded(answer, accept, ports_of(request), caller)
+    media_type, fields = content.fields.pop("content-type"), content.fields
+    if content.size <= PIECE_BYTES:
+        return Response(b"".join(content.pieces), media_type=media_type, headers=fields)
+    fields["content-length"] = str(content.size)
+    return Stream(_sent(content.pieces), media_type=media_type, headers=fields)
 
 
-async def _sent(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _sent(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     """Yield each piece after the peer took most of those before it."""
     for piece in pieces:
         yield piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -231,6 +232,9 @@ async def test_nothing_is_taken_past_the_queue_or_beyond_the_limit() -> None:
     assert taken == [True] * 10 + [False] * 2, "a thousand microseconds of runs"
     await sink.until(10)
     assert sink.offer(batch, request(13.0), 13)
+    late_ns = time.monotonic_ns()
+    assert batch is not None
+    assert not batch.add(sink, 14, [b"1234"], late_ns, late_ns), "its deadline has passed, and not that of the others"
     await sink.until(11)
     await rig.repository.close()
 

@@ -1,0 +1,44 @@
+"""Inferences that messages ask for, and how long they may wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferRequest, InferResponse
+from gateway.frontends.mqtt.delivery import Debt
+from gateway.frontends.mqtt.feed import Ready
+
+
+@dataclass(slots=True)
+class Job:
+    """An inference: its request, the function that encodes its answer, and the answer's debt."""
+
+    request: InferRequest
+    encode: Callable[[InferResponse], bytes]
+    debt: Debt
+
+
+@dataclass(slots=True)
+class Left:
+    """Windows of one message that were not submitted yet. `following` is the next one, or None."""
+
+    ready: Iterator[Ready]
+    following: Ready | None
+
+    def take(self) -> Ready | None:
+        """Remove and return the next window."""
+        taken, self.following = self.following, next(self.ready, None)
+        return taken
+
+
+def passed(deadline_ns: int | None) -> bool:
+    """Return True if a deadline on the monotonic clock has passed."""
+    return deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+
+
+def expired() -> RequestError:
+    """Return the refusal of a message that expired while the device was overloaded."""
+    return RequestError(Fault.EXPIRED, "the device was overloaded until the message expired")
