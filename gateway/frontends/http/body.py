@@ -21,6 +21,8 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 ENCODINGS = ("identity", "gzip", "deflate")
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 """Window bits of zlib for "gzip or zlib, see the header": HTTP's deflate is the zlib format (RFC 9110, 8.4.1.2)."""
+COUNTED_BYTES = 1024 * 1024
+"""Bytes that a body may grow by before they are counted in its caller's share."""
 COMPRESSED_BYTES = 64 * 1024
 """Bytes that one step compresses: about 1 ms at level 1."""
 
@@ -99,15 +101,23 @@ class BodyReader:
                 raise inflate.most.too_large()
             lease.take(len(chunk))
             if inflate.compressed:
-                size = len(body)
-                await self._inflate(inflate.steps(chunk, body), lease.caller)
-                lease.take(max(0, len(body) - size - len(chunk)))
+                await self._inflate(chunk, inflate, body, lease)
             else:
                 body += chunk
 
-    async def _inflate(self, steps: Steps[None], caller: str) -> None:
-        """Run `steps`. 64 KiB may hold 64 MiB, for which zlib takes 0.12 s: threads do it, by turns of callers."""
-        finish(steps) if self._decoding is None else await self._decoding.run(caller, steps, apart=True)
+    async def _inflate(self, chunk: bytes, inflate: Inflation, body: bytearray, lease: Lease) -> None:
+        """Append what a `chunk` holds to `body`, and count it as it grows.
+
+        64 KiB may hold 64 MiB, for which zlib takes 0.12 s: threads do it, by turns of callers.
+        """
+        pool, counted = self._decoding, len(body) + len(chunk)
+        left: bytes | None = chunk
+        while left is not None:
+            steps = inflate.steps(left, body)
+            left = finish(steps) if pool is None else await pool.run(lease.caller, steps, apart=True)
+            if len(body) > counted:
+                lease.take(len(body) - counted)
+                counted = len(body)
 
 
 class Lease:
@@ -142,16 +152,22 @@ class Inflation:
         self.compressed = self._encoding != "identity"
         self._zlib = zlib.decompressobj(_GZIP_OR_ZLIB)
 
-    def steps(self, chunk: bytes, body: bytearray) -> Steps[None]:
-        """Append what a `chunk` holds to `body`, in steps of STEP_BYTES. Raises RequestError TOO_LARGE or INVALID."""
-        more = bool(chunk)
+    def steps(self, chunk: bytes, body: bytearray) -> Steps[bytes | None]:
+        """Append what a `chunk` holds to `body`, in steps of STEP_BYTES. Raises RequestError TOO_LARGE or INVALID.
+
+        Return what is left of it after COUNTED_BYTES, or None.
+        """
+        begin, more = len(body), True
         while more:
             limit = min(STEP_BYTES, self._left + 1)  # one more than allowed tells "exactly the limit" from "above"
             part = self._part(chunk, limit)
             body += part
             chunk, more = self._zlib.unconsumed_tail, len(part) == limit
+            if more and len(body) - begin >= COUNTED_BYTES:
+                return chunk
             if more:
                 yield
+        return None
 
     def _part(self, chunk: bytes, limit: int) -> bytes:
         try:

@@ -21,6 +21,7 @@ from gateway.engine.decode_pool import DecodePool
 from gateway.engine.settings import EngineSettings
 from gateway.frontends.http.body import (
     COMPRESSED_BYTES,
+    COUNTED_BYTES,
     BodyReader,
     ClientGone,
     Inflation,
@@ -101,6 +102,23 @@ def test_a_body_is_unpacked_in_steps(size: int) -> None:
     inflate.finish()
     assert bytes(body) == bytes(size)
     assert all(after - before <= STEP_BYTES for before, after in itertools.pairwise(sizes))
+
+
+def test_a_body_counts_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown, part = [0], Inflation._part
+
+    def noted(self: Inflation, chunk: bytes, limit: int) -> bytes:
+        plain = part(self, chunk, limit)
+        grown[0] += len(plain)
+        return plain
+
+    monkeypatch.setattr(Inflation, "_part", noted)
+    reader = reader_of(RestSettings(max_buffered_bytes=4 * COUNTED_BYTES))
+    bomb = receiving([gzip.compress(bytes(60_000_000))])
+    with reader.lease(ADMITTED) as lease, pytest.raises(RequestError, match="http request bytes"):
+        asyncio.run(reader.read(bomb, {"content-encoding": "gzip"}, lease))
+    assert grown[0] <= 5 * COUNTED_BYTES
+    assert reader.pool.used == 0
 
 
 def test_a_client_that_leaves_is_not_an_empty_body() -> None:
