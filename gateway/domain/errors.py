@@ -50,6 +50,12 @@ class ConfigurationError(Exception):
         return f"{where}: {self.problem}" if where else self.problem
 
 
+def of_answer(error: RequestError, advice: str = "") -> RequestError:
+    """Return a refusal for lack of memory with the words that it is the answer that lacks it."""
+    message = f"the answer: {error.message}; {advice}" if advice else f"the answer: {error.message}"
+    return RequestError(error.fault, message, retry_after_s=error.retry_after_s)
+
+
 class VariantError(Exception):
     """Failure of a runtime to open or run a variant: `reason` in words, `remedy` what to do (may be empty).
 

@@ -19,7 +19,7 @@ import numpy as np
 from gateway.domain.infer import InferRequest, ResponseForm
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.ports import RawSink
-from gateway.domain.tensor import CONVERTED, Array, Raw, Tensors
+from gateway.domain.tensor import CONVERTED, Array, Datatype, Raw, Tensors
 from gateway.engine.admission import Form
 from gateway.engine.answers import Answers
 from gateway.engine.queue import Queue
@@ -30,7 +30,11 @@ REQUESTS_LIMIT = 256
 """Most requests of a batch: as many as sockets are read in one pass."""
 IN_PLACE_BYTES = 16 * 1024
 """Size from which outputs are cut in place rather than copied: copying less costs less than memoryviews."""
+RESPONSES_LIMIT = 64
+"""Forms of responses that are kept: shapes of outputs may depend on the data."""
 NEVER_NS = 2**63
+Outputs = tuple[tuple[str, Datatype, tuple[int, ...]], ...]
+"""Name, datatype and shape of each output."""
 
 
 class RawBatch:
@@ -98,6 +102,7 @@ class RawBatches:
         self._datatypes = {spec.name: spec.datatype for spec in manifest.outputs}
         self._plain = not any(spec.datatype in CONVERTED for spec in (*manifest.inputs, *manifest.outputs))
         self._batches: dict[Form, RawBatch] = {}
+        self._responses: dict[Outputs, ResponseForm] = {}
         self.waiting: deque[RawBatch] = deque()
 
     def of(self, request: InferRequest, form: Form) -> RawBatch | None:
@@ -171,9 +176,19 @@ class RawBatches:
             shape = (batch.form.rows, *array.shape[1:]) if count > 1 else array.shape
             described.append((output.name, datatype, shape))
             columns.append(_cut(array, count))
-        if batch.response.outputs != tuple(described):
-            batch.response = ResponseForm(self._manifest.name, self._manifest.version, tuple(described))
+        if batch.response.outputs != (form := tuple(described)):
+            batch.response = self._response(form)
         return list(zip(*columns, strict=True))
+
+    def _response(self, outputs: Outputs) -> ResponseForm:
+        """Return the form of responses with these outputs: the same one as before, for front ends keep templates."""
+        response = self._responses.get(outputs)
+        if response is None:
+            if len(self._responses) >= RESPONSES_LIMIT:
+                self._responses.clear()
+            response = ResponseForm(self._manifest.name, self._manifest.version, outputs)
+            self._responses[outputs] = response
+        return response
 
     def _refuse_form(self, batch: RawBatch) -> None:
         batch.form.raw = False

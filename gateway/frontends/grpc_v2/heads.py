@@ -54,6 +54,10 @@ class Head:
     window_bits: int
     unary: bool
 
+    def ends_ns(self, opened_ns: int) -> int | None:
+        """Return the deadline of a call that came at `opened_ns`, or None."""
+        return None if self.timeout_ns is None else opened_ns + self.timeout_ns
+
     def info_at(self, now_ns: int) -> CallInfo:
         """Return caller and deadline of a call that came at `now_ns`."""
         if self.timeout_ns is None:

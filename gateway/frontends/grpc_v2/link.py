@@ -165,7 +165,7 @@ class Link(SocketProtocol):
         try:
             known = self.requests.find(raw)
             if small and known is not None and not self.load.waiting_bytes:
-                ends_ns = None if head.timeout_ns is None else stream.opened_ns + head.timeout_ns
+                ends_ns = head.ends_ns(stream.opened_ns)
                 if self.requests.collect(self, (stream, raw, known), head.info.rights, self._now_ns, ends_ns):
                     return
         except Exception as error:  # noqa: BLE001 - the boundary: a defect must not show its traceback

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import Fault, RequestError, of_answer
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
 from gateway.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.domain.rights import check_model
@@ -159,8 +159,7 @@ class InferenceService:
             try:
                 share.grow(size)
             except RequestError as error:
-                message = f"the answer: {error.message}"
-                raise RequestError(error.fault, message, retry_after_s=error.retry_after_s) from None
+                raise of_answer(error) from None
             return await run(call.caller, reply_steps(response, asked))
         finally:
             share.free()
@@ -177,10 +176,13 @@ class InferenceService:
                 self.codec.learn(raw, opened.sent, asked)
             check_model(call.caller, call.rights, asked.model)
             response = await self._inference.infer(asked)
-            encoded = self.codec.encode(response, asked.outputs)
-            return await self.encode(response, asked.outputs, call) if encoded is None else encoded
+            return await self._reply(response, asked.outputs, call)
         finally:
             share.free()
+
+    async def _reply(self, response: InferResponse, asked: Sequence[RequestedOutput], call: CallInfo) -> Encoded:
+        encoded = self.codec.encode(response, asked)
+        return await self.encode(response, asked, call) if encoded is None else encoded
 
     async def _answer_opened(self, opened: Opened, call: CallInfo, order: asyncio.Lock) -> Encoded:
         check_model(call.caller, call.rights, opened.sent.model_name)
@@ -192,8 +194,7 @@ class InferenceService:
             if wants_final_response(opened.sent):
                 response = mark_final(response)
             async with order:
-                encoded = self.codec.encode(response, asked.outputs)
-                return await self.encode(response, asked.outputs, call) if encoded is None else encoded
+                return await self._reply(response, asked.outputs, call)
         finally:
             share.free()
 

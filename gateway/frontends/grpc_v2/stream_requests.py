@@ -72,7 +72,7 @@ class StreamRequests:
         known = link.requests.find(raw)
         if known is None or FINAL in raw:
             return False
-        ends_ns = None if head.timeout_ns is None else self._stream.opened_ns + head.timeout_ns
+        ends_ns = head.ends_ns(self._stream.opened_ns)
         if not link.requests.collect(self, (raw, known), head.info.rights, now_ns, ends_ns):
             return False
         self.in_flight += 1

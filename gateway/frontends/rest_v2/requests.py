@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import Fault, RequestError, of_answer
 from gateway.domain.ports import Inference, Repository, Statistics, Submission
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.body import BodyReader, Lease, Most
@@ -94,5 +94,4 @@ def hold_answer(lease: Lease, size: int) -> None:
     try:
         lease.take(size)
     except RequestError as error:
-        message = f"the answer: {error.message}; binary_data_output takes less memory than JSON"
-        raise RequestError(error.fault, message, retry_after_s=error.retry_after_s) from None
+        raise of_answer(error, "binary_data_output takes less memory than JSON") from None

@@ -253,3 +253,18 @@ async def test_each_request_of_a_split_model_has_its_turn(route: tuple[dict[str,
     assert sink.again == [1]
     assert sum(counted.success.count for counted in rig.engine.statistics("m")) == 1
     await rig.repository.close()
+
+
+@pytest.mark.asyncio
+async def test_responses_with_the_same_shapes_have_the_same_form() -> None:
+    rig, forms = await quick_rig(), []
+    sink = RawRecorder(rig.engine)
+    answered = sink.answer_raw
+    sink.answer_raw = lambda token, form, contents: (forms.append(form), answered(token, form, contents))[1]  # type: ignore[method-assign]
+    for token, rows in enumerate((1, 2, 1, 2)):
+        assert sink.ask(request(float(token), rows), token)
+        await sink.until(token + 1)
+    assert forms[0] is forms[2]
+    assert forms[1] is forms[3]
+    assert forms[0] is not forms[1]
+    await rig.repository.close()

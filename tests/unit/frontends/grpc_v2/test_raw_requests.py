@@ -130,7 +130,7 @@ async def test_the_method_that_ends_idle_streams_gets_a_request_now_and_then() -
     settings, idle_ns = GrpcSettings(stream_idle_s=4.0), 4_000_000_000
     requests = SimpleNamespace(find=lambda _: (None, ""), collect=lambda *_: True)
     link: Any = SimpleNamespace(settings=settings, requests=requests)
-    head = SimpleNamespace(timeout_ns=None, info=SimpleNamespace(rights=None))
+    head = SimpleNamespace(ends_ns=lambda _: None, info=SimpleNamespace(rights=None))
     small = StreamRequests(link, Stream(1, head, 0, 0, 0), again=lambda _: None, changed=lambda: None)
     message = Message(b"message", compressed=False)
     assert small.offer(message, idle_ns // 4, 9)
