@@ -19,8 +19,7 @@ A search examines all of its connections, and a refused caller may connect thous
 GIVE_WAY_S = 0.02
 """Mean pause between two connections of a caller that are closed in favour of its own next one.
 
-A caller that opens every closed connection again would otherwise keep this server busy with that: each change costs
-0.3 ms, a refusal 0.05 ms.
+A caller that opens every closed connection again would otherwise keep this server busy with that (decision 0024).
 """
 GIVE_WAY_BURST = 16
 """Connections that give way in a row after a longer pause."""

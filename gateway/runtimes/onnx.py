@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,7 @@ OPTIMIZATIONS = {
 }
 FATAL_SEVERITY = 4
 """Errors are raised as well: written to stderr, each bad request of a caller would be a line of the daemon's log."""
+_MAKING = threading.Lock()
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 DATATYPES: Mapping[str, Datatype] = {
@@ -237,8 +239,14 @@ def _engine() -> ModuleType:
     return module
 
 
-@cache
 def _arena() -> Arena:
+    """Return the arena of the process. Models may be opened on several threads."""
+    with _MAKING:
+        return _made_arena()
+
+
+@cache
+def _made_arena() -> Arena:
     return Arena(_engine(), _error_types())
 
 

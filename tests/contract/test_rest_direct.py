@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.frontends.http import direct
 from gateway.frontends.http.direct import BODY_BYTES, HEAD_BYTES, DirectConnection, HeadPattern
-from gateway.frontends.rest_v2.direct import DirectInference
+from gateway.frontends.rest_v2.direct import DIRECT_ELEMENTS, DirectInference
 from gateway.frontends.rest_v2.settings import RestSettings
 from gateway.wire.parser import Parser
 from tests.simulators.rest_gateway import Gateway, infer_body, serving
@@ -34,6 +35,8 @@ def asked(value: float) -> bytes:
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """The status and content of the next response."""
     head = await reader.readuntil(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        head = await reader.readuntil(b"\r\n\r\n")
     size = int(head.lower().split(b"content-length: ")[1].split(b"\r")[0])
     return int(head.split()[1]), await reader.readexactly(size)
 
@@ -125,9 +128,11 @@ async def test_what_takes_the_usual_way(name: str, begun: list[tuple[DirectInfer
     async with serving() as gateway:
         for _ in range(3):
             reader, writer = await gateway.connect()
-            for _ in range(3):
+            for _ in range(3):  # each alone in its read: those in a row are never direct
                 writer.write(USUAL[name])
-            assert await reader.readuntil(b"\r\n\r\n")
+                assert await answer(reader)
+                if reader.at_eof() or name == "the end":
+                    break
             writer.close()
     assert not begun
 
@@ -234,6 +239,30 @@ async def test_a_stop_waits_for_the_answer_or_gives_one(grace_s: float) -> None:
         assert grace_s > 1 or b"is stopping" in content
         assert await reader.read() == b""
         await stopping
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stop_puts_no_second_answer_into_one_that_is_being_sent(
+    begun: list[tuple[DirectInference, bytes]],
+) -> None:
+    large = post(body=json.dumps(infer_body(*[1.0] * (DIRECT_ELEMENTS + 1))).encode())
+    async with serving() as gateway:
+        reader, writer = await gateway.connect()
+        writer.write(large)
+        await answer(reader)
+        gateway.inference.gate.clear()
+        writer.write(large)
+        await gateway.inference.until(lambda: len(gateway.inference.requests) == 2)
+        (connection,) = gateway.frontend._connections._keys
+        connection.pause_writing()
+        gateway.inference.gate.set()
+        assert (await reader.readuntil(b"\r\n")).endswith(b"200 OK\r\n")
+        await gateway.frontend.stop(0.01)
+        with suppress(ConnectionError):
+            assert b"HTTP/1.1" not in await reader.read()
+        ((inference, _),) = begun
+        assert (inference.requests.used, inference.ports.bodies.pool.used) == (0, 0)
         writer.close()
 
 

@@ -20,7 +20,7 @@ from gateway import __version__
 from gateway.domain.errors import RequestError
 from gateway.domain.rights import ANY_CALLER
 from gateway.frontends.http.body import ClientGone
-from gateway.frontends.http.bounds import Refuse, SlowBody
+from gateway.frontends.http.bounds import DEFECT, Refuse, SlowBody
 from gateway.wire.asgi import Answer, Application
 
 CLIENT_CLOSED_REQUEST = 499
@@ -101,7 +101,7 @@ class _Words:
     def defect(self, request: Call, error: Exception) -> Response[bytes]:
         """Log a defect in full, and return a response that attributes it to the server."""
         _log.error("a request to %s failed", request.scope["path"], exc_info=error)
-        return _response(self._refuse.plain(500, "internal error; the gateway's log says more"))
+        return _response(self._refuse.plain(500, DEFECT))
 
     def document(self, response: Response[bytes]) -> Response[bytes]:
         """Replace litestar's HTML page for an unknown path below /schema: every other error here is JSON."""

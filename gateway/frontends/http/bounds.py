@@ -30,6 +30,10 @@ class Bounds(PortBounds, Protocol):
     def retry_after_s(self) -> float: ...
 
 
+DEFECT = "internal error; the gateway's log says more"
+"""Message of a response that attributes a failure to the server."""
+
+
 class SlowBody(Exception):  # noqa: N818  answered 408, which is no Fault
     """The body did not arrive in time."""
 

@@ -32,6 +32,11 @@ class Admitted:
         return cls(token or caller or peer.name, caller_key(token=token) if token else peer.share_key, peer.local)
 
 
+def stopping() -> RequestError:
+    """Return the refusal of a request that a stop ends."""
+    return RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
+
+
 class Door:
     """ASGI application in front of `app`: stores the caller in `scope["state"]["caller"]`.
 
@@ -85,5 +90,4 @@ class Door:
             # The frontend stops and the grace period is over; this is the request's outermost frame, so it ends here.
             _log.warning("a request to %s was cut off by the shutdown", scope["path"])
             if not started:
-                error = RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later")
-                await respond(self._refuse.error(error), send)
+                await respond(self._refuse.error(stopping()), send)

@@ -43,9 +43,9 @@ class HttpServer:
     ) -> None:
         """Set up the port. `table` of the configuration holds `listen`.
 
-        `build` makes the application, and what serves its direct requests if there is such a part, on a thread: it may
-        load much. Peers that are not `welcome` will be refused, and
-        have few connections of their own. The others have shares of `pools`.
+        `build` makes the application, and the part of it that serves direct requests if there is one, on a thread: it
+        may load much. Peers that are not `welcome` will be refused, and have few connections of their own. The others
+        have shares of `pools`.
         """
         self._settings, self._table = settings, table
         self.authentication = Authentication(table, security)

@@ -208,7 +208,7 @@ class Pipeline:
             self._delivery.finish(debt.message, debt.seen)
 
     def _decode(self, debt: Debt, caller: str, steps: Steps[Any], end: End) -> Later | None:
-        """Decode a message and end it. Return what is left to do: large ones take a thread."""
+        """Decode a message, and call `end`. Return the work that is left: a large message is decoded on a thread."""
         if len(debt.message.payload) <= INLINE_BYTES:
             return end(partial(finish, steps))
         return self._decode_apart(debt, caller, steps, end)

@@ -1,4 +1,4 @@
-"""Answers of inference over HTTP, whichever way they take: their fields and contents."""
+"""Fields and contents of answers of inference over HTTP, for direct requests and for ASGI."""
 
 from __future__ import annotations
 

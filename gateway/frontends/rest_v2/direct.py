@@ -10,15 +10,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from gateway.domain.access import Security
-from gateway.domain.errors import Fault, RequestError
+from gateway.domain.errors import RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import Pending
 from gateway.domain.rights import INFER, Rights, check_model
 from gateway.domain.tensor import finish
 from gateway.frontends.authentication import Authentication
 from gateway.frontends.http.body import Lease
+from gateway.frontends.http.bounds import DEFECT
 from gateway.frontends.http.browsers import check_host
-from gateway.frontends.http.door import Admitted
+from gateway.frontends.http.door import Admitted, stopping
 from gateway.frontends.oip_json import JsonRequest
 from gateway.frontends.oip_json_answers import JsonAnswer, answer_steps, most_bytes_steps
 from gateway.frontends.peer import Peer
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.frontends.http.direct import DirectConnection
 
 DIRECT_ELEMENTS = 512
-"""Most elements of an answer that is encoded on the event loop at once: about 0.2 ms."""
+"""Most elements of an answer that is encoded on the event loop at once: 0.03 ms for numbers, 0.06 ms for strings."""
 _PATH = re.compile(r"/v2/models/([A-Za-z0-9._-]+)(?:/versions/([A-Za-z0-9._-]+))?/infer")
 _PHRASES: Mapping[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
@@ -40,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a head says. `length`: Inference-Header-Content-Length. `accept`: Accept-Encoding."""
+    """Properties of a head. `length`: Inference-Header-Content-Length. `accept`: Accept-Encoding."""
 
     names: tuple[str, str]
     authorization: str | None
@@ -121,7 +122,18 @@ class DirectInference:
 class Exchange:
     """One direct request, from its body to its answer. Implements `frontends.http.direct.Exchange`."""
 
-    __slots__ = ("_admitted", "_asked", "_connection", "_direct", "_lease", "_pending", "_route", "_task", "over")
+    __slots__ = (
+        "_admitted",
+        "_asked",
+        "_connection",
+        "_direct",
+        "_lease",
+        "_pending",
+        "_route",
+        "_sending",
+        "_task",
+        "over",
+    )
 
     def __init__(self, direct: DirectInference, connection: DirectConnection, route: Route) -> None:
         self._direct, self._connection, self._route = direct, connection, route
@@ -130,6 +142,8 @@ class Exchange:
         self._asked: JsonRequest
         self._pending: Pending | None = None
         self._task: Any = None
+        self._sending = False
+        """The answer is being sent in pieces."""
         self.over = False
         """The answer was given, or none is due any more."""
 
@@ -170,7 +184,7 @@ class Exchange:
     def fail(self, error: Exception) -> None:
         """Log a defect in full, and answer that it is the server's."""
         _log.error("a request to model '%s' failed", self._route.names[0], exc_info=error)
-        refusal = self._direct.refuse_form.plain(500, "internal error; the gateway's log says more")
+        refusal = self._direct.refuse_form.plain(500, DEFECT)
         self._respond(refusal.status, {"content-type": refusal.media_type}, refusal.body)
 
     def cancel(self) -> None:
@@ -185,8 +199,11 @@ class Exchange:
         """Implement `frontends.http.direct.Exchange.cut_off`."""
         _log.warning("a request to model '%s' was cut off by the shutdown", self._route.names[0])
         self.cancel()
+        if self._sending:  # a second answer would be read as a part of the first one
+            self._connection.transport.abort()
+            return
         self.over = False
-        self.refuse(RequestError(Fault.UNAVAILABLE, "the gateway is stopping; ask again later"))
+        self.refuse(stopping())
 
     # ---- internal ----------------------------------------------------------------------------------------------------
     def _admit(self) -> Admitted:
@@ -230,9 +247,12 @@ class Exchange:
         except Exception as error:  # noqa: BLE001  the task's boundary
             self.fail(error)
         else:
-            head = self._direct.head(200, content.fields, content.size)
-            await self._connection.respond_in_pieces(head, content.pieces)
-            self._end()
+            self._sending = True
+            try:
+                head = self._direct.head(200, content.fields, content.size)
+                await self._connection.respond_in_pieces(head, content.pieces)
+            finally:
+                self._end()
 
     def _respond(self, status: int, fields: Mapping[str, str], content: bytes) -> None:
         if not self.over:

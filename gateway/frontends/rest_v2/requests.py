@@ -1,4 +1,4 @@
-"""Requests for inference over HTTP, whichever way they take: their bounds, and how their bodies are decoded."""
+"""Bounds and decoding of requests for inference over HTTP, for direct requests and for ASGI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE_BYTES = 16 * 1024
 
 
 class Engine(Inference, Submission, Protocol):
-    """What REST needs of the engine."""
+    """Ports of the engine that REST uses."""
 
 
 @dataclass(frozen=True, slots=True)
