@@ -230,9 +230,10 @@ class Peers:
             elif isinstance(event, Received):
                 assert event.stream is call.stream
                 assert not call.heard_end
-                call.heard += event.payload
+                heard = b"".join(event.parts)
+                call.heard += heard
                 call.heard_end = event.ended
-                self.ours.grant(event.stream, len(event.payload))
+                self.ours.grant(event.stream, len(heard))
             else:
                 assert isinstance(event, Dropped)
                 assert call.gone

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.frontends.grpc_v2.http2 import frames
-from gateway.frontends.grpc_v2.http2.connection import NOTHING, Connection
+from gateway.frontends.grpc_v2.http2.connection import Connection
 from gateway.frontends.grpc_v2.http2.errors import Code
 from gateway.frontends.grpc_v2.http2.events import Event, Opened
 from gateway.frontends.grpc_v2.http2.hpack import Headers, encode
 from gateway.frontends.grpc_v2.http2.limits import Limits
+from gateway.frontends.grpc_v2.http2.reader import NOTHING
 from gateway.frontends.grpc_v2.http2.requests import read_request
 from gateway.frontends.grpc_v2.http2.sender import Block
 from gateway.frontends.grpc_v2.http2.streams import Stream

@@ -127,7 +127,7 @@ class Link(SocketProtocol):
                 self._start(stream, payload[PREFIX.size :], lent=True)
                 return
         self._opened(Opened(stream, ended=False))
-        self._received(Received(stream, payload, ended=True))
+        self._received(Received(stream, (payload,), ended=True))
 
     def _opened(self, event: Opened) -> None:
         stream, head = event.stream, event.stream.head
@@ -146,7 +146,7 @@ class Link(SocketProtocol):
     def _received(self, event: Received) -> None:
         call = event.stream.call
         if call is not None and event.stream.state != CLOSED:  # else it was refused, or its answers are not taken
-            call.received(event.payload, event.ended, self._now_ns)
+            call.received(event.parts, event.ended, self._now_ns)
 
     def start(self, stream: Stream, message: Message) -> None:
         """Start a unary call whose request is complete."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,7 @@ class Incoming:
         "_asks",
         "_body",
         "_compressed",
+        "_counted",
         "_filled",
         "_info",
         "_lead",
@@ -121,37 +122,45 @@ class Incoming:
         self._info = info
         self._prefix = b""
         self._body, self._share = memoryview(b""), Share(room.pool, info)
-        self._filled = self.missing = 0
+        self._filled = self._counted = self.missing = 0
         self._compressed = self._over = self._asks = False
         self.begun_ns: int | None = None
         """Time since which part of a message is here; None if there is none."""
 
-    def feed(self, payload: memoryview, now_ns: int) -> Iterator[Message]:
-        """Yield every message that `payload` completes.
+    def feed(self, parts: Sequence[memoryview], now_ns: int) -> Iterator[Message]:
+        """Yield every message that `parts` complete.
 
         Raises RequestError TOO_LARGE, OVERLOADED, or INTERNAL for an unknown flag. After an error, and after `close`,
         further bytes are ignored.
         """
-        while payload and not self._over:
-            if self.begun_ns is None:
-                self.begun_ns = now_ns
-            if len(self._prefix) < PREFIX.size:
-                wanted = PREFIX.size - len(self._prefix)
-                self._prefix += bytes(payload[:wanted])
-                payload = payload[wanted:]
-                if len(self._prefix) < PREFIX.size:
-                    return
-                self._begin()
-            part = payload[: self.missing]
-            self._count(len(part))
-            self._body[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            self.missing -= len(part)
-            if self._asks and self._filled >= BEGINNING_BYTES:
-                self._check_beginning()
-            payload = payload[len(part) :]
-            if not self.missing:
-                yield self._complete()
+        for part in parts:
+            left = part
+            while left and not self._over:
+                if self.begun_ns is None:
+                    self.begun_ns = now_ns
+                left = left[self._fill(left) if self.missing else self._read_prefix(left) :]
+                if not self.missing and len(self._prefix) == PREFIX.size:
+                    yield self._complete()
+        if self.missing:
+            self._count()
+
+    def _read_prefix(self, part: memoryview) -> int:
+        """Read the rest of a message's prefix. Return the bytes used."""
+        used = PREFIX.size - len(self._prefix)
+        self._prefix += bytes(part[:used])
+        if len(self._prefix) == PREFIX.size:
+            self._begin()
+        return used
+
+    def _fill(self, part: memoryview) -> int:
+        """Add content of a message. Return the bytes used."""
+        size, begin = min(len(part), self.missing), self._filled
+        self._body[begin : begin + size] = part[:size]
+        self._filled = begin + size
+        self.missing -= size
+        if self._asks and self._filled >= BEGINNING_BYTES:
+            self._check_beginning()
+        return size
 
     def close(self) -> None:
         """Ignore all further bytes."""
@@ -165,12 +174,14 @@ class Incoming:
         except RequestError:
             self.close()  # further bytes cannot be separated from the refused message's content
             raise
-        self._compressed, self._filled, self.missing = bool(flag), 0, size
+        self._compressed, self._filled, self._counted, self.missing = bool(flag), 0, 0, size
         self._asks = size > LARGE_BYTES
 
-    def _count(self, size: int) -> None:
+    def _count(self) -> None:
+        """Count the bytes that have come since the last time."""
+        new, self._counted = self._filled - self._counted, self._filled
         try:
-            self._share.grow(size)
+            self._share.grow(new)
         except RequestError:
             self.close()
             raise
@@ -199,6 +210,7 @@ class Incoming:
         return self._room.take(size, self._lead(size), self._info)
 
     def _complete(self) -> Message:
+        self._count()
         message = Message(self._body, self._compressed)
         self._prefix, self._body, self.begun_ns = b"", memoryview(b""), None
         return message

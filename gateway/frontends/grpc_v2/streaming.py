@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -54,18 +54,23 @@ class Streaming:
         self._small = StreamRequests(link, stream, self._again, self._changed.set) if stream.head.rpc.raw else None
         self.task: asyncio.Task[None] | None = None
 
-    def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
-        """Add a part of the caller's stream."""
-        if self._small is not None and self._may_batch():
-            payload = self._small.take(payload, now_ns, self._link.settings.stream_in_flight - self._begun)
+    def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
+        """Add parts of the caller's stream."""
         try:
-            self._messages.extend(self._incoming.feed(payload, now_ns))
+            for part in parts:
+                self._messages.extend(self._incoming.feed((self._rest_of(part, now_ns),), now_ns))
         except RequestError as error:
             self._failure = error
         self._ended |= ended
         self._changed.set()
         if not self._messages:
             self._grant()
+
+    def _rest_of(self, part: memoryview, now_ns: int) -> memoryview:
+        """Return what is left of a part after requests were added to batches."""
+        if self._small is None or not self._may_batch():
+            return part
+        return self._small.take(part, now_ns, self._link.settings.stream_in_flight - self._begun)
 
     def late(self, since_ns: int) -> bool:
         """Return True if a message that has begun should be complete by now, or the only one should be here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
@@ -34,10 +34,10 @@ class Unary:
         link.load.begin_call(stream.head.info)
         self._counted = True
 
-    def received(self, payload: memoryview, ended: bool, now_ns: int) -> None:
-        """Add a part of the request's body; start the call if it was the last."""
+    def received(self, parts: Sequence[memoryview], ended: bool, now_ns: int) -> None:
+        """Add parts of the request's body; start the call if they were the last."""
         try:
-            for message in self._incoming.feed(payload, now_ns):
+            for message in self._incoming.feed(parts, now_ns):
                 if self._message is not None:
                     raise one_request("more than one came")
                 self._message = message

@@ -18,7 +18,7 @@ from gateway.frontends.grpc_v2.http2.given_up import GivenUp
 from gateway.frontends.grpc_v2.http2.guard import Guard
 from gateway.frontends.grpc_v2.http2.hpack import Headers
 from gateway.frontends.grpc_v2.http2.limits import Limits
-from gateway.frontends.grpc_v2.http2.reader import NOTHING, Reader
+from gateway.frontends.grpc_v2.http2.reader import Reader
 from gateway.frontends.grpc_v2.http2.requests import are_trailers
 from gateway.frontends.grpc_v2.http2.sender import Block, Piece, Sender
 from gateway.frontends.grpc_v2.http2.shapes import check_shape
@@ -215,31 +215,31 @@ class Connection:
 
     # ---- DATA ------------------------------------------------------------------------------------------------------
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
-        """Process the header of a DATA frame of `length` bytes, `content` of them without padding."""
+        """Process the header of DATA of `length` bytes, `content` of them without padding."""
         if again := self._window.spend(length):
             self.sender.say(frames.window_frame(0, again))
         self._body_ends = bool(flags & frames.END_STREAM)
         self._body = stream = self._receiving(number, length, content)
         if not content:
             if stream is not None and self._body_ends:
-                self._deliver(stream, NOTHING, True)
+                self._deliver(stream, (), True)
             else:
                 self._guard.control(self._now_ns)
         if content != length and stream is not None:
             self.meter.ns += work.REPLY_NS
             self.grant(stream, length - content)  # no event reports padding, so its bytes are granted here
 
-    def read_data(self, payload: memoryview, last: bool) -> None:
-        """Process content of the DATA frame that was begun; `last`: it has no more."""
+    def read_data(self, parts: Sequence[memoryview], last: bool) -> None:
+        """Process content of the DATA that was begun; `last`: it has no more."""
         stream = self._body
         if stream is not None and stream.state == OPEN:
-            self._deliver(stream, payload, last and self._body_ends)
+            self._deliver(stream, parts, last and self._body_ends)
 
-    def _deliver(self, stream: Stream, payload: memoryview, ended: bool) -> None:
-        self.meter.ns += work.DELIVERY_NS
+    def _deliver(self, stream: Stream, parts: Sequence[memoryview], ended: bool) -> None:
+        self.meter.ns += work.DELIVERY_NS + work.PART_NS * len(parts)
         if ended:
             stream.state = MOVES[stream.state][PEER_ENDS]
-        self._events.append(Received(stream, payload, ended))
+        self._events.append(Received(stream, parts, ended))
 
     def _receiving(self, number: int, length: int, content: int) -> Stream | None:
         stream = self.streams.get(number)
@@ -332,7 +332,7 @@ class Connection:
             self._break(stream, Code.PROTOCOL_ERROR)
         else:
             stream.state = MOVES[stream.state][PEER_ENDS]
-            self._events.append(Received(stream, NOTHING, True))
+            self._events.append(Received(stream, (), True))
 
     # ---- control frames of streams -----------------------------------------------------------------------------------
     def _read_reset(self, _flags: int, number: int, payload: memoryview) -> None:

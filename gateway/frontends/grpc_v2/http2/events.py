@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.frontends.grpc_v2.http2.streams import Stream
 
 
@@ -15,12 +17,12 @@ class Opened:
 
 
 class Received:
-    """Bytes of a stream's body, lent until the next `receive`. `ended`: they were the last."""
+    """Parts of a stream's body, lent until the next `receive`. `ended`: they were the last."""
 
-    __slots__ = ("ended", "payload", "stream")
+    __slots__ = ("ended", "parts", "stream")
 
-    def __init__(self, stream: Stream, payload: memoryview, ended: bool) -> None:
-        self.stream, self.payload, self.ended = stream, payload, ended
+    def __init__(self, stream: Stream, parts: Sequence[memoryview], ended: bool) -> None:
+        self.stream, self.parts, self.ended = stream, parts, ended
 
 
 class Requested:

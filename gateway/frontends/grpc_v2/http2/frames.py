@@ -39,6 +39,9 @@ TWO_UINT32 = struct.Struct(">II")
 _WINDOW_UPDATE = struct.Struct(">BHBBII")
 WINDOW_UPDATE_BYTES = _WINDOW_UPDATE.size
 
+RUN_FRAMES = 64
+"""Most DATA frames that are processed in one step."""
+
 
 def opening(kind: int, flags: int, length: int) -> bytes:
     """Return the first five bytes of a frame; the stream's four and the payload follow."""
@@ -70,6 +73,28 @@ def whole_body(data: memoryview, place: int, number: int) -> tuple[int, int, int
     if kind != DATA or flags != END_STREAM or stream != number or not begin < stop <= end:
         return None
     return begin, stop, widened
+
+
+def data_run(data: memoryview, place: int, number: int, length: int, flags: int) -> tuple[list[memoryview], int, int]:
+    """Return contents, end and flags of the DATA frames of stream `number` from `place` on: one, or several in a row.
+
+    The first is complete, has `length` bytes and these flags, and no padding. A further one belongs to the run if that
+    is true of it, too, if it is not empty, and no longer than the first.
+    """
+    contents, end, most = [], len(data), length
+    while True:
+        place += HEADER_BYTES
+        contents.append(data[place : place + length])
+        place += length
+        if flags or place + HEADER_BYTES >= end or len(contents) == RUN_FRAMES:
+            break
+        high, low, kind, following, stream = HEADER.unpack_from(data, place)
+        size = high << 16 | low
+        whole = 0 < size <= most and place + HEADER_BYTES + size <= end
+        if kind != DATA or stream != number or following & ~END_STREAM or not whole:
+            break
+        flags, length = following, size
+    return contents, place, flags
 
 
 def settings_frame(values: dict[int, int]) -> bytes:

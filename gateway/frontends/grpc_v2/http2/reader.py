@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.frontends.grpc_v2.http2.errors import Code, ProtocolError
 from gateway.frontends.grpc_v2.http2.frames import (
     DATA,
     END_HEADERS,
+    END_STREAM,
     HEADER,
     HEADER_BYTES,
     HEADERS,
     LARGEST_STREAM,
     PADDED,
     PREFACE,
+    data_run,
 )
-from gateway.frontends.grpc_v2.http2.work import SLICE_NS, Meter
+from gateway.frontends.grpc_v2.http2.work import RUN_NS, SLICE_NS, Meter
 
 NOTHING = memoryview(b"")
 """No bytes: reading goes on with those before."""
+RUNS = frozenset({0, END_STREAM})
+"""Flags of DATA frames that are processed together."""
 _read_header = HEADER.unpack_from
 
 
@@ -26,14 +31,15 @@ class Frames(Protocol):
     """Receiver of the frames. Every method may raise ProtocolError.
 
     `read_request` processes HEADERS at `place`, with what follows them if that is their whole body. It returns the
-    bytes used, or 0 if it has not processed any.
+    bytes used, or 0 if it has not processed any. `begin_data` is called for each DATA frame, or for several in a row as
+    if they were one. `read_data` is called for parts of its content; `last`: it has no more.
     """
 
     def read_request(self, data: memoryview, place: int, number: int, length: int) -> int: ...
     def check_frame(self, kind: int, length: int) -> bool: ...
     def read_frame(self, kind: int, flags: int, number: int, payload: memoryview) -> None: ...
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None: ...
-    def read_data(self, payload: memoryview, last: bool) -> None: ...
+    def read_data(self, parts: Sequence[memoryview], last: bool) -> None: ...
 
 
 class Reader:
@@ -68,11 +74,24 @@ class Reader:
             length, number = high << 16 | low, number & LARGEST_STREAM
             if kind == HEADERS and flags == END_HEADERS and (used := frames.read_request(data, place, number, length)):
                 place += used
+            elif kind == DATA and flags in RUNS and 0 < length <= end - place - HEADER_BYTES:
+                place = self._read_run(data, place, (flags, number, length), frames)
             else:
                 place, needed = self._read_frame(data, place, (kind, flags, number, length), frames)
         if place < end:
             self.behind = end - place if meter.ns >= SLICE_NS else 0
             self._rest, self._needed = bytearray(data[place:]), 0 if self.behind else needed or HEADER_BYTES
+
+    def _read_run(self, data: memoryview, place: int, header: tuple[int, int, int], frames: Frames) -> int:
+        """Process complete DATA frames of one stream. Return the next place."""
+        flags, number, length = header
+        frames.check_frame(DATA, length)
+        contents, stop, flags = data_run(data, place, number, length, flags)
+        size = stop - place - HEADER_BYTES * len(contents)
+        self._meter.ns += RUN_NS * len(contents)
+        frames.begin_data(flags, number, size, size)
+        frames.read_data(contents, True)
+        return stop
 
     def _read_frame(
         self, data: memoryview, place: int, header: tuple[int, int, int, int], frames: Frames
@@ -126,7 +145,7 @@ class Reader:
         if self._content:
             stop = min(place + self._content, end)
             self._content -= stop - place
-            frames.read_data(data[place:stop], not self._content)
+            frames.read_data((data[place:stop],), not self._content)
             return stop
         stop = min(place + self._skip, end)
         self._skip -= stop - place

@@ -15,8 +15,12 @@ BYTES_PER_NS = 3
 """Bytes that are received and passed on in a nanosecond."""
 FRAME_NS = 1_250
 """Cost of a frame's header and of skipping the frame."""
+RUN_NS = 500
+"""Further cost of each DATA frame that is read in a row with others."""
 DELIVERY_NS = 1_900
-"""Cost of DATA that is passed to its stream."""
+"""Cost of DATA that is passed to its stream ..."""
+PART_NS = 500
+"""... and of each part of it."""
 REPLY_NS = 1_000
 """Cost of a control frame that is applied or answered."""
 WINDOW_NS = 90

@@ -49,7 +49,7 @@ def incoming(room: Room | None = None, lead: int = 0) -> Incoming:
 
 
 def fed(to: Incoming, payload: bytes, now_ns: int = 1) -> list[Message]:
-    return list(to.feed(memoryview(payload), now_ns))
+    return list(to.feed((memoryview(payload),), now_ns))
 
 
 def contents(messages: list[Message]) -> list[tuple[bytes, bool]]:
@@ -72,9 +72,9 @@ def test_chunks_do_not_matter(sizes: list[tuple[int, bool]], data: st.DataObject
     room = room_of(10 * LIMIT_BYTES)
     to, got = incoming(room), []
     for start, stop in zip([0, *cuts], [*cuts, len(body)], strict=True):
-        chunk = bytearray(body[start:stop])
-        got += to.feed(memoryview(chunk), 1)
-        chunk[:] = b"\xa5" * len(chunk)  # payloads are lent
+        chunk, place = bytearray(body[start:stop]), data.draw(st.integers(0, stop - start))
+        got += to.feed((memoryview(chunk)[:place], memoryview(chunk)[place:]), 1)
+        chunk[:] = b"\xa5" * len(chunk)  # parts are lent
     assert contents(got) == sent
     assert (to.missing, to.begun_ns) == (0, None)
     assert room.used_bytes == sum(size + MESSAGE_BYTES for size, _ in sizes)
@@ -140,7 +140,7 @@ def test_after_an_error_nothing_is_read(bad: bytes) -> None:
     room = room_of(50_000)
     to, got = incoming(room), deque[Message]()
     with pytest.raises(RequestError):
-        got.extend(to.feed(memoryview(framed(b"good") + bad), 1))
+        got.extend(to.feed((memoryview(framed(b"good") + bad),), 1))
     assert fed(to, framed(b"hidden") + bytes(500)) == []
     assert (to.begun_ns, to.missing, room.used_bytes) == (None, 0, 4 + MESSAGE_BYTES)
     assert contents(list(got)) == [(b"good", False)]

@@ -178,7 +178,7 @@ def test_a_request_may_end_by_itself(ending: bytes) -> None:
     opened(connection)
     (event,) = tell(connection, ending)
     assert isinstance(event, Received)
-    assert (bytes(event.payload), event.ended) == (b"", True)
+    assert (b"".join(event.parts), event.ended) == (b"", True)
 
 
 def test_padding_is_given_back_to_the_stream() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,15 +16,16 @@ from gateway.frontends.grpc_v2.http2.reader import Reader
 from tests.simulators.http2_peer import data
 
 UNKNOWN = 0x77
-Seen = tuple[object, ...]
+Seen = tuple[Any, ...]
 
 
 class Listener:
-    """Writes down what it is told; DATA's pieces are joined."""
+    """Writes down what it is told, DATA with its content. DATA frames in a row that may come as one are one."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.checks = 0
+        self._begun = (0, 0, 0)
         self._body = b""
 
     def check_frame(self, kind: int, length: int) -> bool:
@@ -36,14 +39,23 @@ class Listener:
         self.seen.append((kind, flags, number, bytes(payload)))
 
     def begin_data(self, flags: int, number: int, length: int, content: int) -> None:
-        self._body = b""
-        self.seen.append((frames.DATA, flags, number, length, content))
+        self._begun, self._body = (flags, number, length), b""
+        if not content:
+            self.seen.append((frames.DATA, *self._begun, b""))
 
-    def read_data(self, payload: memoryview, last: bool) -> None:
-        assert payload
-        self._body += payload
+    def read_data(self, parts: Sequence[memoryview], last: bool) -> None:
+        assert all(parts)
+        self._body += b"".join(parts)
         if last:
-            self.seen.append((self._body,))
+            self._add(*self._begun, self._body)
+
+    def _add(self, flags: int, number: int, length: int, body: bytes) -> None:
+        kind, *last = self.seen[-1] if self.seen else (None,)
+        in_a_row = kind == frames.DATA and last[:2] == [0, number] and last[2] == len(last[3]) > 0
+        if in_a_row and length == len(body):
+            length, body = length + last[2], last[3] + body
+            self.seen.pop()
+        self.seen.append((frames.DATA, flags, number, length, body))
 
 
 def read(words: bytes, cuts: list[int]) -> Listener:
@@ -58,19 +70,31 @@ STREAMS = st.integers(0, 2**31 - 1)
 CONTROL = st.builds(frames.frame, st.integers(1, 9), st.integers(0, 255), STREAMS, st.binary(max_size=40))
 STRANGE = st.builds(frames.frame, st.just(UNKNOWN), st.integers(0, 255), STREAMS, st.binary(max_size=40))
 PLAIN = st.builds(data, STREAMS, st.binary(max_size=60), st.sampled_from([0, 1]))
+SAME = st.builds(data, st.just(1), st.binary(max_size=20), st.sampled_from([0, 0, 1]))
 PADDED = st.builds(data, STREAMS, st.binary(max_size=60), st.sampled_from([0, 1]), st.integers(0, 255))
 
 
-@given(st.lists(CONTROL | STRANGE | PLAIN | PADDED, max_size=8), st.lists(st.integers(0, 5000), max_size=30))
+@given(st.lists(CONTROL | STRANGE | PLAIN | SAME | PADDED, max_size=8), st.lists(st.integers(0, 5000), max_size=30))
 def test_chunks_change_nothing(words: list[bytes], cuts: list[int]) -> None:
     whole = frames.PREFACE + b"".join(words)
     assert read(whole, cuts).seen == read(whole, []).seen == read(whole, list(range(len(whole)))).seen
 
 
+def test_data_frames_of_a_stream_come_as_one_until_its_end() -> None:
+    reader, listener = Reader(), Listener()
+    words = data(1, b"abc") + data(1, b"de") + data(1, b"", 1) + data(1, b"f", 1) + data(1, b"g") + data(3, b"h")
+    got: list[list[bytes]] = []
+    listener.read_data = lambda parts, last: got.append([bytes(part) for part in parts])  # type: ignore[method-assign]
+    reader.read(memoryview(frames.PREFACE + words + data(3, b"longer") + data(3, b"i")[:9]), listener)
+    assert got == [[b"abc", b"de"], [b"f"], [b"g"], [b"h"], [b"longer"]]
+    reader.read(memoryview(b"i" + data(5, b"x") * (frames.RUN_FRAMES + 1)), listener)
+    assert got[5:] == [[b"i"], [b"x"] * frames.RUN_FRAMES, [b"x"]]
+
+
 def test_what_is_seen() -> None:
     words = frames.PREFACE + frames.frame(frames.PING, 1, 0, b"12345678") + data(3, b"body", 1, padding=2)
     seen = read(words + frames.frame(UNKNOWN, 0, 0, b"passed over") + data(5, b""), []).seen
-    assert seen == [(frames.PING, 1, 0, b"12345678"), (0, 9, 3, 7, 4), (b"body",), (0, 0, 5, 0, 0)]
+    assert seen == [(frames.PING, 1, 0, b"12345678"), (0, 9, 3, 7, b"body"), (0, 0, 5, 0, b"")]
 
 
 def test_the_reserved_bit_is_ignored() -> None:
@@ -88,7 +112,7 @@ def test_data_is_handed_on_as_it_comes_and_not_kept() -> None:
     reader.read(memoryview(frames.PREFACE + frames.HEADER.pack(0, 1000, frames.DATA, 0, 1)), listener)
     chunk = bytearray(b"x" * 100)
     lent: list[memoryview] = []
-    listener.read_data = lambda payload, last: lent.append(payload)  # type: ignore[method-assign]
+    listener.read_data = lambda parts, last: lent.extend(parts)  # type: ignore[method-assign]
     reader.read(memoryview(chunk), listener)
     assert lent[0].obj is chunk
     assert not reader._rest

@@ -108,7 +108,8 @@ def seen(events: list[Event]) -> list[Any]:
             if isinstance(event, Opened) and event.ended:
                 told.append(["body", number, b"", True])
         if isinstance(event, Received | Requested):
-            payload, ended = bytes(event.payload), isinstance(event, Requested) or event.ended
+            whole = isinstance(event, Requested)
+            payload, ended = bytes(event.payload) if whole else b"".join(event.parts), whole or event.ended
             if told and told[-1][:2] == ["body", number]:
                 told[-1] = ["body", number, told[-1][2] + payload, ended]
             else:
@@ -179,8 +180,10 @@ def carried(kind: type[Connection], parts: list[bytes], cuts: list[int]) -> dict
 def _kept(events: list[Event]) -> list[Event]:
     """Payloads are lent until the next read."""
     for event in events:
-        if isinstance(event, Received | Requested):
+        if isinstance(event, Requested):
             event.payload = memoryview(bytes(event.payload))
+        elif isinstance(event, Received):
+            event.parts = [memoryview(bytes(part)) for part in event.parts]
     return events
 
 
