@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -44,6 +45,12 @@ def error(identity: str, topic: str, refused: RequestError) -> bytes:
 
 
 def timestamp(wall_ns: int) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(wall_ns / 1e9, UTC)
+    """Return a time since the epoch as ISO 8601 in UTC, in whole milliseconds."""
+    return _written(wall_ns // 1_000_000)
+
+
+@lru_cache(maxsize=256)
+def _written(wall_ms: int) -> str:
+    """Return the text: messages that come together share it."""
+    moment = datetime.fromtimestamp(wall_ms / 1e3, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.ports import Inference
 from gateway.frontends.mqtt.identity import Identity, read_password, tls_context
 from gateway.frontends.mqtt.link import Link
 from gateway.frontends.mqtt.messages import Message, Publication, Subscription
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routing import Router
+from gateway.frontends.mqtt.runs import Engine
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
@@ -24,12 +24,12 @@ GOODBYE_S = 2.0
 class MqttFrontend:
     """Answers requests and sensors over MQTT. Construct, `start`, `stop`; all on one event loop."""
 
-    def __init__(self, inference: Inference, settings: MqttSettings, gateway_id: str) -> None:
+    def __init__(self, engine: Engine, settings: MqttSettings, gateway_id: str) -> None:
         """Raises ConfigurationError for routes that cannot work; `settings.url` must be set."""
         if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
-        self._inference, self._settings, self._id = inference, settings, gateway_id
+        self._engine, self._settings, self._id = engine, settings, gateway_id
         self._router = Router(settings.route, gateway_id)
         self._counters: Counter[str] = Counter()
         self._link: Link | None = None
@@ -51,7 +51,7 @@ class MqttFrontend:
             counters=self._counters,
         )
         self._pipeline = Pipeline(
-            self._inference, settings, self._id, router=self._router, outlet=self._link, counters=self._counters
+            self._engine, settings, self._id, router=self._router, outlet=self._link, counters=self._counters
         )
         self._link.start()
 

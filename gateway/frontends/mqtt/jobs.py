@@ -12,13 +12,14 @@ from gateway.frontends.mqtt.delivery import Debt
 from gateway.frontends.mqtt.feed import Ready
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
-    """An inference: its request, the function that encodes its answer, and the answer's debt."""
+    """An inference: its request, the function that encodes its answer, the answer's debt, and failed attempts."""
 
     request: InferRequest
     encode: Callable[[InferResponse], bytes]
     debt: Debt
+    failures: int = 0
 
 
 @dataclass(slots=True)

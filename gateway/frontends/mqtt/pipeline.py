@@ -1,27 +1,19 @@
-"""One message: route, decode, window, infer; `delivery` has the rest. At most `max_running` inferences at a time.
-
-OVERLOADED is not acknowledged: a QoS 1 message is tried again here until it expires, while the socket is left unread
-once enough of them wait, so that the broker keeps what follows.
-"""
+"""Way of a message to its inference: route, decode, window, submit. `runs` and `delivery` have the rest."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
-from gateway.domain.ports import Inference
 from gateway.domain.tensor import Steps, finish
 from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.dedup import Seen, key_of
 from gateway.frontends.mqtt.delivery import Debt, Delivery, Outlet
 from gateway.frontends.mqtt.feed import Feed, Reading, Ready, Sample
@@ -30,10 +22,8 @@ from gateway.frontends.mqtt.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routing import Router, topic_level
+from gateway.frontends.mqtt.runs import Engine, Runs, defect
 from gateway.frontends.mqtt.settings import MqttSettings
-
-_LOG = logging.getLogger(__name__)
-
 
 WINDOWS_LIMIT = 64
 """Windows that are submitted at once: about 0.5 ms."""
@@ -48,7 +38,7 @@ class Pipeline:
 
     def __init__(
         self,
-        inference: Inference,
+        engine: Engine,
         settings: MqttSettings,
         gateway_id: str,
         *,
@@ -56,15 +46,15 @@ class Pipeline:
         outlet: Outlet,
         counters: Counter[str],
     ) -> None:
-        self._inference, self._settings, self._router, self._outlet = inference, settings, router, outlet
+        self._engine, self._settings, self._router, self._outlet = engine, settings, router, outlet
         self._counters = counters
         self._home = f"edge/{gateway_id}"
         self._delivery = Delivery(settings, self._home, outlet, counters)
         self._requests = Requests(settings, gateway_id, router)
-        self._feeds = {route.name: Feed(route, inference.describe, counters) for route in settings.route}
+        self._feeds = {route.name: Feed(route, engine.describe, counters) for route in settings.route}
         for feed in self._feeds.values():
             feed.prepare()
-        self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
+        self._runs = Runs(engine, settings, self._delivery, counters, self._pace)
         self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
@@ -76,8 +66,8 @@ class Pipeline:
     def gauges(self) -> dict[str, int]:
         """Return the numbers of queued and running jobs, and of sensors with a window."""
         sensors = sum(feed.sensors for feed in self._feeds.values())
-        queued = len(self._backlog) + self._large.waiting
-        return {"queued": queued, "running": self._backlog.running, "sensors": sensors}
+        queued = self._runs.queued + self._large.waiting
+        return {"queued": queued, "running": self._runs.running, "sensors": sensors}
 
     def receive(self, message: Message) -> None:
         """Deal with one message."""
@@ -96,17 +86,23 @@ class Pipeline:
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing more; wait for what is under way. False where some of it had to be given up."""
         self._accepting = False
-        ends_s = time.monotonic() + timeout_s
-        while self._tasks and (left_s := ends_s - time.monotonic()) > 0:
-            await asyncio.wait(self._tasks, timeout=left_s)
-        abandoned = len(self._tasks) + len(self._backlog) + self._large.waiting
-        self._backlog.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ended()
+        abandoned = len(self._tasks) + self._large.waiting + self._runs.abandon()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._counters["abandoned"] += abandoned
         return not abandoned
+
+    async def _ended(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks or self._runs.running:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            await self._runs.idle.wait()
 
     def _receive_request(self, message: Message) -> None:
         seen, reply = None, None
@@ -121,7 +117,7 @@ class Pipeline:
         except RequestError as refused:
             self._delivery.refuse(message, refused, seen, reply)
         except Exception:  # noqa: BLE001  the message's boundary: one that meets a defect of ours must not stop the others
-            self._delivery.refuse(message, _defect(message), seen, reply)
+            self._delivery.refuse(message, defect(message), seen, reply)
 
     def _end_request(self, debt: Debt, decoded: Callable[[], Asked]) -> None:
         try:
@@ -129,11 +125,11 @@ class Pipeline:
         except RequestError as refused:
             self._delivery.refuse_debt(debt, refused)
         except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse_debt(debt, _defect(debt.message))
+            self._delivery.refuse_debt(debt, defect(debt.message))
         else:
             self._counters["requests"] += 1
             debt.identity = request.id
-            self._submit(Job(request, encode, debt))
+            self._runs.add(Job(request, encode, debt))
 
     def _receive_sample(self, feed: Feed, message: Message) -> None:
         """Begin with a sample unless another of its route is still being decoded: their order holds."""
@@ -152,7 +148,7 @@ class Pipeline:
         except RequestError as refused:
             self._refuse_sample(feed, message, refused, seen)
         except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse(message, _defect(message), seen)
+            self._delivery.refuse(message, defect(message), seen)
 
     def _read_sample(self, feed: Feed, debt: Debt) -> Later | None:
         reading = feed.begin(debt.message)
@@ -171,13 +167,13 @@ class Pipeline:
             else:
                 self._refuse_sample(feed, debt.message, refused, debt.seen)
         except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse(debt.message, _defect(debt.message), debt.seen)
+            self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
         return None
 
     def _complete_sample(self, feed: Feed, debt: Debt, reading: Reading, ready: Iterator[Ready]) -> Later | None:
         left = Left(ready, next(ready, None))
         if reading.windows is None and left.following is not None:
-            self._submit(self._sample_job(feed, debt.message, left.following, debt.seen))
+            self._runs.add(self._sample_job(feed, debt.message, left.following, debt.seen))
         elif not self._submit_windows(feed, debt.message, left):
             return self._submit_rest(feed, debt, left)
         else:
@@ -187,11 +183,11 @@ class Pipeline:
     def _submit_windows(self, feed: Feed, message: Message, left: Left) -> bool:
         """Submit windows, but not more than the backlog has room for, or WINDOWS_LIMIT. Return True if none is left."""
         for count in range(WINDOWS_LIMIT):
-            if left.following is None or (count and feed.route.qos and self._backlog.full):
+            if left.following is None or (count and feed.route.qos and self._runs.full):
                 break
             window = cast("Ready", left.take())
             self._counters["windows"] += 1
-            self._submit(self._sample_job(feed, message, window, None))
+            self._runs.add(self._sample_job(feed, message, window, None))
         return left.following is None
 
     async def _submit_rest(self, feed: Feed, debt: Debt, left: Left) -> None:
@@ -203,7 +199,7 @@ class Pipeline:
                     await self._room.wait()
                 self._submit_windows(feed, debt.message, left)
         except Exception:  # noqa: BLE001  as above
-            self._delivery.refuse(debt.message, _defect(debt.message), debt.seen)
+            self._delivery.refuse(debt.message, defect(debt.message), debt.seen)
         else:
             self._delivery.finish(debt.message, debt.seen)
 
@@ -228,14 +224,14 @@ class Pipeline:
         failures = 0
         while True:
             try:
-                return await self._inference.decoding.run(caller, steps, apart=True)
+                return await self._engine.decoding.run(caller, steps, apart=True)
             except RequestError as refused:
                 if refused.fault is not Fault.OVERLOADED or not debt.make_sure():
                     raise
                 failures += 1
                 if passed(debt.message.deadline_ns()):
                     raise expired() from None
-                await self._pause(refused, failures)
+                await asyncio.sleep(self._runs.retry_s(refused, failures))
 
     def _follow(self, later: Later | None, feed: Feed | None = None) -> None:
         """Begin the work that is left; samples of the same route wait for it."""
@@ -305,76 +301,11 @@ class Pipeline:
     def _most_bytes(self, model: str) -> int | None:
         """Return the largest payload that a model takes; None where that is not bounded, or the model is away."""
         try:
-            return self._inference.sizes(model).json_bytes
+            return self._engine.sizes(model).json_bytes
         except RequestError:
             return None  # the answer to the message says so
 
-    def _submit(self, job: Job) -> None:
-        job.debt.message.payload = b""  # the tensors hold what they need of it
-        dropped = self._backlog.put(job, job.debt.qos)
-        if dropped is not None and dropped.debt.make_sure():
-            self._backlog.put(dropped, dropped.debt.qos)
-        elif dropped is not None:
-            self._counters["dropped_queue_full"] += 1
-            self._delivery.forget(dropped.debt.seen)
-        self._start_next()
-
-    def _start_next(self) -> None:
-        while (taken := self._backlog.take()) is not None:
-            self._begin_task(self._run(*taken))
-        self._pace()
-
     def _pace(self) -> None:
         """Leave the socket unread while as much waits as may."""
-        self._room.clear() if self._backlog.full else self._room.set()
-        self._outlet.pause(on=self._backlog.full or self._large.full)
-
-    async def _run(self, job: Job, qos: int) -> None:
-        try:
-            answer = job.encode(await self._infer(job))
-        except RequestError as refused:
-            self._delivery.refuse_debt(job.debt, refused)
-        except asyncio.CancelledError:
-            self._delivery.forget(job.debt.seen)
-            raise
-        except Exception:  # noqa: BLE001  the task's boundary: nobody awaits it
-            self._delivery.refuse_debt(job.debt, _defect(job.debt.message))
-        else:
-            self._delivery.answer(job.debt, answer)
-        finally:
-            self._backlog.done(qos)
-            self._start_next()
-
-    async def _infer(self, job: Job) -> InferResponse:
-        """Run; again where the engine is overloaded (QoS 1) or failed, until the deadline or the last attempt."""
-        failures = 0
-        while True:
-            try:
-                return await self._inference.infer(job.request)
-            except RequestError as refused:
-                failures += 1
-                if refused.fault is Fault.OVERLOADED and passed(job.request.deadline_ns):
-                    raise expired() from None
-                if not self._tries_again(job, refused, failures):
-                    raise
-                await self._pause(refused, failures)
-
-    async def _pause(self, refused: RequestError, failures: int) -> None:
-        """Count a retry, and wait before it."""
-        self._counters["retries"] += 1
-        wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
-        await asyncio.sleep(wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s))
-
-    def _tries_again(self, job: Job, refused: RequestError, failures: int) -> bool:
-        if refused.fault is Fault.OVERLOADED:
-            return job.debt.make_sure()
-        return (
-            refused.fault is Fault.INTERNAL
-            and failures < self._settings.max_attempts
-            and not passed(job.request.deadline_ns)
-        )
-
-
-def _defect(message: Message) -> RequestError:
-    _LOG.exception("a message on %r found a defect of the gateway", message.topic)
-    return RequestError(Fault.INTERNAL, "the gateway failed at this message; its log says how, please report it")
+        self._room.clear() if self._runs.full else self._room.set()
+        self._outlet.pause(on=self._runs.full or self._large.full)

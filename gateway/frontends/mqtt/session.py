@@ -1,4 +1,4 @@
-"""One MQTT client on the event loop: paho-mqtt framed by asyncio, and the only module that imports it.
+"""One MQTT client on the event loop: paho-mqtt framed by asyncio. Only this module and `paho_client` import it.
 
 paho owns framing, packet ids and the resending of unacknowledged publications. Ours: the socket on the loop (a thread
 only for the blocking connect and handshake), one computed timer for the keepalive, and whether the socket is read.
@@ -11,14 +11,14 @@ import asyncio
 import enum
 import logging
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.frontends.mqtt.identity import Identity
 from gateway.frontends.mqtt.messages import Message, Publication, Subscription
-from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+from gateway.frontends.mqtt.paho_client import Packed, new_client, pack, read_message
+from gateway.frontends.mqtt.settings import MqttSettings
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 UNSUPPORTED_PROTOCOL = 0x84
 PACKET_TOO_LARGE = 0x95
+READ_S = 0.002
+"""Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 PACKET_OVERHEAD_BYTES = 512
 """Fixed header, packet id and our properties, generously."""
 
@@ -69,17 +71,19 @@ class Session:
         self._settings = settings
         self._listener = listener
         self._tls = identity.tls
-        self._client = _new_client(settings, identity, version_5=version_5)
+        self._client = new_client(settings, identity, version_5=version_5)
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._welcome: Welcome | None = None
         self._refusal = ""
         self._end = End.SILENT
         self._reading = True
+        self._packets = 0
+        """Messages and acknowledgements that were read."""
         self._writer = False
         self._last_in_s = self._last_out_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._packed: dict[str, _Packed] = {}
+        self._packed: dict[str, Packed] = {}
         self._listen()
 
     async def connect(self) -> None:
@@ -198,11 +202,17 @@ class Session:
         self._socket, self._writer, self._welcome = None, False, None
 
     def _readable(self) -> None:
+        """Read until the socket has no whole message left, or for READ_S."""
         self._last_in_s = self._loop.time()
-        self._guard(self._client.loop_read)
-        # TLS: what OpenSSL has decrypted already does not make the socket readable again.
-        while self._reading and self._socket is not None and _buffered(self._socket):
+        ends_s, packets = self._last_in_s + READ_S, -1
+        while self._reading and self._socket is not None and packets != self._packets:
+            packets = self._packets
             self._guard(self._client.loop_read)
+            if self._loop.time() >= ends_s:
+                break
+        # TLS: what OpenSSL has decrypted already does not make the socket readable again.
+        if self._reading and self._socket is not None and _buffered(self._socket):
+            self._loop.call_soon(self._readable)
 
     def _guard(self, step: Callable[[], object]) -> None:
         """One step of paho's. An exception out of it leaves half a packet behind: only a new connection mends that."""
@@ -269,6 +279,7 @@ class Session:
         self._listener.welcomed(self._welcome)
 
     def _on_publish(self, _client: Client, _userdata: Any, mid: int, code: Any, _properties: Any) -> None:
+        self._packets += 1
         self._listener.taken(mid, code.value)
 
     def _on_disconnect(self, _client: Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
@@ -276,111 +287,19 @@ class Session:
         self._listener.lost(self._refusal or str(reason), self._end)
 
     def _on_message(self, received: Any) -> None:
-        self._listener.received(_read_message(received, self.epoch))
+        self._packets += 1
+        self._listener.received(read_message(received, self.epoch))
 
     def _properties(self, publication: Publication) -> Properties | None:
         if not self.version_5 or not (publication.content_type or publication.correlation is not None):
             return None
         packed: Any = self._packed.get(publication.content_type) if publication.correlation is None else None
         if packed is None:
-            packed = _pack(publication)
+            packed = pack(publication)
             if publication.correlation is None:
                 self._packed[publication.content_type] = packed
         properties: Properties = packed
         return properties
-
-
-class _Packed:
-    """Properties packed once: paho packs its own for each publication anew."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-
-    def pack(self) -> bytes:
-        return self._packed
-
-
-def _new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -> Client:
-    from paho.mqtt.client import Client
-    from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-
-    client = Client(
-        CallbackAPIVersion.VERSION2,
-        client_id=identity.client_id,
-        clean_session=None if version_5 else False,
-        protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
-        reconnect_on_failure=False,
-        manual_ack=True,
-    )
-    client.max_inflight_messages = 0  # the outbox holds the bound, from the CONNACK
-    client.connect_timeout = settings.connect_timeout_s
-    if settings.username:
-        client.username_pw_set(settings.username, identity.password)
-    if identity.tls is not None:
-        client.tls_set_context(identity.tls)
-    _set_will(client, identity.will, settings.will_delay_s, version_5=version_5)
-    broker = broker_of(settings.url)
-    if version_5:
-        client.connect_async(
-            broker.host, broker.port, settings.keepalive_s, clean_start=False, properties=_connect_properties(settings)
-        )
-    else:
-        client.connect_async(broker.host, broker.port, settings.keepalive_s)
-    return client
-
-
-def _set_will(client: Client, will: Publication, delay_s: int, *, version_5: bool) -> None:
-    properties = None
-    if version_5:
-        properties = _empty("WILLMESSAGE")
-        properties.WillDelayInterval = delay_s
-    client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
-
-
-def _empty(kind: str) -> Any:
-    """paho's property bag for packets of `kind`; its constructor and methods carry no types."""
-    from paho.mqtt import packettypes, properties
-
-    bag: Any = properties.Properties
-    return bag(getattr(packettypes.PacketTypes, kind))
-
-
-def _connect_properties(settings: MqttSettings) -> Properties:
-    properties = _empty("CONNECT")
-    properties.SessionExpiryInterval = settings.session_expiry_s
-    properties.ReceiveMaximum = settings.receive_maximum
-    properties.MaximumPacketSize = settings.max_packet_bytes
-    said: Properties = properties
-    return said
-
-
-def _pack(publication: Publication) -> _Packed:
-    properties = _empty("PUBLISH")
-    if publication.content_type:
-        properties.ContentType = publication.content_type
-    if publication.correlation is not None:
-        properties.CorrelationData = publication.correlation
-    return _Packed(properties.pack())
-
-
-def _read_message(received: Any, epoch: int) -> Message:
-    try:
-        topic = received.topic
-    except UnicodeDecodeError:
-        topic = ""  # no filter of ours matches it: counted as unrouted
-    message = Message(topic, bytes(received.payload), received.qos, received.dup, received.retain, received.mid, epoch)
-    message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
-    said = vars(received.properties) if received.properties is not None else {}
-    if len(said) > len(_PROPERTY_FIELDS):
-        message.content_type = said.get("ContentType", "")
-        message.response_topic = said.get("ResponseTopic", "")
-        message.correlation = said.get("CorrelationData")
-        message.expiry_s = said.get("MessageExpiryInterval")
-        message.user = tuple(said.get("UserProperty", ()))
-    return message
-
-
-_PROPERTY_FIELDS = ("packetType", "types", "names", "properties")
 
 
 def _buffered(connection: Any) -> int:

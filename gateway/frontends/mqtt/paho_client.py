@@ -1,0 +1,111 @@
+"""Values of this package as paho-mqtt's: its client, properties and messages."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from gateway.frontends.mqtt.identity import Identity
+from gateway.frontends.mqtt.messages import Message, Publication
+from gateway.frontends.mqtt.settings import MqttSettings, broker_of
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+    from paho.mqtt.properties import Properties
+
+_PROPERTY_FIELDS = ("packetType", "types", "names", "properties")
+"""Fields that paho's properties always have."""
+
+
+class Packed:
+    """Properties that are packed once: paho packs its own for each publication."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def pack(self) -> bytes:
+        """Return the bytes."""
+        return self._packed
+
+
+def new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -> Client:
+    """Return a client that is not connected yet."""
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+    client = Client(
+        CallbackAPIVersion.VERSION2,
+        client_id=identity.client_id,
+        clean_session=None if version_5 else False,
+        protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
+        reconnect_on_failure=False,
+        manual_ack=True,
+    )
+    client.max_inflight_messages = 0  # the outbox holds the bound, from the CONNACK
+    client.connect_timeout = settings.connect_timeout_s
+    if settings.username:
+        client.username_pw_set(settings.username, identity.password)
+    if identity.tls is not None:
+        client.tls_set_context(identity.tls)
+    _set_will(client, identity.will, settings.will_delay_s, version_5=version_5)
+    broker = broker_of(settings.url)
+    if version_5:
+        client.connect_async(
+            broker.host, broker.port, settings.keepalive_s, clean_start=False, properties=_connect_properties(settings)
+        )
+    else:
+        client.connect_async(broker.host, broker.port, settings.keepalive_s)
+    return client
+
+
+def _set_will(client: Client, will: Publication, delay_s: int, *, version_5: bool) -> None:
+    properties = None
+    if version_5:
+        properties = _empty("WILLMESSAGE")
+        properties.WillDelayInterval = delay_s
+    client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
+
+
+def _empty(kind: str) -> Any:
+    """Return paho's empty properties of packets of `kind`. They carry no types."""
+    from paho.mqtt import packettypes, properties
+
+    bag: Any = properties.Properties
+    return bag(getattr(packettypes.PacketTypes, kind))
+
+
+def _connect_properties(settings: MqttSettings) -> Properties:
+    properties = _empty("CONNECT")
+    properties.SessionExpiryInterval = settings.session_expiry_s
+    properties.ReceiveMaximum = settings.receive_maximum
+    properties.MaximumPacketSize = settings.max_packet_bytes
+    said: Properties = properties
+    return said
+
+
+def pack(publication: Publication) -> Packed:
+    """Return the properties of a publication."""
+    properties = _empty("PUBLISH")
+    if publication.content_type:
+        properties.ContentType = publication.content_type
+    if publication.correlation is not None:
+        properties.CorrelationData = publication.correlation
+    return Packed(properties.pack())
+
+
+def read_message(received: Any, epoch: int) -> Message:
+    """Return a received message of the connection `epoch`, with the time now."""
+    try:
+        topic = received.topic
+    except UnicodeDecodeError:
+        topic = ""  # no filter of ours matches it: counted as unrouted
+    message = Message(topic, bytes(received.payload), received.qos, received.dup, received.retain, received.mid, epoch)
+    message.arrived_ns, message.wall_ns = time.monotonic_ns(), time.time_ns()
+    said = vars(received.properties) if received.properties is not None else {}
+    if len(said) > len(_PROPERTY_FIELDS):
+        message.content_type = said.get("ContentType", "")
+        message.response_topic = said.get("ResponseTopic", "")
+        message.correlation = said.get("CorrelationData")
+        message.expiry_s = said.get("MessageExpiryInterval")
+        message.user = tuple(said.get("UserProperty", ()))
+    return message

@@ -1,0 +1,175 @@
+"""Inferences that messages asked for: they wait for a place, run, are tried again, and are answered.
+
+OVERLOADED is not acknowledged: a QoS 1 message is tried again here until it expires, while the socket is left unread
+once enough of them wait, so that the broker keeps what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.domain.errors import Fault, RequestError
+from gateway.domain.infer import InferResponse
+from gateway.domain.ports import Inference, Submission
+from gateway.frontends.mqtt.backlog import Backlog
+from gateway.frontends.mqtt.backoff import delay_s
+from gateway.frontends.mqtt.delivery import Delivery
+from gateway.frontends.mqtt.jobs import Job, expired, passed
+from gateway.frontends.mqtt.messages import Message
+from gateway.frontends.mqtt.settings import MqttSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+class Engine(Inference, Submission, Protocol):
+    """Inference, also without a task for each request."""
+
+
+class _Step(Protocol):
+    """What a running job waits for: an answer, or the time of the next attempt."""
+
+    def cancel(self) -> None: ...
+
+
+class Runs:
+    """Jobs that wait or run, at most `max_running` at a time. Implements `domain.ports.Sink`; the token is the job.
+
+    `changed` is called whenever another number of jobs waits or runs.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: MqttSettings,
+        delivery: Delivery,
+        counters: Counter[str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._engine, self._settings, self._delivery = engine, settings, delivery
+        self._counters, self._changed = counters, changed
+        self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
+        self._running: dict[Job, tuple[int, _Step | None]] = {}
+        """Their QoS when they began, and what they wait for."""
+        self.idle = asyncio.Event()
+        """Set while no job runs, and so none waits."""
+        self.idle.set()
+
+    @property
+    def full(self) -> bool:
+        """Return True if as many QoS 1 jobs wait or run as may."""
+        return self._backlog.full
+
+    @property
+    def queued(self) -> int:
+        """Return the number of jobs that wait."""
+        return len(self._backlog)
+
+    @property
+    def running(self) -> int:
+        """Return the number of jobs that run or wait for another attempt."""
+        return len(self._running)
+
+    def add(self, job: Job) -> None:
+        """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
+        job.debt.message.payload = b""  # the tensors hold what they need of it
+        dropped = self._backlog.put(job, job.debt.qos)
+        if dropped is not None and dropped.debt.make_sure():
+            self._backlog.put(dropped, dropped.debt.qos)
+        elif dropped is not None:
+            self._counters["dropped_queue_full"] += 1
+            self._delivery.forget(dropped.debt.seen)
+        self.flush()
+
+    def abandon(self) -> int:
+        """Give up all jobs. Return their number. Their messages are not acknowledged: they may come again."""
+        abandoned = len(self._running) + len(self._backlog)
+        for job, (_, step) in self._running.items():
+            if step is not None:
+                step.cancel()
+            self._delivery.forget(job.debt.seen)
+        self._running.clear()
+        self._backlog.close()
+        self.idle.set()
+        return abandoned
+
+    def retry_s(self, refused: RequestError, failures: int) -> float:
+        """Count a retry after so many failures. Return the time before it."""
+        self._counters["retries"] += 1
+        wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+        return wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s)
+
+    # ---- Sink ------------------------------------------------------------------------------------------------------
+    def answer(self, token: Job, response: InferResponse) -> None:
+        """Implement `Sink.answer`: publish the answer."""
+        self._end(token)
+        try:
+            payload = token.encode(response)
+        except RequestError as refused:
+            self._delivery.refuse_debt(token.debt, refused)
+        except Exception:  # noqa: BLE001  a sink must not raise
+            self._delivery.refuse_debt(token.debt, defect(token.debt.message))
+        else:
+            self._delivery.answer(token.debt, payload)
+
+    def refuse(self, token: Job, error: RequestError) -> None:
+        """Implement `Sink.refuse`: try again if that may help, until the deadline or the last attempt."""
+        token.failures += 1
+        if error.fault is Fault.OVERLOADED and passed(token.request.deadline_ns):
+            error = expired()
+        elif self._tries_again(token, error):
+            wait_s = self.retry_s(error, token.failures)
+            again = asyncio.get_running_loop().call_later(wait_s, self._begin, token)
+            self._running[token] = self._running[token][0], again
+            return
+        self._end(token)
+        self._delivery.refuse_debt(token.debt, error)
+
+    def flush(self) -> None:
+        """Implement `Sink.flush`: jobs that wait take the places of those that ended."""
+        while (taken := self._backlog.take()) is not None:
+            job, qos = taken
+            self._running[job] = qos, None
+            self.idle.clear()
+            self._submit(job)
+        self._changed()
+
+    # ---- internal --------------------------------------------------------------------------------------------------
+    def _begin(self, job: Job) -> None:
+        """Submit a job again, and fill its place if it is refused for good."""
+        self._submit(job)
+        self.flush()
+
+    def _submit(self, job: Job) -> None:
+        qos, _ = self._running[job]
+        try:
+            self._running[job] = qos, self._engine.submit(job.request, self, job)
+        except RequestError as refused:
+            self.refuse(job, refused)
+        except Exception:  # noqa: BLE001  the job's boundary: others go on
+            self._end(job)
+            self._delivery.refuse_debt(job.debt, defect(job.debt.message))
+
+    def _end(self, job: Job) -> None:
+        qos, _ = self._running.pop(job)
+        self._backlog.done(qos)
+        if not self._running:
+            self.idle.set()
+
+    def _tries_again(self, job: Job, refused: RequestError) -> bool:
+        if refused.fault is Fault.OVERLOADED:
+            return job.debt.make_sure()
+        return (
+            refused.fault is Fault.INTERNAL
+            and job.failures < self._settings.max_attempts
+            and not passed(job.request.deadline_ns)
+        )
+
+
+def defect(message: Message) -> RequestError:
+    """Return the refusal of a message that met a defect of the gateway; the log has the traceback."""
+    _LOG.exception("a message on %r found a defect of the gateway", message.topic)
+    return RequestError(Fault.INTERNAL, "the gateway failed at this message; its log says how, please report it")
