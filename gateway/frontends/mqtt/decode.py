@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ class Layout:
     shape: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=256)
 def read_content_type(text: str) -> ContentType:
     """Split `media/type; name=value`."""
     media, *rest = text.split(";")

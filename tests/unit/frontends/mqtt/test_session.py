@@ -94,3 +94,34 @@ async def test_a_packet_id_at_qos_0_settles_nothing_that_waits_at_qos_1_under_th
         await asyncio.wait_for(owner.takes.wait(), 15)
     assert mids[0] == mids[1]
     assert (before, owner.was_taken) == ([], [(mids[0], 0)])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("read_s", "together"), [(60.0, 20), (0.0, 1)])
+async def test_messages_that_have_come_are_read_in_one_pass_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, read_s: float, together: int
+) -> None:
+    """With the time that a pass may take at an end, the others wait for the next pass."""
+    monkeypatch.setattr("gateway.frontends.mqtt.session.READ_S", read_s)
+    publish = b"\x30\x06\x00\x01t\x00{}"
+    may_write = asyncio.Event()
+
+    async def publishes(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_write.wait()
+        writer.write(publish * 20)
+
+    async with connected(publishes) as (_, owner):
+        came, ended, of_a_pass = list[object](), asyncio.Event(), list[int]()
+
+        def received(message: object) -> None:
+            came.append(message)
+            if len(came) == 1:
+                asyncio.get_running_loop().call_soon(lambda: of_a_pass.append(len(came)))
+            if len(came) == 20:
+                asyncio.get_running_loop().call_soon(ended.set)
+
+        monkeypatch.setattr(owner, "received", received)
+        may_write.set()
+        await asyncio.wait_for(ended.wait(), 15)
+        assert of_a_pass == [together]
+        assert session.epoch == 1
