@@ -24,6 +24,7 @@ from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
+from gateway.engine.pauses import Pauses
 from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository, ScanModel
@@ -110,6 +111,8 @@ def site(config: Config, surveyed: Survey, cache_dir: str = "") -> Site:
     cores = inventory.cpu.cores or os.cpu_count() or 1
     most = 1 if config.selection.objective == "energy" else min(profile.budget.threads or cores, cores)
     threads = config.selection.threads or most
+    if config.limits.worker_nice:
+        profile = replace(profile, budget=replace(profile.budget, worker_nice=config.limits.worker_nice))
     return Site(inventory, profile, surveyed.statuses, threads, cache_dir)
 
 
@@ -158,14 +161,15 @@ def serving(
     control: Callable[[], bool] = lambda: False,
 ) -> tuple[Engine, ModelRepository]:
     """Return the engine and the repository that fills it. By default no caller may load or unload by name."""
-    registry = Registry(config.limits.retry_after_s)
-    engine = Engine(registry, Turn(config.limits.turn_us), quotas(config.limits), DecodePool(config.limits))
+    registry, limits = Registry(config.limits.retry_after_s), config.limits
+    turn = Turn(limits.turn_us, Pauses(limits.worker_wait_ms))
+    engine = Engine(registry, turn, quotas(limits), DecodePool(limits))
     repository = ModelRepository(
         registry,
         engine,
         loader,
         scan_model or _holds_nothing,
-        settings=config.limits,
+        settings=limits,
         selection=config.selection,
         control=control,
         publish=loader.publish,

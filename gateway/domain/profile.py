@@ -14,6 +14,8 @@ from gateway.domain.manifest import PRECISIONS, RUNTIMES
 
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
+WORKER_NICE = 10
+"""Nice value of threads that run models, unless a profile has another: from here on the event loop goes first."""
 NICE_LIMIT = 19
 """The kernel's least urgent (nice(2))."""
 LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
@@ -47,7 +49,7 @@ class Budget:
     threads: int = 0
     memory_bytes: int = 0
     watts: float | None = None
-    worker_nice: int = 0
+    worker_nice: int = WORKER_NICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _budget(table: Table | None) -> Budget:
         threads=table.integer("threads", 0, low=0, high=1024),
         memory_bytes=table.integer("memory_bytes", 0, low=0, high=2**50),
         watts=table.number("watts", low=0.0, high=10_000.0) if "watts" in table else None,
-        worker_nice=table.integer("worker_nice", 0, low=0, high=NICE_LIMIT),
+        worker_nice=table.integer("worker_nice", WORKER_NICE, low=0, high=NICE_LIMIT),
     )
     table.finish()
     return budget

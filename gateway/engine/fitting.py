@@ -15,6 +15,7 @@ from gateway.engine.cost import Cost, judge, of_one_shape
 from gateway.engine.house import House
 from gateway.engine.limiter import Limiter
 from gateway.engine.loader import Loader, Opened
+from gateway.engine.pauses import Pauses
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
 from gateway.engine.worker import Footing
@@ -107,10 +108,10 @@ class Fitting:
         )
 
 
-def footing(loader: Loader, settings: EngineSettings) -> Footing:
+def footing(loader: Loader, settings: EngineSettings, pauses: Pauses) -> Footing:
     """Return the settings of the workers of the loader's device."""
     budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
-    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), budget.worker_nice)
+    return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), pauses, budget.worker_nice)
 
 
 def _threads(candidate: Candidate) -> int:

@@ -15,16 +15,17 @@ LAST = 19
 
 
 def step_back(nice: int, thread: threading.Thread | None = None) -> str:
-    """Set the nice value of `thread`, else of the calling thread. Return why the kernel refused ("": it did not)."""
+    """Add to the nice value of `thread`, else of the calling thread. Return why the kernel refused ("": it did not)."""
+    number = (thread or threading.current_thread()).native_id or 0
     try:
-        os.setpriority(os.PRIO_PROCESS, (thread or threading.current_thread()).native_id or 0, nice)
+        os.setpriority(os.PRIO_PROCESS, number, min(LAST, os.getpriority(os.PRIO_PROCESS, number) + nice))
     except OSError as error:  # a sandbox
         return str(error)
     return ""
 
 
 def stepped_back(nice: int, call: Callable[[], T]) -> T:
-    """Set the calling thread's nice value for good, then call. Threads that an engine starts in the call inherit it."""
+    """Add to the calling thread's nice value for good, then call. Threads that the call starts inherit it."""
     if nice:
         step_back(nice)
     return call()

@@ -61,7 +61,7 @@ class ModelRepository:
         self._house = House(
             settings,
             engine.turn,
-            footing(loader, settings),
+            footing(loader, settings, engine.turn.pauses),
             self._decoders,
             self._comparing,
             publish,

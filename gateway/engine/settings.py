@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LEVELS
+from gateway.domain.profile import NICE_LIMIT
 from gateway.domain.selection import OBJECTIVES
 
 THREADS_LIMIT = 1024
@@ -88,6 +89,8 @@ class EngineSettings:
     max_hangs: int = 3  # times that a version is opened again after such a run; then it stays out until it is loaded
     turn_us: int = 1000  # time that runs may take on the event loop before it polls its sockets again
     forms: int = 256  # shapes of requests remembered per model version, so that they are checked once
+    worker_nice: int = 0  # added to the nice value of threads that run models on the CPU, 1 to 19; 0: as the profile
+    worker_wait_ms: int = 5  # wait of their requests for the event loop's core after which they get half of it
     thread_wait_s: float = 1.0  # longest wait of a run for the profile's threads; then it runs without them
     quota_callers: int = 1024  # callers whose quotas are kept; above it, the longest idle is forgotten
     retry_after_s: float = 1.0  # wait that an OVERLOADED or UNAVAILABLE caller is asked for
@@ -112,6 +115,9 @@ class EngineSettings:
         for key in AT_LEAST_ONE:
             if getattr(self, key) < 1:
                 raise ConfigurationError("must be at least 1", table="limits", key=key)
+        if self.worker_nice > NICE_LIMIT:
+            problem = f"must be at most {NICE_LIMIT}, not {self.worker_nice}"
+            raise ConfigurationError(problem, table="limits", key="worker_nice")
         for key in ("run_limit_s", "run_end_s"):
             if getattr(self, key) <= 0:
                 raise ConfigurationError("must be more than 0", table="limits", key=key)

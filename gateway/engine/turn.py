@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Protocol
 
+from gateway.engine.pauses import Pauses
+
 WATCH_NS = 1_000_000
 """Resolution at which the CPU time of a run on the event loop is known."""
 
@@ -25,7 +27,8 @@ class Turn:
     thus delay no other work.
     """
 
-    def __init__(self, budget_us: int) -> None:
+    def __init__(self, budget_us: int, pauses: Pauses) -> None:
+        self.pauses = pauses
         self._budget_ns = budget_us * 1000
         self._ready: deque[Inline] = deque()
         self._called = self._held = False
@@ -69,5 +72,7 @@ class Turn:
                     break
         finally:
             self._called = bool(ready)
+            if self.pauses.waiting:
+                self.pauses.pause()
             if ready:
                 asyncio.get_running_loop().call_soon(self._run)

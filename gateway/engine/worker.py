@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gateway.engine.cost import Cost
 from gateway.engine.limiter import Limiter, Share
+from gateway.engine.pauses import Pauses
 from gateway.engine.priority import LAST, step_back
 from gateway.engine.queue import Plan, Queue
 from gateway.engine.run import Ran, Runner
@@ -42,9 +43,10 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """Settings of all workers of a device: its threads, and their nice value."""
+    """Settings of all workers of a device: its threads, the event loop's pauses for them, and their nice value."""
 
     limiter: Limiter
+    pauses: Pauses
     nice: int = 0
 
 
@@ -163,7 +165,7 @@ class Worker:
                 continue
             limiter.enter(share)
             began_ns = time.monotonic_ns()
-            ran = self._run(self._take(began_ns))
+            ran = self._run_due(self._take(began_ns))
             self._post(self._calls.ran, ran)
             with self._changed:
                 more = self._queue.length > 0 and self._ready()
@@ -255,6 +257,15 @@ class Worker:
         with self._changed:
             self.begun += 1
             return self._queue.take(now_ns, self._cost.worker_rows)
+
+    def _run_due(self, plan: Plan) -> Ran:
+        """Run a plan for which callers wait."""
+        pauses = self._footing.pauses
+        pauses.begin(min((ticket.queued_ns for ticket in plan.batch), default=0))
+        try:
+            return self._run(plan)
+        finally:
+            pauses.end()
 
     def _run(self, plan: Plan) -> Ran:
         """Run a plan. Its cost is the thread's own CPU time: waiting for the GIL is not counted."""

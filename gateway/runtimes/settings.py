@@ -11,7 +11,7 @@ class TrialSettings:
 
     deadline_s: float = 60.0  # a trial or an inspection that takes longer is killed; compiling for a GPU takes long
     listing_deadline_s: float = 20.0  # the same for asking an engine for its version and devices
-    nice: int = 10  # added to the child's nice value, so that what is being served goes first
+    nice: int = 15  # added to the child's nice value, so that what is being served goes first
     measure_runs: int = 100  # one-row runs measured, at most
     measure_s: float = 0.5  # time spent on them, at most (five runs are made in any case)
     one_thread_below_us: float = 5_000.0  # a CPU run quicker than this is not tried with more than one thread

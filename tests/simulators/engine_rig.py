@@ -24,6 +24,7 @@ from gateway.domain.tensor import Datatype, Tensor, Tensors
 from gateway.domain.verdict import Budget, Joining, Measurement, RuntimeStatus, Signature, Verdict
 from gateway.engine.engine import Engine
 from gateway.engine.loader import Loader
+from gateway.engine.pauses import Pauses
 from gateway.engine.quotas import quotas
 from gateway.engine.registry import Registry
 from gateway.engine.repository import ModelRepository
@@ -134,7 +135,8 @@ class Rig:
         for gate in (self.trial_gate, self.scan_gate, self.fetch_gate):
             gate.set()
         self.registry = Registry(self.settings.retry_after_s)
-        self.engine = Engine(self.registry, Turn(self.settings.turn_us), quotas(self.settings))
+        turn = Turn(self.settings.turn_us, Pauses(self.settings.worker_wait_ms))
+        self.engine = Engine(self.registry, turn, quotas(self.settings))
         self.engine.serving = True
         steps = (Step("cpu", "reference", ("fp32", "int8")), Step("cpu", "onnx", ("fp32",)))
         profile = Profile("rig", "", 0, Match(), self.budget, steps)

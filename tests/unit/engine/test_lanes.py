@@ -18,6 +18,7 @@ from gateway.domain.manifest import TensorSpec
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Joining
 from gateway.engine.cost import Cost, judge
+from gateway.engine.pauses import Pauses
 from gateway.engine.settings import EngineSettings
 from gateway.engine.turn import Turn
 from tests.simulators.engine_rig import Rig, X, manifest, measured, request, values
@@ -322,7 +323,7 @@ class Endless:
 @pytest.mark.asyncio
 async def test_a_turn_lets_the_loop_work_between_runs_and_models_take_turns() -> None:
     runs: list[str] = []
-    turn = Turn(budget_us=1)
+    turn = Turn(1, Pauses(0))
     for name in "ab":
         turn.add(Endless(runs, name, 2))
     for _ in range(6):

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.events import PriorityRefused
-from gateway.domain.profile import Budget
+from gateway.domain.profile import WORKER_NICE, Budget
 from gateway.engine.priority import stepped_back
 from gateway.engine.settings import EngineSettings, QueueSettings
 from gateway.engine.threads import begin
@@ -248,8 +248,8 @@ async def worker_nice(rig: Rig) -> int:
 @pytest.mark.asyncio
 async def test_workers_step_back_as_far_as_the_profile_says() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert await worker_nice(Rig()) == own
-    assert await worker_nice(Rig(budget=Budget(worker_nice=own + 7))) == own + 7
+    assert await worker_nice(Rig()) == own + WORKER_NICE
+    assert await worker_nice(Rig(budget=Budget(worker_nice=7))) == own + 7
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
@@ -259,10 +259,10 @@ def test_threads_that_an_engine_starts_while_it_is_opened_step_back_too() -> Non
             return child.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
 
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    opened = [begin("open", stepped_back, nice, nice_of_a_child).result() for nice in (0, own + 5)]
+    opened = [begin("open", stepped_back, nice, nice_of_a_child).result() for nice in (0, 5)]
     assert opened == [own, own + 5]
     with pytest.raises(ZeroDivisionError):
-        begin("open", stepped_back, own + 1, lambda: 1 // 0).result()
+        begin("open", stepped_back, 1, lambda: 1 // 0).result()
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
