@@ -5,7 +5,6 @@ A tool that fails, a call that is refused and a reply of the wrong length end th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
@@ -17,17 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from gateway.frontends.grpc_v2.protocol import message
+from tests.performance import cpp
 from tests.performance import streams as streaming
 from tests.performance.networks import Network
 from tests.performance.servers import LOAD_CORE, WAIT_S, Server, pinned, said
 from tests.performance.wire import Plan
-from tests.simulators.daemon import ROOT
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
-CALLER = Path(__file__).with_name("caller.cc")
-COMPILE = ("g++", "-std=c++17", "-O1", "-Wl,--copy-dt-needed-entries")
-LIBRARIES = ("-lgrpc++", "-lgrpc")
 WIRE_PER_S = 80_000
 """Requests that wire.py makes beforehand, for each second and over all connections; about as many as it can send."""
 
@@ -51,11 +47,12 @@ class Posting:
     connections: int
     unix: bool = False
     headers: tuple[str, ...] = ()
+    warm_up_s: int = 0
 
 
-def request(folder: Path, network: Network, region: str = "") -> Body:
-    """One row for `network`; with `region`, a reference to that shared memory instead of the tensor."""
-    row = network.row()
+def request(folder: Path, network: Network, region: str = "", rows: int = 1) -> Body:
+    """`rows` equal rows for `network`; with `region`, a reference to that shared memory instead of the tensor."""
+    row = np.repeat(network.row(), rows, axis=0)
     made = message("inference.ModelInferRequest")(model_name=network.name)
     tensor = made.inputs.add(name=network.input, datatype=network.datatype, shape=row.shape)
     if region:
@@ -64,7 +61,7 @@ def request(folder: Path, network: Network, region: str = "") -> Body:
     else:
         made.raw_input_contents.append(row.tobytes())
     content = made.SerializeToString()
-    file = folder / f"{network.name}{'-' if region else ''}{region}.grpc"
+    file = folder / f"{network.name}{'-' if region else ''}{region}-{rows}.grpc"
     file.write_bytes(b"\0" + len(content).to_bytes(4) + content)
     return Body(file, content)
 
@@ -95,6 +92,7 @@ def post(postings: Sequence[Posting], seconds: float, reply_bytes: Sequence[int]
 def _words(posting: Posting, seconds: float) -> list[str]:
     words = ["h2load", f"-c{posting.connections}", "-m1", "-t1", f"-D{round(seconds * 1000)}ms"]
     headers = ("content-type: application/grpc", "te: trailers", *posting.headers)
+    words += [f"--warm-up-time={posting.warm_up_s}s"] if posting.warm_up_s else []
     return [*words, f"-d{posting.body.file}", *(word for header in headers for word in ("-H", header))]
 
 
@@ -140,24 +138,12 @@ def ask_once(server: Server, body: Body, *, unix: bool = False, roots: bytes = b
             raise SystemExit(f"{server.name} refused a request: {error}") from error
 
 
-def built_caller() -> Path:
-    """The C++ client, built once per content of its source."""
-    program = ROOT / ".bench" / f"caller-{hashlib.sha256(CALLER.read_bytes()).hexdigest()[:12]}"
-    if not program.exists():
-        program.parent.mkdir(exist_ok=True)
-        command = [*COMPILE, str(CALLER), "-o", str(program), *LIBRARIES]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"the C++ client does not build; run `make debian-test`:\n{done.stderr}")
-    return program
-
-
 def call(server: Server, body: Body, seconds: float, *, connections: int, calls: int) -> Figures:
     """`calls` in flight on each of `connections` of gRPC's C++ client."""
     file = body.file.with_suffix(".message")
     file.write_bytes(body.message)
     words = [f"127.0.0.1:{server.port}", METHOD, str(file), str(seconds), str(connections), str(calls)]
-    return dict(json.loads(said([str(built_caller()), *words], LOAD_CORE, seconds + WAIT_S)))
+    return dict(json.loads(said([str(cpp.caller()), *words], LOAD_CORE, seconds + WAIT_S)))
 
 
 def streams(server: Server, body: Body, seconds: float, *, connections: int, in_flight: int) -> Figures:

@@ -15,7 +15,7 @@ from rich.table import Table
 from tests.performance.aims import NOISE, Samples, Verdict
 from tests.performance.load import Figures
 from tests.performance.networks import Network
-from tests.performance.servers import PLAIN
+from tests.performance.servers import CPP, PAHO, PLAIN
 from tests.performance.steps import BARE, Row
 
 WIDTH = 150
@@ -96,7 +96,7 @@ def _models(networks: Mapping[str, Network], middle: Mapping[Row, Figures], chos
 
 # ---- rates ----------------------------------------------------------------------------------------------------------
 def _rates(name: str, rows: Mapping[Row, Figures], middle: Mapping[Row, Figures], samples: Samples) -> Table:
-    columns = ("", "server", "per second", "min – max", "", "× plain", "of bare", "CPU each", "p50", "p99")
+    columns = ("", "server", "per second", "min – max", "", "× plain", "× C++", "of bare", "CPU each", "p50", "p99")
     table = _table(name, (*columns, "load"))
     most = max((figures["per_s"] for row, figures in rows.items() if row.server != BARE), default=0.0)
     last = ""
@@ -108,7 +108,7 @@ def _rates(name: str, rows: Mapping[Row, Figures], middle: Mapping[Row, Figures]
             _rate(figures["per_s"]),
             f"{_rate(min(rates))} – {_rate(max(rates))}",
             _bar(figures["per_s"] / most) if most and row.server != BARE else "",
-            _over(figures, middle.get(row._replace(server=PLAIN)), "{:.1f}") if row.server not in {PLAIN, BARE} else "",
+            *(_over(figures, _baseline(row, middle, names), "{:.2f}") for names in ((PLAIN, PAHO), (CPP,))),
             _over(figures, _bare_of(row, middle), "{:.1%}") if row.server != BARE else "",
             _time(figures["cpu_us"]) if "cpu_us" in figures else "",
             *(_time(figures[key]) if key in figures else "" for key in ("p50_us", "p99_us")),
@@ -117,6 +117,13 @@ def _rates(name: str, rows: Mapping[Row, Figures], middle: Mapping[Row, Figures]
         )
         last = row.what
     return table
+
+
+def _baseline(row: Row, middle: Mapping[Row, Figures], names: Sequence[str]) -> Figures | None:
+    """Return the figures of the first of these servers in the same row, if this is another one."""
+    if row.server in {*names, BARE}:
+        return None
+    return next((middle[other] for name in names if (other := row._replace(server=name)) in middle), None)
 
 
 def _bare_of(row: Row, middle: Mapping[Row, Figures]) -> Figures | None:
@@ -171,6 +178,8 @@ def _aims(verdicts: Sequence[Verdict]) -> Table:
 def _notes(middle: Mapping[Row, Figures]) -> list[str]:
     notes = [
         f"× plain: requests/s over those of {PLAIN}, a plain server of grpc.aio, protobuf and ONNX Runtime, same row",
+        f"MQTT: over those of {PAHO}, a plain loop of paho-mqtt, json and ONNX Runtime",
+        f"× {CPP}: the same over a plain server of gRPC's asynchronous {CPP} API, protobuf and ONNX Runtime",
         "of bare: requests/s over those of the session.run loop",
         "CPU each: user and system time of the server's process per request",
         "load: how busy the load generator's core was; near 100 % the load, not the server, set the rate",

@@ -54,9 +54,9 @@ class Rig:
             self._running[name, tls] = started
         return self._running[name, tls]
 
-    def body(self, model: str, region: str = "") -> Body:
-        """One request of one row."""
-        return load.request(self.folder, self.networks[model], region)
+    def body(self, model: str, region: str = "", *, rows: int = 1) -> Body:
+        """One request of one row, or of several."""
+        return load.request(self.folder, self.networks[model], region, rows)
 
     def _certificate(self) -> Path:
         """Of `localhost`, by an authority of this run: path without suffix (.pem, .key; ca.pem beside them)."""

@@ -1,4 +1,8 @@
-"""Load over MQTT: forty sensors' windows by paho, in a pinned child. `python -m tests.performance.sensors PORT QOS`."""
+"""Load over MQTT by paho, in a pinned child: forty sensors' windows, or single messages, some of them in flight.
+
+python -m tests.performance.sensors windows PORT QOS
+python -m tests.performance.sensors singles PORT QOS SECONDS
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,27 @@ import time
 
 import numpy as np
 
+from tests.performance.networks import tiny
 from tests.performance.servers import LOAD_CORE, golden, said
 
 RESULTS_S = 60.0
+IN_FLIGHT = 32
 QOS_0_PER_S = 2000
 """QoS 0 is lost where it comes faster than it is taken, so it is paced and only its CPU time says something."""
 
 
 def play(port: int, qos: int) -> dict[str, float]:
     """Forty sensors' windows as fast as the broker takes them; ends with the last result."""
-    command = [sys.executable, "-m", "tests.performance.sensors", str(port), str(qos)]
+    return _child("windows", port, qos)
+
+
+def ask(port: int, qos: int, seconds: float) -> dict[str, float]:
+    """Single messages, IN_FLIGHT at a time; each result brings the next."""
+    return _child("singles", port, qos, seconds)
+
+
+def _child(*words: object) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.performance.sensors", *map(str, words)]
     return dict(json.loads(said(command, LOAD_CORE, RESULTS_S + 60)))
 
 
@@ -38,6 +53,36 @@ def wait_online(port: int) -> None:
     client.loop_stop()
     if not came:
         raise SystemExit("the gateway never said that it is online")
+
+
+def _ask(port: int, qos: int, seconds: float) -> dict[str, float]:
+    import paho.mqtt.client as paho
+
+    row, sent_s, took_s = json.dumps(np.round(tiny().row().ravel(), 6).tolist()), dict[str, float](), list[float]()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="bench-load", protocol=paho.MQTTv5)
+    client.max_inflight_messages_set(1000)
+
+    def publish(sensor: str) -> None:
+        sent_s[sensor] = time.perf_counter()
+        client.publish(f"single/{sensor}", row, qos)
+
+    def received(_client: paho.Client, _userdata: object, result: paho.MQTTMessage) -> None:
+        sensor = result.topic.rpartition("/")[2]
+        if b'"outputs"' not in result.payload:
+            raise SystemExit(f"no result: {result.payload!r}")
+        took_s.append(time.perf_counter() - sent_s[sensor])
+        publish(sensor)
+
+    client.on_message = received
+    client.connect("127.0.0.1", port)
+    client.subscribe("edge/bench/results/single/+", qos)
+    for index in range(IN_FLIGHT):
+        publish(str(index))
+    began_s = time.perf_counter()
+    while (passed_s := time.perf_counter() - began_s) < seconds:
+        client.loop(0.1)
+    p50, p99 = np.percentile(took_s, (50, 99)) * 1e6
+    return {"requests": len(took_s), "per_s": len(took_s) / passed_s, "p50_us": float(p50), "p99_us": float(p99)}
 
 
 def _play(port: int, qos: int) -> dict[str, float]:
@@ -79,4 +124,6 @@ def _play(port: int, qos: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(_play(int(sys.argv[1]), int(sys.argv[2]))))
+    what, port, qos, *seconds = sys.argv[1:]
+    figures = _ask(int(port), int(qos), float(seconds[0])) if seconds else _play(int(port), int(qos))
+    sys.stdout.write(json.dumps(figures))

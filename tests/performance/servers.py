@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.performance import networks
+from tests.performance import cpp, networks
 from tests.simulators.broker import Mosquitto
 from tests.simulators.daemon import ANYWHERE, COMMAND, ROOT, SHIPPED, Daemon
 
-OWN, GRPCIO, PLAIN = "own", "grpcio", "grpcio.aio"
-SERVERS = (OWN, GRPCIO, PLAIN)
-"""The gateway with `--grpc-server own`, with `--grpc-server grpcio`, and plain_aio.py."""
+OWN, GRPCIO, PLAIN, CPP, PAHO = "own", "grpcio", "grpcio.aio", "C++", "paho"
+SERVERS = (OWN, GRPCIO, PLAIN, CPP)
+"""The gateway with `--grpc-server own` and with `--grpc-server grpcio`, plain_aio.py, plain.cc. PAHO: plain_paho.py."""
 
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, LOAD_CORE = CORES[0], CORES[-1]
@@ -49,7 +49,22 @@ sensor = "topic[1]"
 model = "activity"
 hop_rows = 100
 qos = {qos}
+
+[[mqtt.route]]
+name = "single"
+topics = ["single/+"]
+sensor = "topic[1]"
+model = "tiny"
+qos = {qos}
 """
+MANY_CONNECTIONS = """
+[grpc]
+max_connections = 1100
+[shares]
+caller_percent = 100
+local_percent = 0
+"""
+"""One caller may have all connections."""
 
 
 def model_directory(folder: Path, names: Iterable[str] = ("meter-reader", "activity", "tiny")) -> Path:
@@ -155,9 +170,11 @@ def start(
 ) -> Server:
     """A server of SERVERS on its core, ready. `tls`: certificate and key without their suffixes."""
     folder.mkdir(exist_ok=True)
-    if name == PLAIN:
-        return _plain(folder, models, tls)
-    config = NOTHING_BEHIND_OUR_BACK + SHARED_MEMORY
+    if name == PAHO:
+        return _plain_paho(models, int(mqtt.rpartition(":")[2]), qos)
+    if name in {PLAIN, CPP}:
+        return _plain(name, folder, models, tls)
+    config = NOTHING_BEHIND_OUR_BACK + SHARED_MEMORY + MANY_CONNECTIONS
     config += (TLS.format(tls) if tls else "") + (ROUTE.format(qos=qos) if mqtt != "off" else "")
     unix = folder / "grpc.sock"
     daemon = Daemon(
@@ -180,17 +197,20 @@ def start(
     return Server(name, daemon.pid, port, unix, tls is not None, ready_s, daemon.stop, rest)
 
 
-def _plain(folder: Path, models: Path, tls: Path | None) -> Server:
+def _plain(name: str, folder: Path, models: Path, tls: Path | None) -> Server:
     unix = folder / "grpc.sock"
-    words = [str(models), "--unix", str(unix), *(["--tls", str(tls)] if tls else [])]
-    command = [*pinned(SERVER_CORE), sys.executable, "-m", "tests.performance.plain_aio", *words]
+    words = [sys.executable, "-m", "tests.performance.plain_aio", str(models), "--unix", str(unix)]
+    words += ["--tls", str(tls)] if tls else []
+    if name == CPP:
+        words = [str(cpp.plain()), str(models), str(unix)]
+    command = [*pinned(SERVER_CORE), *words]
     began_s = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     said_so = process.stdout
     assert said_so is not None
     line = said_so.readline()
     if not line:
-        raise SystemExit(f"{PLAIN} did not start; its words stand above")
+        raise SystemExit(f"{name} did not start; its words stand above")
     ready_s = time.monotonic() - began_s
 
     def stop() -> None:
@@ -198,7 +218,19 @@ def _plain(folder: Path, models: Path, tls: Path | None) -> Server:
         process.wait(WAIT_S)
         said_so.close()
 
-    return Server(PLAIN, process.pid, int(line), unix, tls is not None, ready_s, stop)
+    return Server(name, process.pid, int(line), unix, tls is not None, ready_s, stop)
+
+
+def _plain_paho(models: Path, port: int, qos: int) -> Server:
+    words = [str(models / "tiny" / "model.onnx"), str(port), str(qos)]
+    command = [*pinned(SERVER_CORE), sys.executable, "-m", "tests.performance.plain_paho", *words]
+    process = subprocess.Popen(command, cwd=ROOT)
+
+    def stop() -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait(WAIT_S)
+
+    return Server(PAHO, process.pid, 0, Path(), False, 0.0, stop)
 
 
 @contextmanager

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.performance import load, region, sensors, servers
+from tests.performance import cpp, load, region, sensors, servers
 from tests.performance.load import Figures, Posting
 from tests.performance.rig import Rig, single
-from tests.performance.servers import PLAIN
+from tests.performance.servers import CPP, PAHO, PLAIN
 
 TINY, COSTLY, SMALL_FRAME, LARGE_FRAME, SHIPPED = "tiny", "mobilenet", "frame-150k", "frame-2.7m", "meter-reader"
 BARE = "bare loop"
 MIXED_COSTLY, MIXED_TINY = 2, 8
+MANY, MANY_WARM_UP_S = 1000, 3
 FRAME_CONNECTIONS = VARIED_CONNECTIONS = 8
 Measure = Callable[[Rig], Mapping[str, Figures]]
 
@@ -44,17 +45,20 @@ class Step:
 
 def all_steps(chosen: Sequence[str]) -> list[Step]:
     """In the order of one pass: what is compared stands side by side."""
-    gateways = [name for name in chosen if name != PLAIN]
+    gateways = [name for name in chosen if name not in {PLAIN, CPP}]
+    python = [name for name in chosen if name != CPP]
     return [
         *_model(TINY, (1, 8, 32), chosen),
         *_model(COSTLY, (1, 2, 8, 32), chosen),
         *_model(SHIPPED, (8,), gateways),
         *_clients(chosen),
-        *_varied(chosen),
-        *_streams(chosen),
+        *_rows(chosen),
+        *_many(chosen),
+        *_varied(chosen, python),
+        *_streams(python),
         *_rest(gateways[:1]),
         *(_mixed(Row("mixed load, both at once", "", name, TINY)) for name in gateways),
-        *_frames(chosen),
+        *_frames(chosen, gateways),
         *_starts(gateways),
         *_mqtt(gateways[:1]),
     ]
@@ -80,11 +84,17 @@ def _counted(connections: int) -> str:
 
 
 def _posting(
-    row: Row, *, connections: int, tls: bool = False, unix: bool = False, headers: tuple[str, ...] = ()
+    row: Row,
+    *,
+    connections: int,
+    rows: int = 1,
+    tls: bool = False,
+    unix: bool = False,
+    headers: tuple[str, ...] = (),
 ) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server = rig.server(row.server, tls=tls)
-        return single(rig.post(Posting(server, rig.body(row.model), connections, unix, headers)))
+        return single(rig.post(Posting(server, rig.body(row.model, rows=rows), connections, unix, headers)))
 
     return Step(row, measure, (row.model,))
 
@@ -100,7 +110,7 @@ def _clients(chosen: Sequence[str]) -> Iterator[Step]:
 def _called(row: Row, connections: int, calls: int) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
         server, body = rig.server(row.server), rig.body(row.model)
-        load.built_caller()
+        cpp.caller()
         return single(
             rig.costed(server, lambda: [load.call(server, body, rig.seconds, connections=connections, calls=calls)])
         )
@@ -116,7 +126,29 @@ VARIATIONS = {
 }
 
 
-def _varied(chosen: Sequence[str]) -> Iterator[Step]:
+def _rows(chosen: Sequence[str]) -> Iterator[Step]:
+    """Requests of several rows."""
+    for name in chosen:
+        yield _posting(Row("tiny model, 32 rows a request", _counted(8), name, TINY), connections=8, rows=32)
+
+
+def _many(chosen: Sequence[str]) -> Iterator[Step]:
+    """As many connections as a site has cameras; most of them wait."""
+    for name in chosen:
+        yield _crowded(Row("tiny model, many connections", _counted(MANY), name, TINY))
+
+
+def _crowded(row: Row) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        posting = Posting(rig.server(row.server), rig.body(row.model), MANY, warm_up_s=MANY_WARM_UP_S)
+        figures = dict(rig.post(posting)[0])
+        del figures["cpu_us"]  # the time to connect is in it
+        return {"": figures}
+
+    return Step(row, measure, (row.model,))
+
+
+def _varied(chosen: Sequence[str], secured: Sequence[str]) -> Iterator[Step]:
     table = f"requests that differ, deadlines, TLS: tiny model, {_counted(VARIED_CONNECTIONS)}"
     for vary, what in VARIATIONS.items():
         for name in chosen:
@@ -124,7 +156,7 @@ def _varied(chosen: Sequence[str]) -> Iterator[Step]:
     for name in chosen:
         row = Row(table, "constant deadline of 1 s", name, TINY)
         yield _posting(row, connections=VARIED_CONNECTIONS, headers=("grpc-timeout: 1S",))
-    for name in chosen:
+    for name in secured:
         yield _posting(Row(table, "TLS", name, TINY), connections=VARIED_CONNECTIONS, tls=True)
 
 
@@ -197,7 +229,7 @@ def _mixed(row: Row) -> Step:
     return Step(row, measure, (TINY, COSTLY))
 
 
-def _frames(chosen: Sequence[str]) -> Iterator[Step]:
+def _frames(chosen: Sequence[str], sharing: Sequence[str]) -> Iterator[Step]:
     for model in (SMALL_FRAME, LARGE_FRAME):
         size = model.removeprefix("frame-").replace("k", " KB").replace("m", " MB")
         table = f"frames of {size}, {_counted(FRAME_CONNECTIONS)}, a model that reads one corner"
@@ -206,7 +238,7 @@ def _frames(chosen: Sequence[str]) -> Iterator[Step]:
             yield _posting(Row(table, "TCP", name, model), connections=FRAME_CONNECTIONS)
         for name in chosen:
             yield _posting(Row(table, "UNIX socket", name, model), connections=FRAME_CONNECTIONS, unix=True)
-        for name in filter(PLAIN.__ne__, chosen):
+        for name in sharing:
             yield _in_memory(Row(table, "shared memory", name, model))
 
 
@@ -258,16 +290,33 @@ def _mqtt(chosen: Sequence[str]) -> Iterator[Step]:
         for qos, what in ((1, "QoS 1"), (0, f"QoS 0, paced at {sensors.QOS_0_PER_S}/s")):
             yield _samples(Row("MQTT samples into windows", what, name, "activity"), qos)
 
+        for qos in (0, 1):
+            for server in (name, PAHO):
+                what = f"QoS {qos}, {sensors.IN_FLIGHT} in flight"
+                yield _singles(Row("MQTT single messages, tiny model", what, server, TINY), qos)
+
+
+def _singles(row: Row, qos: int) -> Step:
+    def measure(rig: Rig) -> Mapping[str, Figures]:
+        return _over_mqtt(rig, row.server, qos, lambda port: sensors.ask(port, qos, rig.seconds))
+
+    return Step(row, measure, (row.model, "activity"))
+
 
 def _samples(row: Row, qos: int) -> Step:
     def measure(rig: Rig) -> Mapping[str, Figures]:
-        with servers.broker(rig.folder) as broker:
-            server = servers.start(row.server, rig.folder / "mqtt", rig.models, mqtt=broker.url, qos=qos)
-            try:
-                sensors.wait_online(broker.port)
-                server.settle()
-                return single(rig.costed(server, lambda: [sensors.play(broker.port, qos)]))
-            finally:
-                server.stop()
+        return _over_mqtt(rig, row.server, qos, lambda port: sensors.play(port, qos))
 
-    return Step(row, measure, (row.model,))
+    return Step(row, measure, (row.model, TINY))
+
+
+def _over_mqtt(rig: Rig, name: str, qos: int, load: Callable[[int], Figures]) -> Mapping[str, Figures]:
+    """What a load says of a server of its own; `load` takes the broker's port."""
+    with servers.broker(rig.folder) as broker:
+        server = servers.start(name, rig.folder / "mqtt", rig.models, mqtt=broker.url, qos=qos)
+        try:
+            sensors.wait_online(broker.port)
+            server.settle()
+            return single(rig.costed(server, lambda: [load(broker.port)]))
+        finally:
+            server.stop()
