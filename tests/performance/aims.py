@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.performance.load import Figures
-from tests.performance.servers import OWN, PLAIN
-from tests.performance.steps import BARE, COSTLY, TINY, Row
+from tests.performance.servers import CPP, OWN, PAHO, PLAIN
+from tests.performance.steps import BARE, COSTLY, FRAME_CONNECTIONS, TINY, Row
 
 Samples = Mapping[Row, Sequence[Figures]]
 
@@ -99,6 +99,17 @@ def _times_plain(what: str) -> Values:
     return _ratio(_figure(table, what, "per_s"), _figure(table, what, "per_s", PLAIN))
 
 
+def _over(table: str, what: str, key: str, server: str) -> Values:
+    return _ratio(_figure(table, what, key), _figure(table, what, key, server))
+
+
+STREAMS, FRAMES, SINGLES = (
+    "streams, tiny model",
+    f"frames of 2.7 MB, {FRAME_CONNECTIONS} connections, a model that reads one corner",
+    "MQTT single messages, tiny model",
+)
+
+
 def _of_bare(what: str) -> Values:
     table = f"{COSTLY} model"
     return _ratio(_figure(table, what, "per_s"), _figure(table, "", "per_s", BARE))
@@ -107,6 +118,31 @@ def _of_bare(what: str) -> Values:
 AIMS = (
     Aim("tiny model, 8 connections: requests/s over grpcio.aio's", 12, True, "{:.1f} ×", _times_plain("8 connections")),
     Aim("tiny model, 32 connections: the same", 20, True, "{:.1f} ×", _times_plain("32 connections")),
+    *(
+        Aim(
+            f"tiny model, {what}: requests/s over C++'s",
+            ratio,
+            True,
+            "{:.2f} ×",
+            _over(f"{TINY} model", what, "per_s", CPP),
+        )
+        for what, ratio in (("1 connection", 1.3), ("8 connections", 2.5), ("32 connections", 4))
+    ),
+    *(
+        Aim(f"{what}: requests/s over grpcio.aio's", ratio, True, "{:.2f} ×", _over(STREAMS, what, "per_s", PLAIN))
+        for what, ratio in (("1 stream, 1 in flight", 2), ("8 streams, 1 in flight", 3))
+    ),
+    Aim("frames of 2.7 MB over TCP: CPU over C++'s", 1, False, "{:.2f} ×", _over(FRAMES, "TCP", "cpu_us", CPP)),
+    *(
+        Aim(
+            f"MQTT, single messages at {what}: CPU over paho's",
+            1,
+            False,
+            "{:.2f} ×",
+            _over(SINGLES, what, "cpu_us", PAHO),
+        )
+        for what in ("QoS 0", "QoS 1")
+    ),
     *(
         Aim(f"CPU per tiny request, {what}", 30, False, "{:.1f} µs", _figure(f"{TINY} model", what, "cpu_us"))
         for what in ("1 connection", "8 connections", "32 connections")

@@ -77,7 +77,7 @@ def _table(title: str, columns: Iterable[str], left: int = 2) -> Table:
 def _facts(facts: Mapping[str, Any]) -> Table:
     table = _table("what ran", ("", ""))
     table.show_header = False
-    for key in ("machine", "software", "passes", "took"):
+    for key in ("machine", "software", "calibration", "passes", "took"):
         table.add_row(key, str(facts[key]))
     return table
 

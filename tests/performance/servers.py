@@ -107,6 +107,16 @@ def said(command: list[str], core: int, limit_s: float, environ: Mapping[str, st
     return done.stdout
 
 
+def calibration_s() -> float:
+    """The processor time of a fixed loop on the server's core: other machines' figures can be compared by it."""
+    loop = "import time\nx = 0\nfor i in range(10**7): x += i\nprint(time.process_time())"
+    return float(
+        said(
+            [sys.executable, "-S", "-c", f"def f():\n {loop.replace(chr(10), chr(10) + ' ')}\nf()"], SERVER_CORE, WAIT_S
+        )
+    )
+
+
 def chosen_variant(folder: Path, models: Path, model: str) -> str:
     """Try every variant here (verdicts are kept in `folder`/state), and say which one serves."""
     config = folder / "explain.toml"
