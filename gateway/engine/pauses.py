@@ -2,7 +2,7 @@
 
 Threads that run models have a higher nice value than the event loop, so that it answers short requests at once. While
 it has work without end, they would get almost nothing. So it pauses for as long as it worked, as soon as requests of
-such a thread have waited for `worker_wait_ms` and the kernel does let the thread wait for a core. Both then get half of
+such a thread have waited for `worker_wait_ms` and the kernel lets the thread wait for a core. Both then get half of
 it, in slices shorter than the kernel's. Measured by `tests/performance/nice.py`.
 """
 
@@ -46,7 +46,11 @@ class Pauses:
 
     def end(self) -> None:
         """Note that this thread's run is over."""
-        del self.waiting[threading.get_native_id()]
+        self.forget(threading.get_native_id())
+
+    def forget(self, thread: int) -> None:
+        """Pause no longer for a thread: its run is over, or does not end."""
+        self.waiting.pop(thread, None)
 
     def pause(self) -> None:
         """Pause if a run waits for the event loop's core. Called after each pass while `waiting` is not empty."""

@@ -143,6 +143,7 @@ class Worker:
         """
         if self._thread is not None:
             step_back(LAST, self._thread)
+            self._footing.pauses.forget(self._thread.native_id or 0)
         self._footing.limiter.abandon(self._share)
 
     def _wake(self) -> None:

@@ -82,11 +82,13 @@ def test_a_loop_that_is_idle_half_of_the_time_does_not_pause(monkeypatch: pytest
 
 
 def test_a_thread_notes_its_own_runs() -> None:
+    """The end of one that was given up meanwhile is nothing new."""
     of, seen = Pauses(0), list[dict[int, int]]()
 
     def run() -> None:
         of.begin(7)
         seen.append(dict(of.waiting))
+        of.forget(threading.get_native_id())
         of.end()
 
     thread = threading.Thread(target=run)
