@@ -172,6 +172,10 @@ class Submission(Protocol):
         """Run what is delayed; answers come within this call."""
 
 
+class InferenceEngine(Inference, Submission, Protocol):
+    """Inference with and without a task per request."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     """One line of RepositoryIndex. `state` is READY, UNAVAILABLE, LOADING or UNLOADING."""

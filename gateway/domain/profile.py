@@ -41,9 +41,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What inference may spend. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
+    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
 
-    `worker_nice`: how far threads that run models step behind the event loop, in steps of nice(2).
+    `worker_nice` is added to the nice value of threads that run models on the CPU.
     """
 
     threads: int = 0

@@ -1,4 +1,4 @@
-"""What a trial in a throw-away process may cost."""
+"""Limits of a trial, which runs in a process of its own."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.simulators.daemon import ROOT
 
 HERE, BUILT = Path(__file__).parent, ROOT / ".bench"
-PROTOS = ROOT / "gateway" / "frontends" / "grpc_v2"
+PROTO = ROOT / "gateway" / "frontends" / "grpc_v2" / "inference.proto"
 COMPILE = ("g++", "-std=c++17", "-O2", "-Wl,--copy-dt-needed-entries")
 GRPC = ("-lgrpc++", "-lgrpc")
 PLUGIN = "/usr/bin/grpc_cpp_plugin"
@@ -18,16 +18,22 @@ ONNX_RUNTIME = "libonnxruntime.so.1"
 
 def caller() -> Path:
     """Build caller.cc: C-core's C++ client."""
-    return _built(HERE / "caller.cc", *GRPC)
+    program = _program(HERE / "caller.cc")
+    if not program.exists():
+        _run(*COMPILE, str(HERE / "caller.cc"), "-o", str(program), *GRPC)
+    return program
 
 
 def plain() -> Path:
     """Build plain.cc: a server of C-core's C++ API, protobuf, and the ONNX Runtime that Python has."""
-    protoc = ("protoc", f"-I{PROTOS}", "inference.proto")
-    _run(*protoc, f"--cpp_out={_folder()}", f"--grpc_out={BUILT}", f"--plugin=protoc-gen-grpc={PLUGIN}")
-    generated = [str(BUILT / f"inference{kind}.pb.cc") for kind in ("", ".grpc")]
-    library = _onnx_runtime()
-    return _built(HERE / "plain.cc", f"-I{BUILT}", *generated, *GRPC, "-lprotobuf", str(library), "-Wl,-rpath,$ORIGIN")
+    library, program = _onnx_runtime(), _program(HERE / "plain.cc", PROTO)
+    if not program.exists():
+        protoc = ("protoc", f"-I{PROTO.parent}", PROTO.name)
+        _run(*protoc, f"--cpp_out={BUILT}", f"--grpc_out={BUILT}", f"--plugin=protoc-gen-grpc={PLUGIN}")
+        generated = [str(BUILT / f"{PROTO.stem}{kind}.pb.cc") for kind in ("", ".grpc")]
+        words = (f"-I{BUILT}", *generated, *GRPC, "-lprotobuf", str(library), "-Wl,-rpath,$ORIGIN")
+        _run(*COMPILE, str(HERE / "plain.cc"), "-o", str(program), *words)
+    return program
 
 
 def _onnx_runtime() -> Path:
@@ -35,22 +41,18 @@ def _onnx_runtime() -> Path:
     import onnxruntime
 
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    link = _folder() / ONNX_RUNTIME
+    BUILT.mkdir(exist_ok=True)
+    link = BUILT / ONNX_RUNTIME
     link.unlink(missing_ok=True)
     link.symlink_to(library)
     return link
 
 
-def _folder() -> Path:
+def _program(*sources: Path) -> Path:
+    """Return the place of a program, which changes with its sources."""
     BUILT.mkdir(exist_ok=True)
-    return BUILT
-
-
-def _built(source: Path, *words: str) -> Path:
-    program = _folder() / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
-    if not program.exists():
-        _run(*COMPILE, str(source), "-o", str(program), *words)
-    return program
+    content = b"".join(source.read_bytes() for source in sources)
+    return BUILT / f"{sources[0].stem}-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def _run(*command: str) -> None:

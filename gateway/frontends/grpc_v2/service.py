@@ -11,11 +11,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from gateway.domain.errors import Fault, RequestError, of_answer
 from gateway.domain.infer import InferRequest, InferResponse, RequestedOutput
-from gateway.domain.ports import Inference, Repository, Statistics, Submission
+from gateway.domain.ports import InferenceEngine, Repository, Statistics
 from gateway.domain.rights import check_model
 from gateway.frontends import documents
 from gateway.frontends.grpc_v2.calls import INFER, CallInfo, Kind, Rpc, unexpected
@@ -54,16 +54,12 @@ STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 Answer = Callable[[Any, CallInfo], Any]
 
 
-class Door(Inference, Submission, Protocol):
-    """Interface that answers requests: Inference and Submission."""
-
-
 class InferenceService:
     """Methods of the service. Each takes (message, CallInfo), returns the reply message and may raise RequestError."""
 
     def __init__(
         self,
-        inference: Door,
+        inference: InferenceEngine,
         repository: Repository,
         statistics: Statistics,
         settings: GrpcSettings,

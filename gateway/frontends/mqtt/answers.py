@@ -13,6 +13,9 @@ from gateway.frontends.mqtt.feed import Ready
 from gateway.frontends.mqtt.results import ResultPlan, check_size, write_results
 from gateway.frontends.status import error_text
 
+TIMES_REMEMBERED = 256
+"""Milliseconds whose text is remembered."""
+
 
 def result(identity: str, ready: Ready, response: InferResponse, plan: ResultPlan, limit_bytes: int) -> bytes:
     """Write a result: what `plan` says of the outputs, who served, whose samples, from when to when.
@@ -49,7 +52,7 @@ def timestamp(wall_ns: int) -> str:
     return _written(wall_ns // 1_000_000)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=TIMES_REMEMBERED)
 def _written(wall_ms: int) -> str:
     """Return the text: messages that come together share it."""
     moment = datetime.fromtimestamp(wall_ms / 1e3, UTC)

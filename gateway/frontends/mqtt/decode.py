@@ -22,6 +22,7 @@ from gateway.domain.tensor import DATATYPES, RANK_LIMIT, Array, Datatype, Tensor
 from gateway.frontends.mqtt.windows import Rows
 
 CBOR_DEPTH = 16
+TYPES_REMEMBERED, TYPE_REMEMBERED_CHARS = 256, 256
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 DOCUMENTS = frozenset({"application/json", "application/cbor", "application/x-msgpack", "application/msgpack"})
 IMAGES = frozenset({"image/jpeg", "image/png"})
@@ -49,12 +50,18 @@ class Layout:
     shape: tuple[int, ...] = ()
 
 
-@lru_cache(maxsize=256)
 def read_content_type(text: str) -> ContentType:
-    """Split `media/type; name=value`."""
+    """Split `media/type; name=value`. Short texts are remembered."""
+    return _remembered_type(text) if len(text) <= TYPE_REMEMBERED_CHARS else _split_type(text)
+
+
+def _split_type(text: str) -> ContentType:
     media, *rest = text.split(";")
     pairs = (part.partition("=") for part in rest)
     return ContentType(media.strip().lower(), {name.strip().lower(): value.strip(' "') for name, _, value in pairs})
+
+
+_remembered_type = lru_cache(maxsize=TYPES_REMEMBERED)(_split_type)
 
 
 def read_layout(content: ContentType, dtype: str, shape: tuple[int, ...], spec: TensorSpec) -> Layout:

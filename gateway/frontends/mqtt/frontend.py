@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.ports import InferenceEngine
 from gateway.frontends.mqtt.identity import Identity, read_password, tls_context
 from gateway.frontends.mqtt.link import Link
 from gateway.frontends.mqtt.messages import Message, Publication, Subscription
 from gateway.frontends.mqtt.pipeline import Pipeline
 from gateway.frontends.mqtt.routing import Router
-from gateway.frontends.mqtt.runs import Engine
 from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ GOODBYE_S = 2.0
 class MqttFrontend:
     """Answers requests and sensors over MQTT. Construct, `start`, `stop`; all on one event loop."""
 
-    def __init__(self, engine: Engine, settings: MqttSettings, gateway_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, settings: MqttSettings, gateway_id: str) -> None:
         """Raises ConfigurationError for routes that cannot work; `settings.url` must be set."""
         if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
@@ -69,7 +69,7 @@ class MqttFrontend:
         self.online.clear()
 
     def counters(self) -> Mapping[str, int]:
-        """What was counted since the start, and gauges: connected (0 or 1), queued, running, sensors, outbox."""
+        """Return counters since the start, and gauges: connected (0 or 1), queued, running, sensors, outbox."""
         gauges = {} if self._pipeline is None else self._pipeline.gauges
         connected = self._link is not None and self._link.connected
         waiting = 0 if self._link is None else self._link.waiting

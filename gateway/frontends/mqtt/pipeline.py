@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferRequest, InferResponse
+from gateway.domain.ports import InferenceEngine
 from gateway.domain.tensor import Steps, finish
 from gateway.frontends.mqtt import answers
 from gateway.frontends.mqtt.dedup import Seen, key_of
@@ -22,7 +23,7 @@ from gateway.frontends.mqtt.large_messages import INLINE_BYTES, LargeMessages
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.requests import CALLER, Asked, Requests
 from gateway.frontends.mqtt.routing import Router, topic_level
-from gateway.frontends.mqtt.runs import Engine, Runs, defect
+from gateway.frontends.mqtt.runs import Runs, defect
 from gateway.frontends.mqtt.settings import MqttSettings
 
 WINDOWS_LIMIT = 64
@@ -38,7 +39,7 @@ class Pipeline:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: InferenceEngine,
         settings: MqttSettings,
         gateway_id: str,
         *,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
-from gateway.domain.ports import Inference, Submission
+from gateway.domain.ports import InferenceEngine
 from gateway.frontends.mqtt.backlog import Backlog
 from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.delivery import Delivery
@@ -25,12 +25,8 @@ from gateway.frontends.mqtt.settings import MqttSettings
 _LOG = logging.getLogger(__name__)
 
 
-class Engine(Inference, Submission, Protocol):
-    """Inference, also without a task for each request."""
-
-
 class _Step(Protocol):
-    """What a running job waits for: an answer, or the time of the next attempt."""
+    """Pending answer of a running job, or timer of its next attempt."""
 
     def cancel(self) -> None: ...
 
@@ -43,7 +39,7 @@ class Runs:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: InferenceEngine,
         settings: MqttSettings,
         delivery: Delivery,
         counters: Counter[str],

@@ -35,7 +35,7 @@ PACKET_OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a CONNACK says. `resumed`: the broker kept our session."""
+    """Content of a CONNACK. `resumed`: the broker kept the session."""
 
     resumed: bool
     receive_maximum: int = 65_535
@@ -53,7 +53,7 @@ class End(enum.Enum):
 
 
 class Listener(Protocol):
-    """What a session tells its owner, always on the loop's thread."""
+    """Receiver of a session's events, called on the event loop's thread."""
 
     def welcomed(self, welcome: Welcome) -> None: ...
     def subscribed(self, codes: Sequence[int]) -> None: ...
@@ -164,7 +164,7 @@ class Session:
         self._client.disconnect()
 
     def abandon(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without a DISCONNECT."""
         if self._socket is not None:
             gone = self._socket
             self._detach()
@@ -254,7 +254,7 @@ class Session:
             self._timer = self._loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
-        """A keepalive of silence one way: let paho ping, or notice that nobody answered the last one."""
+        """Let paho send a PING after a keepalive without packets, or end a connection whose last one has no answer."""
         now_s = self._loop.time()
         if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
             self._guard(self._client.loop_misc)
@@ -303,6 +303,6 @@ class Session:
 
 
 def _buffered(connection: Any) -> int:
-    """Bytes that OpenSSL has decrypted and nobody has read; 0 on a plain socket."""
+    """Return the number of bytes that OpenSSL has decrypted and that were not read yet; 0 on a plain socket."""
     pending = getattr(connection, "pending", None)
     return pending() if pending is not None else 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -99,16 +101,17 @@ def test_a_thread_notes_its_own_runs() -> None:
 
 
 def test_the_kernel_says_how_long_a_thread_has_waited() -> None:
-    before_ns = delay_ns(threading.get_native_id())
-    others = [threading.Thread(target=_compute) for _ in range(4)]
-    for thread in others:
-        thread.start()
-    _compute()
-    for thread in others:
-        thread.join()
-    assert 0 <= before_ns <= delay_ns(threading.get_native_id()) < time.monotonic_ns()
-    assert delay_ns(0) == 0
-
-
-def _compute() -> None:
-    sum(range(100_000))
+    """Another process takes the only core that this thread may use, until the kernel counts that it waits."""
+    thread, cores = threading.get_native_id(), os.sched_getaffinity(0)
+    before_ns, core = delay_ns(thread), min(cores)
+    endless = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    busy = subprocess.Popen([sys.executable, "-S", "-c", endless])
+    try:
+        os.sched_setaffinity(thread, {core})
+        while delay_ns(thread) <= before_ns:
+            sum(range(10_000))
+    finally:
+        os.sched_setaffinity(thread, cores)
+        busy.kill()
+        busy.wait()
+    assert delay_ns(0) == 0, "no such thread"
