@@ -5,6 +5,7 @@ Decisions on values; only `read_model` reads the folder.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from gateway.domain.manifest import Artifact, ModelManifest
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.routing import newest_version, version_order
 from gateway.domain.signed_release import SignedRelease, SignedVariant, read_release, release_bytes, target_path
+from gateway.trust.targets import WITHDRAWN, Withdrawal, read_withdrawal
 
 MANIFEST = "manifest.toml"
 
@@ -52,14 +54,34 @@ def read_model(folder: Path, settings: FleetSettings) -> Model:
     return Model(folder, manifest, _artifact(folder, MANIFEST), _artifact(folder, golden.file) if golden else None)
 
 
-def build_release(model: Model, owner: str, floor: str, now: datetime) -> SignedRelease:
-    """The document of a release, as its manifest says it."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an owner signs beside a model's manifest. `floor` None: as it stands; the others as in SignedRelease."""
+
+    floor: str | None = None
+    slots: tuple[str, ...] = ()
+    changes_signature: bool = False
+
+
+def build_release(model: Model, owner: str, terms: Terms, floor: str, now: datetime) -> SignedRelease:
+    """Return the document of a release, as its manifest and its owner's terms say it. `floor`: the one chosen."""
     manifest = model.manifest
     variants = tuple(
         SignedVariant(v.name, v.runtime, v.precision, v.accelerators, v.artifacts) for v in manifest.variants
     )
     at = now.replace(microsecond=0)
-    return SignedRelease(owner, manifest.name, manifest.version, floor, at, model.file, model.golden, variants)
+    return SignedRelease(
+        owner,
+        manifest.name,
+        manifest.version,
+        floor,
+        at,
+        model.file,
+        model.golden,
+        variants,
+        terms.slots,
+        terms.changes_signature,
+    )
 
 
 def model_files(release: SignedRelease) -> tuple[Artifact, ...]:
@@ -125,19 +147,39 @@ class PlannedRelease:
     draft: Draft
 
 
-def plan_release(drafting: Drafting, model: Model, owner: str, floor: str | None) -> PlannedRelease:
-    """A model as its owner's next release. Raises ConfigurationError where it is published already, where the owner is
-    not known, and for a floor by which devices could not go."""
+def plan_release(drafting: Drafting, model: Model, owner: str, terms: Terms) -> PlannedRelease:
+    """Return a model as its owner's next release.
+
+    Raises ConfigurationError for a release that is published already, an unknown owner, and a floor by which devices
+    could not go.
+    """
     role, name, version = owner_role(owner), model.manifest.name, model.manifest.version
     path = target_path(owner, name, version)
     if drafting.published.target(path):
         raise ConfigurationError(f"{path} is published already and never changes; raise the version in its {MANIFEST}")
     newest = drafting.newest(role)
     targets = newest.signed if newest and isinstance(newest.signed, Targets) else None
-    chosen = choose_floor(floor, model_floor(targets, owner, name, beside=path), version)
-    release = build_release(model, owner, chosen, drafting.now)
+    chosen = choose_floor(terms.floor, model_floor(targets, owner, name, beside=path), version)
+    release = build_release(model, owner, terms, chosen, drafting.now)
     target, content = release_target(release)
     return PlannedRelease(release, target, content, add_targets(drafting, role, [(target, content)]))
+
+
+def plan_withdrawal(drafting: Drafting, path: str, withdrawal: Withdrawal) -> Draft:
+    """Return the owner's next document, in which a published release is withdrawn.
+
+    Raises ConfigurationError for a release that is not published, or is withdrawn like that already.
+    """
+    role = owner_role(path.split("/")[1])
+    newest = drafting.newest(role)
+    signed = copy.deepcopy(newest.signed) if newest else None
+    target = signed.targets.get(path) if isinstance(signed, Targets) else None
+    if signed is None or target is None:
+        raise ConfigurationError(f"{path!r:.300} is not published; edge-fleet status lists what is")
+    if read_withdrawal(target) in {withdrawal, Withdrawal.REMOVE}:
+        raise ConfigurationError(f"{path} is withdrawn already; edge-fleet status shows drafts that wait")
+    target.unrecognized_fields["custom"] = {**(target.custom or {}), WITHDRAWN: withdrawal.value}
+    return drafting.draft(role, signed)
 
 
 def _artifact(folder: Path, name: str) -> Artifact:

@@ -16,6 +16,7 @@ from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
+from gateway.trust.targets import Withdrawal, read_withdrawal
 
 ID_CHARS = 16
 """Of a key's id, shown: another key with the same 64 bits takes longer to find than it is worth."""
@@ -59,7 +60,11 @@ def release_line(release: SignedRelease) -> str:
     """A release in one line."""
     variants = ", ".join(variant.name for variant in release.variants)
     at = release.released_at.strftime(TIME_FORMAT)
-    return f"{release.model} {release.version}, floor {release.floor}, variants {variants}, released {at}"
+    slots = f", for the slots {', '.join(release.slots)}" if release.slots else ""
+    change = ", WITH OTHER INPUTS OR OUTPUTS than other versions" if release.changes_signature else ""
+    return (
+        f"{release.model} {release.version}, floor {release.floor}, variants {variants}, released {at}{slots}{change}"
+    )
 
 
 def _root_changes(signed: Root, before: Document | None) -> Iterator[str]:
@@ -74,7 +79,9 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
     old = cast("Targets", before.signed) if before else Targets()
     yield from _delegation_changes(signed, old)
     for path, target in signed.targets.items():
-        if old.targets.get(path) != target:
+        if old.targets.get(path) != target and (withdrawal := read_withdrawal(target)):
+            yield f"withdraws {path}: {_WITHDRAWALS[withdrawal]}"
+        elif old.targets.get(path) != target:
             head, *content = _target_lines(target, draft.documents.get(path))
             yield f"{'replaces' if path in old.targets else 'adds'} {head}"
             yield from content
@@ -102,6 +109,12 @@ def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
     else:
         yield f"{target.path}, {target.length} bytes, {digest}{_unreadable(target.path, content)}:"
         yield from (f"  | {line}" for line in content.decode(errors="backslashreplace").split("\n") if line)
+
+
+_WITHDRAWALS = {
+    Withdrawal.OFFER: "devices install it no more; those that run it go on",
+    Withdrawal.REMOVE: "EVERY DEVICE THAT RUNS IT STOPS IT AT ONCE, whatever the policies say",
+}
 
 
 def _release(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""`edge-fleet model add`: draft a release from a model's folder that `edge-gateway models check` accepts."""
+"""`edge-fleet model`: draft a release of a model that `edge-gateway models check` accepts, or its withdrawal."""
 
 from __future__ import annotations
 
@@ -13,24 +13,53 @@ from pathlib import Path
 from typing import Any
 
 from fleet.cli.common import byte_progress, now, save_drafts, writing
-from fleet.releases import MANIFEST, Model, PlannedRelease, model_files, plan_release, read_model
+from fleet.releases import (
+    MANIFEST,
+    Model,
+    PlannedRelease,
+    Terms,
+    model_files,
+    plan_release,
+    plan_withdrawal,
+    read_model,
+)
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import LEVELS
+from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.selection import required_level
+from gateway.domain.signed_release import target_path
 from gateway.terminal.tables import mark, print_json, print_table
+from gateway.trust.targets import Withdrawal
 
 PROGRAM = "edge-gateway"
 SAID_LIMIT_CHARS = 500
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Draft the release; return 1 if the check has a finding."""
-    folder = Path(arguments.folder)
+    """Draft the release, or its withdrawal. Return 1 if the check of a model has a finding."""
+    return _withdraw(arguments) if arguments.action == "withdraw" else _add(arguments)
+
+
+def _withdraw(arguments: argparse.Namespace) -> int:
+    parts = arguments.what.split("/")
+    if len(parts) != 3 or not all(NAME_PATTERN.fullmatch(part) for part in parts):
+        raise ConfigurationError(f"{arguments.what!r:.200} is not OWNER/MODEL/VERSION")
+    withdrawal = Withdrawal.REMOVE if arguments.remove else Withdrawal.OFFER
+    with writing(arguments) as work:
+        draft = plan_withdrawal(work.drafting(now()), target_path(*parts), withdrawal)
+        return save_drafts(work, [draft], as_json=arguments.json)
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.what)
+    if not arguments.owner:
+        raise ConfigurationError("a release needs its owner; name it with --owner")
+    terms = Terms(arguments.floor, tuple(arguments.slot), arguments.changes_signature)
     with writing(arguments) as work:
         model = read_model(folder, work.settings)
-        planned = plan_release(work.drafting(now()), model, arguments.owner, arguments.floor)
+        planned = plan_release(work.drafting(now()), model, arguments.owner, terms)
         verdict = check(_program(arguments.edge_gateway), folder, work.settings)
         if not verdict["ok"]:
             return _refuse(verdict, as_json=arguments.json)

@@ -105,9 +105,33 @@ def _renew(parser: argparse.ArgumentParser) -> None:
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("add",), help="add: check DIR and draft its release")
-    parser.add_argument("folder", metavar="DIR", help="a version's folder: …/NAME/VERSION with its manifest.toml")
-    parser.add_argument("--owner", type=named, metavar="O", required=True, help="who signs it")
+    parser.add_argument(
+        "action", choices=("add", "withdraw"), help="add: check DIR and draft its release; withdraw: draft its end"
+    )
+    parser.add_argument(
+        "what",
+        metavar="DIR|RELEASE",
+        help="add: a version's folder, …/NAME/VERSION with its manifest.toml; withdraw: OWNER/MODEL/VERSION",
+    )
+    parser.add_argument("--owner", type=named, metavar="O", help="add: who signs it")
+    parser.add_argument(
+        "--slot",
+        type=named,
+        metavar="S",
+        action="append",
+        default=[],
+        help="add: a slot that the release is for, so that it may follow another model there; repeatable",
+    )
+    parser.add_argument(
+        "--changes-signature",
+        action="store_true",
+        help="add: let it follow a release with other inputs or outputs; clients have to be ready for that",
+    )
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="withdraw: order each device that runs it to stop at once, whatever its policy; for emergencies",
+    )
     parser.add_argument("--floor", type=named, metavar="V", help="the oldest version still allowed (default: as it is)")
     parser.add_argument(
         "--edge-gateway",
@@ -232,9 +256,11 @@ VERBS = (
     Verb(
         "model",
         "model",
-        "check a model's folder (digests, golden sets) and draft its release for the owner",
+        "check a model's folder (digests, golden sets) and draft its release for the owner; or withdraw a release",
         "  edge-fleet model add models/meter-reader/2 --owner acme\n"
-        "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2",
+        "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2\n"
+        "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
+        "  edge-fleet model withdraw acme/meter-reader/2 --remove    # and stopped at once",
         _model,
     ),
     Verb(

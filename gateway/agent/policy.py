@@ -22,15 +22,21 @@ from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
-from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, read_policy
+from gateway.domain.policy import POLICY_LIMIT_BYTES, Policy, blocked, earliest, earliest_removal, read_policy
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, read_release
 from gateway.store.active import Active
 from gateway.store.errors import StoreError
 from gateway.store.journal import Journal
 from gateway.trust import clock
 
+LAST = (
+    "this device would be left without any model; assign another model first, or let a signed policy say "
+    '"removal_of_last": true'
+)
 FOLDER = "policy/"
 """How paths of policies begin in the repository."""
+DEFAULT = "the built-in policy"
+"""Name of the bounds of removals on a device without a policy."""
 HELD, SIGHTS = "held", "sights"
 """Names of the facts: what may not begin yet, by slot; when changes were first seen."""
 
@@ -60,16 +66,27 @@ def hold(
     *,
     now: datetime,
 ) -> Hold | None:
-    """Why a change may not begin now; None: it may. `who`: device and profile; `times`: first seen, released. The hours
-    of each policy stand still in the blackouts of all: otherwise these would end for everybody at once."""
-    device, profile = who
+    """Return why a change may not begin now, or None. `who`: device and profile; `times`: first seen, released.
+
+    The hours of each policy stand still in the blackouts of all: otherwise these would end for all devices at once.
+    A removal has bounds also where there is no policy.
+    """
     blackouts = tuple(blackout for policy in policies.values() for blackout in policy.blackouts)
-    turns = {
-        path: earliest(replace(policy, blackouts=blackouts), device, release, *times, profile)
-        for path, policy in policies.items()
-    }
-    found = [_hold(policy, path, change, turns[path], now) for path, policy in policies.items()]
+    bounding = policies or ({DEFAULT: Policy()} if change == WITHDRAW else {})
+    found = []
+    for path, policy in bounding.items():
+        turn = _turn(replace(policy, blackouts=blackouts), who, change, release, times)
+        found.append(_hold(policy, path, change, turn, now))
     return max((one for one in found if one), key=lambda one: one.until or now, default=None)
+
+
+def _turn(
+    policy: Policy, who: tuple[str, str], change: str, release: str, times: tuple[datetime, datetime]
+) -> datetime:
+    device, profile = who
+    if change == WITHDRAW:
+        return earliest_removal(policy, device, release, times[0], profile)
+    return earliest(policy, device, release, *times, profile)
 
 
 def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime) -> Hold | None:
@@ -79,11 +96,13 @@ def _hold(policy: Policy, path: str, change: str, turn: datetime, now: datetime)
         return Hold(change, blackout.end, f"{path} lets nothing change until {blackout.end:%FT%TZ}{reason}")
     if turn <= now:
         return None
+    if change == WITHDRAW:
+        return Hold(change, turn, f"{path} lets this device carry the removal out from {turn:%FT%TZ} on")
     return Hold(change, turn, f"{path} spreads changes over the fleet; the turn of this device comes at {turn:%FT%TZ}")
 
 
 class Pacing:
-    """Of one question: `may_install` and `may_withdraw` for each change, then `end`; only then what may be done."""
+    """Bounds of one poll: `may_install` each change, ask for `removable` ones, then `end`; only then carry them out."""
 
     def __init__(self, storage: Storage, device: str, now: Present) -> None:
         self._storage, self._device, self._now = storage, device, now
@@ -100,9 +119,19 @@ class Pacing:
         """Whether the release, verified before, may be begun now; if not, it is held."""
         return self._may(INSTALL, activation, profile)
 
-    def may_withdraw(self, activation: Activation, profile: str = "") -> bool:
-        """Whether what is committed may go now; if not, it is held."""
-        return self._may(WITHDRAW, activation, profile)
+    def removable(self, ordered: Iterable[Activation], profile: str = "") -> list[str]:
+        """Return the slots among those `ordered` to be emptied that may be emptied now; the others are held.
+
+        Unless every policy allows it, the device is not left without any model.
+        """
+        wanted = tuple(ordered)
+        free = [one.slot for one in wanted if self._may(WITHDRAW, one, profile)]
+        policies = self._policies.values() or (Policy(),)
+        if set(free) < self._storage.active().slots.keys() or all(one.removal_of_last for one in policies):
+            return free
+        for slot in free:
+            self._held[slot] = Hold(WITHDRAW, None, LAST)
+        return []
 
     def end(self, assigned: Mapping[str, Target]) -> Mapping[str, Hold]:
         """Keep what was seen and what is held. `assigned`, and what is held: by slot. Raises StoreError."""

@@ -6,10 +6,9 @@ Everything is verified before anything of it is kept; what is kept (floors, the 
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-
-from tuf.api.metadata import TargetFile
 
 from gateway.agent.clock import synchronised, system_now
 from gateway.agent.config import AgentConfig
@@ -17,6 +16,7 @@ from gateway.agent.control import Control
 from gateway.agent.fetch import fetch_blob
 from gateway.agent.identity import Identity
 from gateway.agent.repository import Found, SignedRepository, as_target
+from gateway.agent.slots import check_activation
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
 from gateway.domain.activation import Activation, Installed
@@ -33,12 +33,13 @@ from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
 from gateway.trust.paths import release_path
 from gateway.trust.targets import (
     ONLINE,
-    check_floor,
+    Withdrawal,
     check_hardware,
+    check_offer,
     check_release,
     check_target,
-    check_targets,
     floor_of,
+    read_withdrawal,
 )
 
 NONCE_BYTES = 16
@@ -88,8 +89,10 @@ class Poll:
         self._found: dict[str, Found] = {}
 
     def ask(self) -> Assignment:
-        """What is assigned, accepted now or before. Raises Distrust, FetchError, StoreError; UnreachableError where the
-        daemon is needed to tell what fits this device, and does not answer."""
+        """Return the assignment that is accepted, now or before. Raises Distrust, FetchError, StoreError.
+
+        Releases are judged by `new`, each for its own slot: an error of one owner costs no slot of another.
+        """
         times = self._times()
         self._repository = repository = self._refreshed(times)
         known = self._storage.journal.accepted()
@@ -98,7 +101,8 @@ class Poll:
         if known is not None and content == known.content:
             self._storage.journal.raise_floors(Floors(repository.risen_floors(), {}, self._time_floor(times)))
             return assignment
-        self._check(assignment)
+        for target in assignment.files:
+            self._find(target)
         self._accept(assignment, content, times)
         self._storage.journal.keep_facts({ETAG: "" if times.nonce else etag})
         return assignment
@@ -118,10 +122,17 @@ class Poll:
         return activation
 
     def new(self, slot: str, target: Target) -> Activation:
-        """As `activation`, of what is to be installed: the floor may have risen since the assignment was accepted."""
-        self._find(target)
-        check_floor(target.path, self._floor)
-        return self.activation(slot, target)
+        """Return `activation` of a release that its owner and the policies allow in this slot. Raises as it does."""
+        check_offer(target, self._look_up(target.path).target, self._floor)
+        activation = self.activation(slot, target)
+        check_activation(self._storage, activation)
+        return activation
+
+    def withdrawal(self, path: str) -> Withdrawal | None:
+        """Return its owner's withdrawal of a release; None also if its signature cannot be had or believed now."""
+        with suppress(Distrust):
+            return read_withdrawal(self._look_up(path).target)
+        return None
 
     def recovered(self, activation: Activation) -> Activation:
         """What is installed and damaged, as it is signed now: document, manifest and proof are whole again. Raises as
@@ -215,26 +226,24 @@ class Poll:
             if now >= expiry:
                 raise Distrust(Reason.EXPIRED, what, f"it expired at {expiry:%FT%TZ}; here it is {now:%FT%TZ}")
 
-    def _check(self, assignment: Assignment) -> None:
-        """Raises Distrust unless its owner signed every release, at or above the floor, with a variant that fits."""
-        targets = (*assignment.slots.values(), *assignment.files)
-        for target in targets:
-            self._look_up(target.path)
-        check_targets(assignment, self._signed, self._floor)
-        committed = {slot: one.release for slot, one in self._storage.active().slots.items()}
-        for slot, target in assignment.slots.items():
-            if committed.get(slot) != target.sha256:
-                self.activation(slot, target)
-
     def _accept(self, assignment: Assignment, content: bytes, times: Times) -> None:
         repository = self._signed_repository
         director = read_signers(content, repository.targets, assignment.device, self._config.trust)
         numbers = raised_floors(ASSIGNMENT, assignment.version, director, self._floors.numbers)
-        paths = [release_path(target.path) for target in assignment.slots.values()]
-        versions = {f"{p.owner}/{p.model}": self._floor(p.owner, p.model) for p in paths}
-        risen = {model: floor for model, floor in versions.items() if floor}
+        risen = self._risen_versions(assignment)
         floors = Floors({**repository.risen_floors(), **numbers}, risen, self._time_floor(times, assignment.expires))
         self._storage.journal.accept(assignment, content, floors)
+
+    def _risen_versions(self, assignment: Assignment) -> dict[str, str]:
+        """Return floors of the assigned models by "owner/model"; those that are damaged cost their own slots only."""
+        risen: dict[str, str] = {}
+        for target in assignment.slots.values():
+            with suppress(Distrust):
+                self._look_up(target.path)
+                path = release_path(target.path)
+                if floor := self._floor(path.owner, path.model):
+                    risen[f"{path.owner}/{path.model}"] = floor
+        return risen
 
     def _time_floor(self, times: Times, *more: datetime) -> datetime:
         expiries = (*self._signed_repository.expiries().values(), *more)
@@ -251,9 +260,6 @@ class Poll:
         if path not in self._found:
             self._found[path] = self._signed_repository.find(path)
         return self._found[path]
-
-    def _signed(self, path: str) -> TargetFile:
-        return self._look_up(path).target
 
     def _floor(self, owner: str, model: str) -> str:
         """By what its owner says in any of its releases, and what this device has seen."""

@@ -22,8 +22,9 @@ LINK = "link"
 """Name of the fact: how the controller was told last."""
 HISTORY = 20
 """Updates that are over, of which the document tells."""
-IN_STEP, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
+IN_STEP, UNASSIGNED, UPDATING, WAITS, HELD, BEHIND, REFUSED, UNREACHABLE, NEW = (
     "in-step",
+    "unassigned",
     "updating",
     "waiting",
     "held",
@@ -114,10 +115,22 @@ def judged(standing: Standing) -> tuple[str, str]:
 def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
     behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
     if not behind:
-        return IN_STEP, f"everything of assignment {assignment.version} is committed"
+        return _unassigned(standing, assignment) or (
+            IN_STEP,
+            f"everything of assignment {assignment.version} is committed",
+        )
     reason = standing.rejected.get(behind[0])
     because = f": {reason}" if reason else "; run edge-agent sync"
     return BEHIND, f"{behind[0]} does not run what is assigned{because}"
+
+
+def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] | None:
+    kept = next((slot for slot in standing.active.slots if slot not in assignment.slots), None)
+    if kept is None:
+        return None
+    target = standing.active.slots[kept].target
+    goes_on = "it goes on until another release is committed there or its removal is ordered"
+    return UNASSIGNED, f"{kept} runs {target}, which assignment {assignment.version} does not name; {goes_on}"
 
 
 def _committed(standing: Standing, slot: str) -> str:

@@ -29,11 +29,12 @@ from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
-from gateway.domain.update import Step
+from gateway.domain.update import REVOCABLE, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired
 from gateway.store.errors import SpaceError, StoreError
 from gateway.trust.distrust import Distrust
+from gateway.trust.targets import Withdrawal
 
 POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
 """Names of the facts: how the last question ended; why updates do not go on, by slot; this kind of device."""
@@ -141,8 +142,10 @@ class Agent:
     def _ask(self, poll: Poll, *, retry: bool, thorough: bool) -> Polled:
         try:
             assignment = poll.ask()
-            self._begin(assignment, poll, retry=retry)
+            problems = self._begin(assignment, poll, retry=retry)
             self._mend(poll, thorough=thorough)
+            if problems:
+                raise problems[0]
         except Distrust as error:
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
@@ -156,11 +159,13 @@ class Agent:
             return Polled(None, "store", str(error))
         return Polled(assignment)
 
-    def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> None:
+    def _begin(self, assignment: Assignment, poll: Poll, *, retry: bool) -> list[Exception]:
+        """Begin what is to be done and may be. Return why some slots could not be looked at, the first reason first."""
         if untold(self._storage):
             tell(self._storage, self._control)
             self._storage.collect()
         self._install_files(assignment, poll)
+        self._obey_withdrawals(poll)
         for change in self._changes(assignment, retry=retry):
             if isinstance(change, Supersede):
                 self._supersede(change.slot)
@@ -176,14 +181,22 @@ class Agent:
             self._storage.journal.begin(activation, assignment.version, system_now(), attempt)
         for slot in going:
             self._withdraw(slot)
-        if problems:
-            raise problems[0]
+        return problems
+
+    def _obey_withdrawals(self, poll: Poll) -> None:
+        """Stop what its owner orders to remove, and give up updates to withdrawn releases. Raises as `_begin`."""
+        for update in self._storage.journal.updates():
+            if update.step in REVOCABLE and poll.withdrawal(update.activation.target):
+                self._supersede(update.slot)
+        for slot, running in self._storage.active().slots.items():
+            if poll.withdrawal(running.target) is Withdrawal.REMOVE:
+                self._withdraw(slot)
 
     def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
-        """Slots that may be withdrawn now. Raises StoreError."""
+        """Return the slots that may be emptied now. Raises StoreError."""
         running = self._storage.active().slots
-        slots = [change.slot for change in found if isinstance(change, Withdraw)]
-        return [slot for slot in slots if pacing.may_withdraw(running[slot], profile)]
+        ordered = [running[change.slot] for change in found if isinstance(change, Withdraw)]
+        return pacing.removable(ordered, profile) if ordered else []
 
     def _coming(
         self, found: Iterable[Change], poll: Poll, pacing: Pacing, profile: str
@@ -225,7 +238,8 @@ class Agent:
     def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
         updates = self._storage.journal.updates()
         under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
-        return changes(assignment.slots, self._committed(), under_way, self._rejected(assignment, retry=retry))
+        rejected = self._rejected(assignment, retry=retry)
+        return changes(assignment.slots, self._committed(), under_way, rejected, assignment.removed)
 
     def _supersede(self, slot: str) -> None:
         """Rolled back at once, so that its successor need not wait for another question."""

@@ -45,6 +45,16 @@ class Assignment:
         return number if type(number) is int and 1 <= number <= ATTEMPT_LIMIT else 0
 
     @property
+    def removed(self) -> frozenset[str]:
+        """Return the slots that the director orders the device to empty (`extra["removed"]`).
+
+        A slot that is neither assigned nor named here keeps what it runs.
+        """
+        names = self.extra.get("removed")
+        found = names if isinstance(names, list) else []
+        return frozenset(name for name in found if isinstance(name, str)) - self.slots.keys()
+
+    @property
     def diagnostics(self) -> bool:
         """Whether somebody asks this device how it is (`extra["diagnostics"]`)."""
         return self.extra.get("diagnostics") is True

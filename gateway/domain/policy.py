@@ -1,7 +1,8 @@
 """The signed policy that a device enforces by itself, so that a stolen controller cannot push a release to all at once.
 
-Signed offline by the role `policy` (contracts.md, "Fleet"); it bounds installs and withdrawals alike. What a device is
-assigned says what it may run, the policy how soon. Pure: the caller remembers when it first saw a release.
+Signed offline by the role `policy`; it bounds installs and removals. What a device is assigned says what it may run,
+the policy how soon. Removals have bounds of their own, which hold by default. Pure: the caller remembers when it first
+saw a change.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ POLICY_LIMIT_BYTES = 65_536
 """Largest policy that is read."""
 SHARE_LOW_PERCENT = 0.1
 """Smallest share per hour: the last device waits 999 hours."""
+REMOVAL_HOLD_H = 24.0
+"""Hours from the first sight of an ordered removal to the removal, where no policy says otherwise."""
+REMOVAL_HOLD_LIMIT_H = 720.0
+REMOVAL_SHARE_PERCENT = 10.0
+"""Share of the devices that may carry out a removal in each hour after that, where no policy says otherwise."""
+SLOTS_LIMIT = 200
+"""Slots whose models a policy names."""
 PROFILES_LIMIT = 100
 PROFILE_DELAY_LIMIT_H = 720.0
 BLACKOUTS_LIMIT = 100
@@ -49,32 +57,57 @@ class Policy:
     in a blackout.
 
     `profiles`: the device profiles that go first, one every `profile_delay_h`; all others follow after the last.
+    A removal waits for `removal_hold_h` and then for its hour of `removal_share_percent_per_hour`; only with
+    `removal_of_last` may a device be left without any model. `slots`: "owner/model" that a slot may hold, by slot.
     """
 
     share_percent_per_hour: float = 100.0
     profiles: tuple[str, ...] = ()
     profile_delay_h: float = 0.0
     blackouts: tuple[Blackout, ...] = ()
+    removal_hold_h: float = REMOVAL_HOLD_H
+    removal_share_percent_per_hour: float = REMOVAL_SHARE_PERCENT
+    removal_of_last: bool = False
+    slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def models(self, slot: str) -> tuple[str, ...]:
+        """Return the models, as "owner/model", that the slot may hold; () if any may."""
+        return dict(self.slots).get(slot, ())
 
 
 def earliest(  # noqa: PLR0917  policy, who, what, and the three that say when
     policy: Policy, device: str, release: str, first_seen: datetime, released_at: datetime, profile: str
 ) -> datetime:
-    """When `device` may begin to install, or to withdraw, the release of that digest, unless it is `blocked` then.
+    """Return when `device` may begin to install the release of that digest, unless it is `blocked` then.
 
-    `first_seen`: the device's first verified sight of the release (of its withdrawal). `released_at`: its owner's date.
+    `first_seen`: the device's first verified sight of the release. `released_at`: its owner's date.
     """
-    hours = share_hour(policy, device, release) + _profile_delay_h(policy, profile)
+    hours = share_hour(policy.share_percent_per_hour, device, release) + _profile_delay_h(policy, profile)
+    return _counted(policy, max(first_seen, released_at), hours)
+
+
+def earliest_removal(policy: Policy, device: str, release: str, first_seen: datetime, profile: str) -> datetime:
+    """Return when `device` may remove the release of that digest, unless it is `blocked` then.
+
+    `first_seen`: the device's first verified sight of the order. The bounds of installs hold as well.
+    """
+    hour = share_hour(policy.removal_share_percent_per_hour, device, release)
+    removed = _counted(policy, first_seen, policy.removal_hold_h + hour)
+    return max(removed, earliest(policy, device, release, first_seen, first_seen, profile))
+
+
+def _counted(policy: Policy, start: datetime, hours: float) -> datetime:
     try:
-        return _after(policy.blackouts, max(first_seen, released_at), timedelta(hours=hours))
+        return _after(policy.blackouts, start, timedelta(hours=hours))
     except OverflowError:  # a release that its owner dated into the year 9999
         return _NEVER
 
 
 def all_over(policy: Policy, begun: datetime) -> datetime:
-    """By when every device has had its turn whose wait began at `begun`, or up to an hour later."""
-    hours = 100 / policy.share_percent_per_hour + len(policy.profiles) * policy.profile_delay_h
-    return _after(policy.blackouts, begun, timedelta(hours=hours))
+    """Return when every device may have changed whose wait began at `begun`, or up to an hour later."""
+    installs = 100 / policy.share_percent_per_hour + len(policy.profiles) * policy.profile_delay_h
+    removals = policy.removal_hold_h + 100 / policy.removal_share_percent_per_hour
+    return _after(policy.blackouts, begun, timedelta(hours=max(installs, removals)))
 
 
 def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> datetime:
@@ -87,11 +120,11 @@ def _after(blackouts: Iterable[Blackout], start: datetime, wait: timedelta) -> d
     return turn
 
 
-def share_hour(policy: Policy, device: str, release: str) -> int:
-    """The hour, counted from 0, in which the device's turn comes: by hash, so that nobody chooses who goes first."""
+def share_hour(share_percent_per_hour: float, device: str, release: str) -> int:
+    """Return the hour, counted from 0, in which the device may change. The hash of both decides, not the controller."""
     digest = hashlib.sha256(f"{device}\0{release}".encode()).digest()[:_HASH_BYTES]
     place = Fraction(int.from_bytes(digest, "big"), 256**_HASH_BYTES)
-    return int(place * 100 / Fraction(str(policy.share_percent_per_hour)))
+    return int(place * 100 / Fraction(str(share_percent_per_hour)))
 
 
 def blocked(policy: Policy, now: datetime) -> Blackout | None:
@@ -114,6 +147,10 @@ def read_policy(content: bytes, file: str) -> Policy:
         _profiles(top),
         top.number("profile_delay_h", 0.0, low=0.0, high=PROFILE_DELAY_LIMIT_H),
         read_blackouts(top),
+        top.number("removal_hold_h", REMOVAL_HOLD_H, low=0.0, high=REMOVAL_HOLD_LIMIT_H),
+        top.number("removal_share_percent_per_hour", REMOVAL_SHARE_PERCENT, low=SHARE_LOW_PERCENT, high=100.0),
+        top.flag("removal_of_last", default=False),
+        _slots(top),
     )
     top.finish()
     return policy
@@ -127,6 +164,10 @@ def policy_bytes(policy: Policy) -> bytes:
         "profiles": list(policy.profiles),
         "profile_delay_h": policy.profile_delay_h,
         "blackouts": blackout_documents(policy.blackouts),
+        "removal_hold_h": policy.removal_hold_h,
+        "removal_share_percent_per_hour": policy.removal_share_percent_per_hour,
+        "removal_of_last": policy.removal_of_last,
+        "slots": {slot: list(models) for slot, models in policy.slots},
     }
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
@@ -165,6 +206,32 @@ def _profiles(top: Table) -> tuple[str, ...]:
         if not NAME_PATTERN.fullmatch(name):
             top.refuse("profiles", f"{name!r:.80} is no profile's name; letters, digits, '.', '_' and '-' make one")
     return names
+
+
+def _slots(top: Table) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    table = top.table("slots")
+    names = table.remaining() if table else ()
+    if table is None or not names:
+        return ()
+    if len(names) > SLOTS_LIMIT:
+        top.refuse("slots", f"must name at most {SLOTS_LIMIT} slots, not {len(names)}")
+    for name in names:
+        if not NAME_PATTERN.fullmatch(name):
+            top.refuse("slots", f"{name!r:.80} is no slot's name; letters, digits, '.', '_' and '-' make one")
+    found = tuple((name, _models(table, name)) for name in sorted(names))
+    table.finish()
+    return found
+
+
+def _models(table: Table, slot: str) -> tuple[str, ...]:
+    models = table.texts(slot)
+    for model in models:
+        parts = model.split("/")
+        if len(parts) != 2 or not all(NAME_PATTERN.fullmatch(part) for part in parts):
+            table.refuse(slot, f"{model!r:.120} is no OWNER/MODEL")
+    if not models:
+        table.refuse(slot, "names no model; leave the slot out where any may run, or name OWNER/MODEL")
+    return models
 
 
 def _profile_delay_h(policy: Policy, profile: str) -> float:

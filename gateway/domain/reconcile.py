@@ -27,7 +27,7 @@ class Supersede:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Serve a slot no more: nothing is assigned to it."""
+    """Stop serving a slot: its removal is ordered."""
 
     slot: str
 
@@ -48,15 +48,16 @@ def changes(
     committed: Mapping[str, str],
     under_way: Mapping[str, UnderWay],
     rejected: AbstractSet[tuple[str, str]] = frozenset(),
+    removed: AbstractSet[str] = frozenset(),
 ) -> tuple[Change, ...]:
-    """What to begin, by slot in alphabetical order; nothing for a slot whose update has to run on first.
+    """Return the changes to begin, by slot in alphabetical order; none for a slot whose update has to run on first.
 
     `committed`: release digest by slot. `rejected`: (slot, release digest) that failed here under this assignment.
+    `removed`: slots whose removal is ordered. A slot that is only missing from `desired` keeps what it runs.
     """
-    found = (
-        _change(slot, desired, committed, under_way, rejected) for slot in sorted({*desired, *committed, *under_way})
-    )
-    return tuple(change for change in found if change is not None)
+    slots = sorted({*desired, *committed, *under_way})
+    found = (_change(slot, desired, committed, under_way, rejected) for slot in slots)
+    return tuple(one for one in found if one and (one.slot in removed or not isinstance(one, Withdraw)))
 
 
 def _change(

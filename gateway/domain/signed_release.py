@@ -22,6 +22,8 @@ RELEASE_LIMIT_BYTES = 1_048_576
 VARIANTS_LIMIT = 100
 ARTIFACTS_LIMIT = 100
 """Of one variant."""
+SLOTS_LIMIT = 100
+"""Slots that a release may be signed for."""
 PATH_LIMIT_CHARS = 1024
 NAME_LIMIT_CHARS = 255
 """Of one part of a path: more is no file's name on any file system (NAME_MAX)."""
@@ -42,7 +44,11 @@ class SignedVariant:
 
 @dataclass(frozen=True, slots=True)
 class SignedRelease:
-    """`floor`: the oldest version of this model that its owner still allows. `manifest` is its manifest.toml."""
+    """`floor`: the oldest version of this model that its owner still allows. `manifest` is its manifest.toml.
+
+    `slots`: the only slots that it may take (() where its owner names none). `changes_signature`: its tensors differ
+    from those of releases of other versions, and the owner means it.
+    """
 
     owner: str
     model: str
@@ -52,6 +58,13 @@ class SignedRelease:
     manifest: Artifact
     golden: Artifact | None
     variants: tuple[SignedVariant, ...]
+    slots: tuple[str, ...] = ()
+    changes_signature: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the model with its owner, as "owner/model"."""
+        return f"{self.owner}/{self.model}"
 
     @property
     def target(self) -> str:
@@ -72,7 +85,7 @@ def target_path(owner: str, model: str, version: str) -> str:
 
 def release_bytes(release: SignedRelease) -> bytes:
     """The document that the owner signs: JSON, UTF-8, keys sorted, ended by a newline."""
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "owner": release.owner,
         "model": release.model,
@@ -92,6 +105,10 @@ def release_bytes(release: SignedRelease) -> bytes:
             for variant in release.variants
         ],
     }
+    if release.slots:
+        document["slots"] = list(release.slots)
+    if release.changes_signature:
+        document["changes_signature"] = True
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -112,6 +129,8 @@ def read_release(content: bytes) -> SignedRelease:
             manifest=_file(document["manifest"]),
             golden=_file(document["golden"]) if document["golden"] else None,
             variants=tuple(_variant(entry) for entry in _bounded(document["variants"], VARIANTS_LIMIT)),
+            slots=tuple(_name(slot) for slot in _bounded(document.get("slots", []), SLOTS_LIMIT)),
+            changes_signature=_flag(document, "changes_signature"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the release document is damaged: {type(error).__name__} {error!s:.200}") from None
@@ -157,6 +176,13 @@ def _variant(document: Mapping[str, Any]) -> SignedVariant:
         accelerators=tuple(_name(kind) for kind in document["accelerators"]),
         artifacts=tuple(_file(entry) for entry in _bounded(document["artifacts"], ARTIFACTS_LIMIT)),
     )
+
+
+def _flag(document: Mapping[str, Any], name: str) -> bool:
+    value = document.get(name, False)
+    if value is True or value is False:
+        return value
+    raise ValueError(f"{name} is {value!r:.40}, neither true nor false")
 
 
 def _name(value: Any) -> str:

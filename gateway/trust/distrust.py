@@ -33,6 +33,12 @@ class Reason(enum.Enum):
     DAMAGED = "damaged"
     """Not what the format says, or not what its digest says."""
     TOO_LARGE = "too-large"
+    WITHDRAWN = "withdrawn"
+    """Its owner withdrew this release."""
+    WRONG_SLOT = "wrong-slot"
+    """Neither its owner nor the policy allows this model in this slot."""
+    INCOMPATIBLE = "incompatible"
+    """Its inputs or outputs differ from those of the release that the slot runs."""
 
 
 _REMEDY: Mapping[Reason, str] = {
@@ -51,6 +57,13 @@ _REMEDY: Mapping[Reason, str] = {
     Reason.WRONG_TIME: "check the controller's clock; let the offline roles be signed anew if they have expired",
     Reason.BAD_PATH: "publish under models/<owner>/<model>/<version>/release, profiles/<name> or policy/<name>",
     Reason.DAMAGED: "fetch it again; if it stays, let it be written anew",
+    Reason.WITHDRAWN: "assign another release; its owner may release the same files under a higher version",
+    Reason.WRONG_SLOT: (
+        "let its owner release it for the slot (edge-fleet model add --slot), or let a policy name the slot's models"
+    ),
+    Reason.INCOMPATIBLE: (
+        "if clients are ready for it, let its owner release it with edge-fleet model add --changes-signature"
+    ),
     Reason.TOO_LARGE: "make it smaller, or raise the bound in [trust] on this device",
 }
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from gateway.domain.assignment import Assignment, Target
+from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
 from gateway.domain.routing import version_order
 from gateway.domain.signed_release import SignedRelease, read_release
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import check_path, is_file, release_path
+from gateway.trust.paths import check_path, release_path
 from gateway.trust.settings import DEFAULTS, TrustSettings
 
 if TYPE_CHECKING:
@@ -20,20 +21,31 @@ if TYPE_CHECKING:
 ROOT, TARGETS = "root", "targets"
 ONLINE = frozenset({"timestamp", "snapshot"})
 """Roles whose keys a server holds; all others are signed offline, for longer."""
+WITHDRAWN = "withdrawn"
+"""Name of the owner's withdrawal beside a release (TUF's `custom`)."""
+
+
+class Withdrawal(enum.Enum):
+    """How an owner withdraws a release. The values are signed: they never change."""
+
+    OFFER = "offer"
+    """It is not offered again; devices that run it go on."""
+    REMOVE = "remove"
+    """Devices that run it stop at once, whatever the policy says: an order for emergencies."""
+
+
 Role = Callable[[str, str], "Targets | None"]
 """(role, its delegator's name, "root" of the top one) to the role, verified against that delegator; None: not there."""
-Lookup = Callable[[str], "TargetFile | None"]
-"""A target's path to what the repository signs of it; None: nothing (see `find_target`)."""
 Floor = Callable[[str, str], str]
 """(owner, model) to the oldest version still allowed; "": any (see `floor_of`)."""
 
 
-def check_targets(assignment: Assignment, lookup: Lookup, floor: Floor) -> None:
-    """Raises Distrust unless every target is in the repository as assigned, and every release at or above its floor."""
-    for target in (*assignment.slots.values(), *assignment.files):
-        check_target(target, lookup(target.path))
-        if not is_file(target.path):
-            check_floor(target.path, floor)
+def check_offer(target: Target, found: TargetFile | None, floor: Floor) -> None:
+    """Raise Distrust unless the repository signs exactly this release, at or above its floor, and not as withdrawn."""
+    check_target(target, found)
+    check_floor(target.path, floor)
+    if found is not None and read_withdrawal(found) is not None:
+        raise Distrust(Reason.WITHDRAWN, f"the target {target.path}", "its owner withdrew it")
 
 
 def check_target(target: Target, found: TargetFile | None) -> None:
@@ -58,6 +70,20 @@ def floor_of(role: Targets, owner: str, model: str, persisted: str = "") -> str:
         if path.startswith(f"models/{owner}/{model}/") and isinstance(file.custom, dict) and "floor" in file.custom:
             floors.append(_floor(file.custom["floor"], path))
     return max(floors, key=version_order, default="")
+
+
+def read_withdrawal(file: TargetFile) -> Withdrawal | None:
+    """Return the owner's withdrawal of a release, or None. Raises Distrust where it cannot be read."""
+    custom = file.custom.get(WITHDRAWN) if isinstance(file.custom, dict) else None
+    if custom is None:
+        return None
+    try:
+        return Withdrawal(custom)
+    except ValueError:
+        known = ", ".join(one.value for one in Withdrawal)
+        raise Distrust(
+            Reason.DAMAGED, f"the target {file.path}", f"its withdrawal is {custom!r:.80}, not one of {known}"
+        ) from None
 
 
 def check_release(content: bytes, target: Target) -> SignedRelease:

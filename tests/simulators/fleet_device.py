@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fleet.releases import Terms
 from gateway.agent.control import Control
 from gateway.agent.settings import ControlSettings
 from gateway.store.plain import file_digest
@@ -152,7 +153,7 @@ class FleetDevice:
         keep_variant(version, ONE_VARIANT)
         if change:
             change(version)
-        return self.repository.add_model(version, floor=floor)
+        return self.repository.add_model(version, terms=Terms(floor))
 
     def assign(self, target: str | None, **changes: Any) -> bytes:
         """Assign one release to the slot, or nothing at all; the published document."""

@@ -24,27 +24,29 @@ from fleet.assignments import assigned, next_assignment
 from fleet.drafts import Draft
 from fleet.keys import keep_key
 from fleet.publish import Publication, plan_publication
-from fleet.releases import Model, plan_release, release_target, target_of
+from fleet.releases import Model, Terms, plan_release, release_target, target_of
 from fleet.repository import Published, assignment_file, blob_file, metadata_file, target_file
 from fleet.roles import DIRECTOR, NAME_FIELD, POLICY, PROFILES, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, owner_role
 from fleet.settings import FleetSettings
 from fleet.workspace import Workspace
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest import Artifact
-from gateway.domain.signed_release import SignedRelease, SignedVariant
+from gateway.domain.signed_release import SignedRelease, SignedVariant, target_path
 from gateway.trust.assignment_form import assignment_metadata
+from gateway.trust.targets import Withdrawal
 
 MANIFEST = """schema = 1
 name = "{model}"
 version = "{version}"
-[[input]]
-name = "x"
-datatype = "FP32"
-shape = [-1, 3]
-[[output]]
+{inputs}[[output]]
 name = "y"
 datatype = "FP32"
 shape = [-1, 3]
+"""
+INPUT = """[[input]]
+name = "{name}"
+datatype = "FP32"
+shape = {shape}
 """
 VARIANT = """[[variant]]
 name = "{name}"
@@ -53,6 +55,12 @@ precision = "fp32"
 accelerators = {accelerators}
 artifacts = [{{path = "{path}", sha256 = "{sha256}", bytes = {size}}}]
 """
+
+
+def manifest_text(model: str, version: str, inputs: Sequence[tuple[str, tuple[int, ...]]] = (("x", (-1, 3)),)) -> str:
+    """A manifest without variants. `inputs`: names and shapes."""
+    listed = "".join(INPUT.format(name=name, shape=list(shape)) for name, shape in inputs)
+    return MANIFEST.format(model=model, version=version, inputs=listed)
 
 
 def new_key(name: str = "") -> CryptoSigner:
@@ -97,10 +105,15 @@ class FleetRepository:
         self.keys[role] = [new_key(f"{owner}-{i}") for i in range(keys)]
         self._publish(signing.delegate(self.drafting(), role, self._public(role), threshold))
 
-    def add_model(self, folder: Path, owner: str = "acme", *, floor: str | None = None) -> str:
+    def add_model(self, folder: Path, owner: str = "acme", terms: Terms | None = None) -> str:
         """Publish a model's folder (…/<name>/<version> with a manifest.toml); its target path."""
         model = releases.read_model(folder, self.workspace.settings)
-        return self._add(model, owner, floor)
+        return self._add(model, owner, terms or Terms())
+
+    def withdraw(self, model: str, version: str, withdrawal: str, owner: str = "acme") -> None:
+        """Withdraw a release, for "offer" or "remove"."""
+        path = target_path(owner, model, version)
+        self._publish([releases.plan_withdrawal(self.drafting(), path, Withdrawal(withdrawal))])
 
     def add_release(
         self,
@@ -112,10 +125,13 @@ class FleetRepository:
         accelerators: Sequence[str] = ("cpu",),
         runtime: str = "reference",
         floor: str | None = None,
+        slots: tuple[str, ...] = (),
+        changes_signature: bool = False,
+        inputs: Sequence[tuple[str, tuple[int, ...]]] = (("x", (-1, 3)),),
     ) -> str:
         """Publish a release of these bytes by variant (they need not be a model); its target path."""
-        folder = self.workspace.folder / "made" / model / version
-        text = MANIFEST.format(model=model, version=version)
+        folder = self.workspace.folder / "made" / owner / model / version
+        text = manifest_text(model, version, inputs)
         for name, content in (variants or {"only": f"{model} {version}".encode()}).items():
             path = f"{name}/model.npz"
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -129,7 +145,7 @@ class FleetRepository:
                 size=len(content),
             )
         (folder / "manifest.toml").write_text(text)
-        return self.add_model(folder, owner, floor=floor)
+        return self.add_model(folder, owner, Terms(floor, slots, changes_signature))
 
     def add_file(self, path: str, content: bytes) -> str:
         """Publish `profiles/NAME.toml` or `policy/NAME.json`."""
@@ -226,7 +242,7 @@ class FleetRepository:
     def forge_release(self, model: str, version: str, content: bytes, owner: str = "acme") -> tuple[Target, bytes]:
         """A well-formed release of the attacker's bytes, its files on the server but signed by nobody: the target for
         an assignment, and the release's document."""
-        manifest = MANIFEST.format(model=model, version=version).encode()
+        manifest = manifest_text(model, version).encode()
         digest = hashlib.sha256(content).hexdigest()
         only = SignedVariant("only", "reference", "fp32", ("cpu",), (Artifact("only/model.npz", digest, len(content)),))
         file = Artifact("manifest.toml", hashlib.sha256(manifest).hexdigest(), len(manifest))
@@ -289,11 +305,11 @@ class FleetRepository:
         self.retired += old
         self.workspace.save(map(self._signed, drafts))
 
-    def _add(self, model: Model, owner: str, floor: str | None) -> str:
+    def _add(self, model: Model, owner: str, terms: Terms) -> str:
         role = owner_role(owner)
         if role not in self.keys:
             self.add_owner(owner)
-        planned = plan_release(self.drafting(), model, owner, floor)
+        planned = plan_release(self.drafting(), model, owner, terms)
         for artifact in releases.model_files(planned.release):
             self.workspace.stage_blob(model.folder / artifact.path, artifact)
         self.workspace.stage(planned.target, planned.content)

@@ -27,7 +27,15 @@ from gateway.trust.chain import verify_activation
 from gateway.trust.distrust import Distrust
 from gateway.trust.floors import ASSIGNMENT, RoleKeys, check_role_floor, keys_of, raised_floors, role_floor
 from gateway.trust.signatures import signers
-from gateway.trust.targets import check_hardware, check_release, check_targets, evidence_roles, find_target, floor_of
+from gateway.trust.targets import (
+    check_hardware,
+    check_offer,
+    check_release,
+    check_target,
+    evidence_roles,
+    find_target,
+    floor_of,
+)
 
 Fetch = Callable[[str], bytes]
 """A file of the repository; raises KeyError where it is withheld or was never there."""
@@ -60,7 +68,10 @@ class TrustingDevice:
         run = Sync(self, fetch, now)
         run.refresh()
         assignment = run.assignment(nonce)
-        check_targets(assignment, run.lookup, run.floor)
+        for target in assignment.slots.values():
+            check_offer(target, run.lookup(target.path), run.floor)
+        for target in assignment.files:
+            check_target(target, run.lookup(target.path))
         slots = {slot: run.install(slot, target) for slot, target in assignment.slots.items()}
         self.floors |= run.floors
         self.model_floors |= {name: floor for name, floor in run.model_floors.items() if floor}

@@ -18,6 +18,7 @@ from gateway.agent.settings import AgentSettings
 from gateway.agent.source import FetchError
 from gateway.agent.storage import Storage, opened
 from gateway.domain.errors import UnreachableError
+from gateway.domain.policy import Policy, policy_bytes
 from gateway.domain.probation import ProbationSettings
 from gateway.domain.update import Step
 from gateway.store.journal_rows import Update
@@ -33,6 +34,10 @@ CONFIG = AgentConfig(
 )
 ABSENT = UnreachableError("it does not answer", table="control", key="socket")
 NO = RefusedError("INVALID", "the daemon's reason")
+
+
+FREE = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)
+"""Removals wait for nothing."""
 
 
 @dataclass
@@ -51,6 +56,13 @@ class Device:
         path = self.repository.add_release(SLOT, version, variants=made)
         self.repository.assign(DEVICE, {SLOT: path})
         assert self.agent.poll().problem == ""
+
+    def order_removal(self) -> None:
+        """Install a policy that lets the only model go at once, then order its removal."""
+        policy = self.repository.add_file("policy/free.json", policy_bytes(FREE))
+        self.repository.assign(DEVICE, {SLOT: self.storage.active().slots[SLOT].target}, [policy])
+        assert self.agent.poll().problem == ""
+        self.repository.assign(DEVICE, {}, [policy], extra={"removed": [SLOT]})
 
     def update(self) -> Update:
         """The update under way."""
@@ -294,7 +306,7 @@ def test_what_was_withdrawn_is_no_measure_of_what_comes_later(device: Device) ->
     device.control.p50_us = 100.0
     device.assign("2")
     device.run()
-    device.repository.assign(DEVICE, {})
+    device.order_removal()
     assert device.agent.poll().problem == ""
     device.control.p50_us = 250.0
     device.assign("3")
@@ -364,7 +376,7 @@ def test_a_floor_that_rose_since_the_assignment_was_accepted(device: Device) -> 
 
 
 def test_a_daemon_that_could_not_be_told_is_told_with_the_next_question(device: Device) -> None:
-    device.repository.assign(DEVICE, {})
+    device.order_removal()
     device.control.fail["commit"] = ABSENT
     assert device.agent.poll().reason == "daemon"
     assert SLOT not in device.storage.active().slots

@@ -55,8 +55,9 @@ class Device:
         return self.repository.add_file(path, content)
 
     def ask(self, target: str | None, *files: str) -> str:
-        """Assign and poll and work; the version that is committed then."""
-        self.repository.assign(DEVICE, {SLOT: target} if target else {}, files)
+        """Assign (None: order the removal), poll and work. Return the version that is committed then."""
+        extra = {} if target else {"removed": [SLOT]}
+        self.repository.assign(DEVICE, {SLOT: target} if target else {}, files, extra=extra)
         return self.again()
 
     def again(self) -> str:
@@ -96,7 +97,9 @@ def hours_of(policy: Policy, storage: Storage) -> timedelta:
     return earliest(policy, DEVICE, key.split()[-1], at, at, "") - at
 
 
-SLOW = Policy(share_percent_per_hour=0.1, profiles=("another",), profile_delay_h=2.0)
+FREE = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)
+"""Removals wait no longer than installs."""
+SLOW = replace(FREE, share_percent_per_hour=0.1, profiles=("another",), profile_delay_h=2.0)
 """Whatever this device's place by hash is, it waits for two hours and more."""
 
 

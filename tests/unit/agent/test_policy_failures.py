@@ -19,7 +19,7 @@ from gateway.domain.errors import UnreachableError
 from gateway.store.errors import SpaceError
 from gateway.trust.distrust import Distrust, Reason
 from tests.unit.agent import test_policy
-from tests.unit.agent.test_policy import DAY, DEVICE, HOUR, PATH, SLOT, SLOW, Device
+from tests.unit.agent.test_policy import DAY, DEVICE, FREE, HOUR, PATH, SLOT, SLOW, Device
 
 device = test_policy.device
 AWAY = UnreachableError("the daemon does not answer")
@@ -50,7 +50,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
 
 
 def ask(device: Device, slots: dict[str, str], *files: str) -> Polled:
-    device.repository.assign(DEVICE, slots, files)
+    """Assign these slots, order the removal of the usual one if it is not among them, and poll."""
+    device.repository.assign(DEVICE, slots, files, extra={} if SLOT in slots else {"removed": [SLOT]})
     return device.agent.poll()
 
 
@@ -137,8 +138,9 @@ def test_a_full_disk_ends_a_question_at_once_and_what_goes_makes_room(device: De
 
 
 def test_what_is_begun_beside_a_withdrawal_is_not_swept_away_with_it(device: Device) -> None:
-    assert device.ask(device.publish("1")) == "1"
-    assert not ask(device, {"zzz": device.repository.add_release("zzz", "1")}).problem
+    policy = device.policy(FREE)
+    assert device.ask(device.publish("1"), policy) == "1"
+    assert not ask(device, {"zzz": device.repository.add_release("zzz", "1")}, policy).problem
     (update,) = device.storage.journal.updates()
     assert device.storage.blobs.verify(update.activation.release)
     assert device.storage.active().slots == {}

@@ -127,7 +127,7 @@ Change = tuple[str, str]
 
 @cache
 def hour(device: str, release: str) -> int:
-    return share_hour(POLICIES["policy/fleet.json"], device, release)
+    return share_hour(POLICIES["policy/fleet.json"].share_percent_per_hour, device, release)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from gateway.agent.sending import line
 from gateway.agent.storage import looked_at, opened
 from gateway.agent.telemetry import telling
 from gateway.domain.errors import UnreachableError
+from gateway.domain.policy import Policy, policy_bytes
 from gateway.store.settings import SpoolSettings
 from gateway.store.spool_file import NAME
 from gateway.store.spool_rows import Usage
@@ -91,7 +92,9 @@ def test_what_has_not_changed_is_told_now_and_then_only(device: Device) -> None:
 def test_a_slot_that_is_gone_is_said_to_be(device: Device) -> None:
     device.update("1")
     device.report()
-    device.fleet.assigned[DEVICE] = ({}, ())
+    free = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)
+    policy = device.fleet.repository.add_file("policy/free.json", policy_bytes(free))
+    device.fleet.assigned[DEVICE], device.fleet.extra = ({}, [policy]), {DEVICE: {"removed": [SLOT]}}
     with opened(device.folder, CONFIG) as storage:
         assert not work.Agent(storage, CONFIG).poll().problem
     device.report()

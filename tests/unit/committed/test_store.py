@@ -23,7 +23,7 @@ from gateway.store.errors import DamagedError
 from gateway.store.settings import LibrarySettings
 from tests.simulators.daemon import ROOT
 from tests.simulators.device_store import DeviceStore
-from tests.simulators.fleet_repository import MANIFEST, VARIANT, FleetRepository
+from tests.simulators.fleet_repository import VARIANT, FleetRepository, manifest_text
 from tests.simulators.triton_examples import write_external
 
 FLIPS = 10
@@ -66,7 +66,7 @@ def test_the_digest_changes_with_what_would_be_served(device: DeviceStore) -> No
 def test_a_release_without_a_file_that_its_model_refers_to_is_refused(device: DeviceStore, tmp_path: Path) -> None:
     folder = tmp_path / "large" / "1"
     content = write_external(folder / "any.onnx", 1.0).read_bytes()
-    text = MANIFEST.format(model="large", version="1")
+    text = manifest_text("large", "1")
     (folder / "manifest.toml").write_text(
         text
         + VARIANT.format(

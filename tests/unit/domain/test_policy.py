@@ -57,7 +57,7 @@ def test_a_device_without_bounds_may_begin_at_once():
 
 @pytest.mark.parametrize(("percent", "hours"), [(100.0, 1), (50.0, 2), (25.0, 4), (40.0, 3), (7.0, 15), (0.1, 1000)])
 def test_each_hour_has_its_share_and_no_more(percent, hours):
-    turns = [share_hour(Policy(percent), device, RELEASE) for device in DEVICES]
+    turns = [share_hour(percent, device, RELEASE) for device in DEVICES]
     assert set(turns) <= set(range(hours))
     for hour in range(min(hours, 10)):
         expected = len(DEVICES) * min(percent, 100 - percent * hour) / 100
@@ -66,13 +66,19 @@ def test_each_hour_has_its_share_and_no_more(percent, hours):
 
 def test_the_turn_is_another_with_another_release():
     policy = Policy(10.0)
-    turns = [(share_hour(policy, device, RELEASE), share_hour(policy, device, OTHER)) for device in DEVICES[:200]]
+    turns = [
+        (
+            share_hour(policy.share_percent_per_hour, device, RELEASE),
+            share_hour(policy.share_percent_per_hour, device, OTHER),
+        )
+        for device in DEVICES[:200]
+    ]
     assert sum(one == other for one, other in turns) < 50
 
 
 def test_the_turn_stays_what_it_is_from_version_to_version():
     """Computed by sha256sum and bc from `device \\0 release`."""
-    assert [share_hour(Policy(1.0), f"device-{n}", RELEASE) for n in range(4)] == [7, 31, 42, 72]
+    assert [share_hour(1.0, f"device-{n}", RELEASE) for n in range(4)] == [7, 31, 42, 72]
 
 
 def test_profiles_go_one_after_the_other_and_unknown_ones_last():
@@ -103,7 +109,7 @@ def test_a_blackout_holds_from_its_start_to_before_its_end():
 
 
 MINUTE = timedelta(minutes=1)
-TURNS = {share_hour(Policy(10.0), device, RELEASE): device for device in DEVICES}
+TURNS = {share_hour(10.0, device, RELEASE): device for device in DEVICES}
 """A device for each hour."""
 
 
@@ -130,7 +136,7 @@ def test_no_hour_after_a_blackout_has_more_than_its_share(drawn, percent):
     spans = [(start, start + length) for start, length in drawn]
     policy = Policy(percent, blackouts=tuple(Blackout(NOW + a * MINUTE, NOW + b * MINUTE) for a, b in spans))
     turns = [wait(policy, device) // MINUTE for device in DEVICES[:1000]]
-    hours = [share_hour(policy, device, RELEASE) for device in DEVICES[:1000]]
+    hours = [share_hour(policy.share_percent_per_hour, device, RELEASE) for device in DEVICES[:1000]]
     still = {minute for a, b in spans for minute in range(a, b)}
     most = max(hours.count(hour) for hour in set(hours))
     for turn, hour in set(zip(turns, hours, strict=True)):

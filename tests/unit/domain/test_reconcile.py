@@ -19,11 +19,15 @@ def test_a_device_in_step_begins_nothing():
     assert changes({"meter": target()}, {"meter": NEW}, {}) == ()
 
 
-def test_another_release_is_installed_and_what_is_not_assigned_is_withdrawn():
-    assert changes({"meter": target()}, {"meter": OTHER, "old": OTHER}, {}) == (
+def test_another_release_is_installed_and_what_is_ordered_away_is_removed():
+    assert changes({"meter": target()}, {"meter": OTHER, "old": OTHER}, {}, removed={"old"}) == (
         Install("meter", target()),
         Withdraw("old"),
     )
+
+
+def test_what_is_only_missing_from_the_assignment_goes_on():
+    assert changes({}, {"meter": OTHER, "old": OTHER}, {}, removed={"another"}) == ()
 
 
 def test_what_failed_here_is_not_tried_again_under_the_same_assignment():
@@ -48,12 +52,13 @@ slots = st.sampled_from(["one", "two", "three"])
 
 @given(st.dictionaries(slots, digests.map(target)), st.dictionaries(slots, digests))
 def test_carrying_out_the_changes_leaves_nothing_to_change(desired, committed):
-    for change in changes(desired, committed, {}):
+    removed = committed.keys() - desired.keys()
+    for change in changes(desired, committed, {}, removed=removed):
         if isinstance(change, Install):
             committed[change.slot] = change.target.sha256
         else:
             del committed[change.slot]
-    assert changes(desired, committed, {}) == ()
+    assert changes(desired, committed, {}, removed=removed) == ()
     assert committed == {slot: wanted.sha256 for slot, wanted in desired.items()}
 
 

@@ -19,7 +19,7 @@ def blackout(start_h: int, end_h: int) -> Blackout:
 
 
 def policy(*blackouts: Blackout, share: float = 10.0, profiles: tuple[str, ...] = (), delay_h: float = 0.0) -> Policy:
-    return Policy(share, profiles, delay_h, blackouts)
+    return Policy(share, profiles, delay_h, blackouts, removal_hold_h=0.0, removal_share_percent_per_hour=100.0)
 
 
 @pytest.mark.parametrize(

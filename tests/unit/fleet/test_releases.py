@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.releases import build_release, choose_floor, model_files, model_floor, plan_release, read_model
+from fleet.releases import Terms, build_release, choose_floor, model_files, model_floor, plan_release, read_model
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.routing import version_order
@@ -24,7 +24,7 @@ VERSIONS = st.from_regex(r"[0-9]{1,2}(\.[0-9]{1,2})?(-rc[0-9])?", fullmatch=True
 @pytest.mark.parametrize("name", ["meter-reader", "activity"])
 def test_a_release_says_what_its_manifest_says(name: str) -> None:
     model = read_model(MODELS / name / "1", FleetSettings())
-    release = build_release(model, "acme", "1", NOW)
+    release = build_release(model, "acme", Terms(), "1", NOW)
     again = read_release(release_bytes(release))
     assert again == release
     assert disagreement(again, model.manifest) == ""
@@ -33,7 +33,7 @@ def test_a_release_says_what_its_manifest_says(name: str) -> None:
 
 
 def test_every_file_of_every_variant_is_published_once() -> None:
-    release = build_release(read_model(MODELS / "meter-reader" / "1", FleetSettings()), "acme", "1", NOW)
+    release = build_release(read_model(MODELS / "meter-reader" / "1", FleetSettings()), "acme", Terms(), "1", NOW)
     names = sorted(file.path for file in model_files(release))
     assert len(names) == len({file.sha256 for file in model_files(release)}) == 11
     assert {"manifest.toml", "golden.npz", "onnx-int8/model.onnx", "reference/model.npz"} <= set(names)
@@ -86,9 +86,9 @@ def test_what_is_drafted_may_change(tmp_path: Path) -> None:
     repository = FleetRepository(tmp_path)
     repository.add_owner("acme")
     model = read_model(MODELS / "activity" / "1", FleetSettings())
-    first = plan_release(repository.drafting(), model, "acme", "1")
+    first = plan_release(repository.drafting(), model, "acme", Terms("1"))
     repository.workspace.save([first.draft])
-    second = plan_release(repository.drafting(), model, "acme", "0.5")
+    second = plan_release(repository.drafting(), model, "acme", Terms("0.5"))
     assert second.target.custom == {"floor": "0.5"}
     assert list(second.draft.metadata.signed.targets) == ["models/acme/activity/1/release"]
 
@@ -96,7 +96,7 @@ def test_what_is_drafted_may_change(tmp_path: Path) -> None:
 def test_an_owner_that_nobody_delegated_to_releases_nothing(tmp_path: Path) -> None:
     model = read_model(MODELS / "activity" / "1", FleetSettings())
     with pytest.raises(ConfigurationError, match="there is no role 'models-nobody'"):
-        plan_release(FleetRepository(tmp_path).drafting(), model, "nobody", None)
+        plan_release(FleetRepository(tmp_path).drafting(), model, "nobody", Terms())
 
 
 def test_a_folder_without_a_manifest_is_said(tmp_path: Path) -> None:
@@ -116,7 +116,9 @@ def test_content_that_changed_meanwhile_is_not_staged(tmp_path: Path) -> None:
     folder = tmp_path / "reader" / "1"
     folder.mkdir(parents=True)
     (folder / "model.npz").write_bytes(b"other")
-    artifact = model_files(build_release(read_model(MODELS / "activity" / "1", FleetSettings()), "acme", "1", NOW))[-1]
+    artifact = model_files(
+        build_release(read_model(MODELS / "activity" / "1", FleetSettings()), "acme", Terms(), "1", NOW)
+    )[-1]
     with pytest.raises(ConfigurationError, match="it changed meanwhile"):
         repository.workspace.stage_blob(folder / "model.npz", artifact)
     assert not any(file.is_file() for file in repository.workspace.staged.rglob("*"))

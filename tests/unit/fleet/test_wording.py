@@ -10,7 +10,7 @@ from tuf.api.metadata import Metadata
 
 from fleet import signing
 from fleet.drafts import Draft
-from fleet.releases import plan_release, read_model, target_of
+from fleet.releases import Terms, plan_release, read_model, target_of
 from fleet.settings import FleetSettings
 from fleet.wording import describe
 from tests.simulators.fleet_repository import FleetRepository, new_key
@@ -30,7 +30,7 @@ def told(draft: Draft, signer) -> str:
 
 
 def test_a_release_is_told_in_words(repository: FleetRepository) -> None:
-    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", Terms())
     text = told(planned.draft, repository.keys["models-acme"][0])
     assert text.startswith("models-acme, version 2, valid until ")
     assert "compared with version 1, which this key signed" in text
@@ -42,7 +42,7 @@ def test_a_release_is_told_in_words(repository: FleetRepository) -> None:
 
 def test_a_version_before_that_this_key_did_not_sign_hides_nothing(repository: FleetRepository) -> None:
     """A sender could invent one that holds the bad release already."""
-    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", Terms())
     invented = Metadata(planned.draft.metadata.signed)
     invented.sign(new_key())
     text = told(replace(planned.draft, previous=invented), repository.keys["models-acme"][0])
@@ -52,7 +52,7 @@ def test_a_version_before_that_this_key_did_not_sign_hides_nothing(repository: F
 
 
 def test_nor_does_one_that_somebody_signed_under_this_keys_id(repository: FleetRepository) -> None:
-    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", None)
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", Terms())
     holder, sender = repository.keys["models-acme"][0], new_key()
     sender.public_key.keyid = holder.public_key.keyid
     invented = Metadata(planned.draft.metadata.signed)

@@ -25,7 +25,7 @@ from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import keys_of
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS
-from gateway.trust.targets import check_targets, floor_of
+from gateway.trust.targets import check_offer, check_target, floor_of
 from tests.simulators.fleet_repository import new_key
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -141,7 +141,10 @@ def test_the_director_may_sign_what_it_likes(data: st.DataObject) -> None:
     assert assignment.issued < assignment.expires
     assert type(assignment.version) is int
     try:
-        check_targets(assignment, {PATH: FILE}.get, lambda owner, model: "1")
+        for target in assignment.slots.values():
+            check_offer(target, {PATH: FILE}.get(target.path), lambda owner, model: "1")
+        for target in assignment.files:
+            check_target(target, {PATH: FILE}.get(target.path))
     except Distrust:
         return
     assert set(assignment.slots.values()) <= {TARGET}

@@ -1,0 +1,90 @@
+"""Which release may take which slot, by what is signed offline: the release and the policies. Pure.
+
+Without this the director alone would decide, and its key is online: whoever steals it could serve another owner's model
+under the name of an occupied slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.domain.manifest import ModelManifest, TensorSpec
+from gateway.domain.policy import Policy
+from gateway.domain.signed_release import SignedRelease
+from gateway.trust.distrust import Distrust, Reason
+
+
+def check_slot(
+    slot: str, release: SignedRelease, running: SignedRelease | None, policies: Iterable[Policy] = ()
+) -> None:
+    """Raise Distrust (WRONG_SLOT) unless `release` may take `slot`, which holds `running` (None: nothing).
+
+    A policy that names the slot decides. Otherwise another model needs a release that its owner signed for this slot,
+    and another owner's model is refused.
+    """
+    where, named = f"the release {release.target}", False
+    for allowed in filter(None, (policy.models(slot) for policy in policies)):
+        if release.name not in allowed:
+            raise Distrust(Reason.WRONG_SLOT, where, f"the policy allows {', '.join(allowed):.200} in the slot {slot}")
+        named = True
+    if release.slots and slot not in release.slots:
+        signed_for = ", ".join(release.slots)
+        raise Distrust(Reason.WRONG_SLOT, where, f"its owner signed it for {signed_for:.200}, not for the slot {slot}")
+    if running is None or named or release.name == running.name:
+        return
+    if release.owner != running.owner or slot not in release.slots:
+        raise Distrust(Reason.WRONG_SLOT, where, f"the slot {slot} runs {running.name}")
+
+
+def check_signature(
+    release: SignedRelease, manifest: ModelManifest, running: SignedRelease, present: ModelManifest
+) -> None:
+    """Raise Distrust (INCOMPATIBLE) where clients of `running` could not call `release`, or read its answers.
+
+    Unless the owner signed in either of the two that the tensors change between them. `manifest` and `present`: theirs.
+    """
+    if release.changes_signature or running.changes_signature:
+        return
+    problem = incompatibility(present, manifest)
+    if problem:
+        raise Distrust(Reason.INCOMPATIBLE, f"the release {release.target}", problem)
+
+
+def incompatibility(before: ModelManifest, after: ModelManifest) -> str:
+    """Return what a client of `before` would miss in `after`, or ""."""
+    given = {spec.name: spec for spec in before.inputs}
+    for spec in after.inputs:
+        old = given.pop(spec.name, None)
+        if old is None:
+            return f"it wants the input {shown(spec)}, which {before.version} does not"
+        if not _accepts(spec, old):
+            return f"its input is {shown(spec)}, that of {before.version} is {shown(old)}"
+    if given:
+        return f"it has no input {', '.join(sorted(given)):.200}, which {before.version} has"
+    return _lost_output(before, after)
+
+
+def shown(spec: TensorSpec) -> str:
+    """Return name, datatype and shape of a tensor, as "image FP32[-1,3,224,224]"."""
+    return f"{spec.name} {spec.datatype.value}[{','.join(map(str, spec.shape))}]"
+
+
+def _lost_output(before: ModelManifest, after: ModelManifest) -> str:
+    for old in before.outputs:
+        new = after.output(old.name)
+        if new is None:
+            return f"it has no output {old.name}, which {before.version} has"
+        if not _accepts(old, new):
+            return f"its output is {shown(new)}, that of {before.version} is {shown(old)}"
+    return ""
+
+
+def _accepts(wide: TensorSpec, narrow: TensorSpec) -> bool:
+    """Return True if each value that fits `narrow` fits `wide`."""
+    same = (wide.datatype, wide.layout) == (narrow.datatype, narrow.layout)
+    return same and _covers(wide.shape, narrow.shape)
+
+
+def _covers(wide: Sequence[int], narrow: Sequence[int]) -> bool:
+    pairs = zip(wide, narrow, strict=False)
+    return len(wide) == len(narrow) and all(size in {-1, other} for size, other in pairs)
