@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from securesystemslib.signer import Signer
 from tuf.api.metadata import Metadata, Targets
@@ -58,7 +59,14 @@ def _assigned(
         now=now(),
         settings=work.settings,
     )
-    return {device: assignment_metadata(assignment)}
+    removed = sorted(_slots_before(before) - assignment.slots.keys()) if before else []
+    return {device: assignment_metadata(replace(assignment, extra={"removed": removed} if removed else {}))}
+
+
+def _slots_before(before: Metadata[Targets]) -> set[str]:
+    """Return the slots that an assignment fills or orders to be emptied."""
+    ordered = before.signed.unrecognized_fields.get("removed", [])
+    return {*slots_of(before), *(slot for slot in ordered if isinstance(slot, str))}
 
 
 def read_slots(published: Published, texts: Sequence[str]) -> dict[str, Target]:

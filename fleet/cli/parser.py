@@ -260,7 +260,7 @@ VERBS = (
         "  edge-fleet model add models/meter-reader/2 --owner acme\n"
         "  edge-fleet model add models/meter-reader/3 --owner acme --floor 2\n"
         "  edge-fleet model withdraw acme/meter-reader/2    # never offered again\n"
-        "  edge-fleet model withdraw acme/meter-reader/2 --remove    # and stopped at once",
+        "  edge-fleet model withdraw acme/meter-reader/2 --remove  # stopped at once",
         _model,
     ),
     Verb(

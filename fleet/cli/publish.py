@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fleet.blobs.choice import open_blobs, upload
 from fleet.cli.common import byte_progress, now, own_signers, writing
 from fleet.config import load_config
+from fleet.database import watching
+from fleet.database.errors import AwayError
 from fleet.drafts import Draft, merged
+from fleet.impact import Impact, impacts
 from fleet.publish import Publication, is_published, plan_publication
 from fleet.repository import BLOBS, Published
 from fleet.roles import ONLINE
@@ -28,11 +33,28 @@ def command(arguments: argparse.Namespace) -> int:
         _take_back(work, drafts, arguments.draft)
         signers = own_signers(work, arguments, _online_keys(published, drafts))
         publication = plan_publication(published, list(drafts.values()), signers, now(), work.settings)
+        found = tuple(impacts(_running(arguments.dir), published, publication.state))
+        for impact in found:
+            print(f"edge-fleet: {impact.sentence}", file=sys.stderr)
         content = work.content(publication.targets)
         uploaded = _upload(work, content, whole=arguments.mirror)
         with byte_progress("publishing", sum((work.staged / name).stat().st_size for name in content)) as advance:
             work.publish(publication, advance)
-    return _say(work, publication, len(content), uploaded, as_json=arguments.json)
+    return _say(work, publication, len(content), uploaded, found, as_json=arguments.json)
+
+
+def _running(folder: str) -> Mapping[tuple[str, str], int]:
+    """Return how many devices run what, by slot and path; nothing where no controller's database can be read."""
+    from fleet.cli.beside import beside
+
+    try:
+        with beside(folder) as database, database.read() as connection:
+            return watching.running_by_slot(connection)
+    except ConfigurationError:  # no controller works in this folder
+        return {}
+    except (UnreachableError, AwayError) as error:
+        print(f"edge-fleet: devices that this concerns are not counted: {error}", file=sys.stderr)
+        return {}
 
 
 def _upload(work: Workspace, content: Iterable[str], *, whole: bool) -> int | None:
@@ -66,13 +88,22 @@ def _online_keys(published: Published, drafts: dict[str, Draft]) -> set[str]:
     return {keyid for root in roots if root for role in ONLINE for keyid in root.signed.get_delegated_role(role).keyids}
 
 
-def _say(work: Workspace, done: Publication, files: int, uploaded: int | None, *, as_json: bool) -> int:
+def _say(
+    work: Workspace,
+    done: Publication,
+    files: int,
+    uploaded: int | None,
+    found: Sequence[Impact],
+    *,
+    as_json: bool,
+) -> int:
     versions = {role: document.signed.version for role in done.roles if (document := done.state.document(role))}
     soonest = min(expiries(done.state, now()), key=lambda expiry: expiry.days)
     if as_json:
         said = {"public": str(work.public), "published": versions, "waiting": dict(done.waiting), "files": files}
         said |= {} if uploaded is None else {"uploaded": uploaded}
-        print_json({**said, "expires": soonest.expires.strftime(TIME_FORMAT)})
+        concerns = [asdict(impact) for impact in found]
+        print_json({**said, "concerns": concerns, "expires": soonest.expires.strftime(TIME_FORMAT)})
         return 0
     for role, version in versions.items():
         print(f"published {role}, version {version}")

@@ -25,7 +25,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import read_release
 from gateway.trust.distrust import Distrust
-from gateway.trust.targets import check_floor
+from gateway.trust.targets import check_floor, read_withdrawal
 
 RETRY = timedelta(seconds=60)
 """After it could not be read: another publication is looked at at once, the same one again after so long."""
@@ -94,7 +94,8 @@ def usable(connection: Connection, target: str) -> str:
     floor, as devices judge it; "": it may be."""
     found = releases.find(connection, target)
     if found is None or found.withdrawn:
-        return f"{target} is not published" + (" any more" if found else "; GET /v1/releases lists what is")
+        gone = "withdrawn, or not published any more"
+        return f"{target} is " + (gone if found else "not published; GET /v1/releases lists what is")
     try:
         check_floor(target, partial(releases.floor, connection))
     except Distrust as error:
@@ -132,7 +133,16 @@ def _verified_targets(published: Published) -> Iterator[tuple[str, TargetFile]]:
             _log.warning("the releases of %s are left out: not signed by its keys; see edge-fleet verify", name)
             continue
         signed: Targets = owner.signed
-        yield from ((path, target) for path, target in signed.targets.items() if delegated.is_delegated_path(path))
+        mine = ((path, target) for path, target in signed.targets.items() if delegated.is_delegated_path(path))
+        yield from ((path, target) for path, target in mine if not _is_withdrawn(target))
+
+
+def _is_withdrawn(target: TargetFile) -> bool:
+    try:
+        return read_withdrawal(target) is not None
+    except Distrust as error:
+        _log.warning("%s is left out: %s", target.path, error)
+        return True
 
 
 def _read(workspace: Workspace, target: TargetFile) -> Release:

@@ -2,8 +2,9 @@
 nonce asks for one of its own. Most polls end with what the device has already.
 
 Two replicas never give one version twice: the database says which is next, and keeps the document before anybody gets
-it. A release that its owner withdrew, or that is below the floor, is not assigned whoever wants it: devices would
-refuse the whole assignment. In its place stands what the device runs, else the slot is left out.
+it. A release that its owner withdrew, or that is below the floor, is not assigned to a device that does not run it.
+In its place stands what the device runs, else the slot is left out. A slot that is left out goes on with what it runs:
+a removal is an order of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fleet.control.door import Door
 from fleet.control.settings import DirectorSettings
 from fleet.database import assignments, desired, devices, events
 from fleet.database.assignments import StoredAssignment
-from fleet.database.desired import Desired
+from fleet.database.desired import Desired, DesiredState
 from fleet.database.engine import Connection, Database
 from fleet.database.events import Event
 from fleet.database.polling import Polled
@@ -62,11 +63,18 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why."""
+    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why; `removed`: slots to empty."""
 
     targets: Mapping[str, Target]
     attempts: Mapping[str, int]
     barred: Sequence[tuple[Desired, str]]
+    removed: Sequence[str] = ()
+
+    @property
+    def extra(self) -> dict[str, object]:
+        """Return what the assignment says of slots beside their releases."""
+        extra = {"attempts": dict(self.attempts), "removed": list(self.removed)}
+        return {name: value for name, value in extra.items() if value}
 
 
 class Director:
@@ -161,7 +169,7 @@ class Director:
             standing = assignments.current(connection, polled.device)
             if standing and not nonce and self._as_wanted(standing, wanted.revision, basis, now):
                 return standing
-            slots = _chosen(connection, publication, polled.device, wanted.slots)
+            slots = _chosen(connection, publication, polled.device, wanted)
             made = self._document(polled, publication, slots, version=version, now=now, nonce=nonce)
             content = self._sign(made, signers)
             signed = StoredAssignment(
@@ -204,8 +212,7 @@ class Director:
             nonce=nonce,
             poll_s=self.poll_s(polled.device),
         )
-        extra: dict[str, object] = {"attempts": dict(slots.attempts)} if slots.attempts else {}
-        return replace(made, extra=extra | ({"diagnostics": True} if polled.asked else {}))
+        return replace(made, extra=slots.extra | ({"diagnostics": True} if polled.asked else {}))
 
     def poll_s(self, device: str) -> int:
         """How long a device waits between two questions: not all of them the same, so that those that begin together
@@ -237,12 +244,12 @@ def _was_ahead(issued: datetime, now: datetime) -> bool:
     return issued > now + CLOCKS_APART
 
 
-def _chosen(connection: Connection, publication: Publication, device: str, wanted: Sequence[Desired]) -> Slots:
-    """What may be assigned of what is wanted; in place of what may not be, what the device says it runs."""
+def _chosen(connection: Connection, publication: Publication, device: str, wanted: DesiredState) -> Slots:
+    """Return what may be assigned of what is wanted; in place of what may not be, what the device says it runs."""
     targets: dict[str, Target] = {}
     attempts: dict[str, int] = {}
     barred: list[tuple[Desired, str]] = []
-    for one in wanted:
+    for one in wanted.slots:
         problem = publication.refusal(connection, one.target, one.digest)
         if not problem and _is_taken(one.target, targets):
             problem = "it is to run in two slots; a release serves in one"
@@ -254,7 +261,7 @@ def _chosen(connection: Connection, publication: Publication, device: str, wante
     for slot, target in _running(connection, publication, device, [one.slot for one, _ in barred]):
         if not _is_taken(target.path, targets):
             targets[slot] = target
-    return Slots(targets, attempts, barred)
+    return Slots(targets, attempts, barred, sorted(wanted.removed - targets.keys()))
 
 
 def _is_taken(path: str, targets: Mapping[str, Target]) -> bool:
@@ -264,9 +271,9 @@ def _is_taken(path: str, targets: Mapping[str, Target]) -> bool:
 def _running(
     connection: Connection, publication: Publication, device: str, slots: Collection[str]
 ) -> Iterator[tuple[str, Target]]:
-    """What the device says that it committed in these slots, where it may be assigned."""
+    """Yield what the device reports as committed in these slots, also if a device without it would refuse it."""
     for one in devices.get(connection, device).running if slots else ():
-        if one.slot in slots and one.target and not publication.refusal(connection, one.target, one.digest):
+        if one.slot in slots and publication.signs(one.target, one.digest):
             yield one.slot, publication.assigned(one.target)
 
 

@@ -44,6 +44,8 @@ class ByHand:
         had = [Desired(device, slot, one.path, one.sha256, one.size_bytes, "", now) for slot, one in slots.items()]
         taken = {one.slot for one in desired.of_device(connection, device).slots}
         desired.put(connection, (one for one in had if one.slot not in taken), settings)
+        for slot in self.assignment.removed - taken:
+            desired.remove(connection, [device], slot)
         desired.recall(connection, had)
         return self.assignment.version + 1
 

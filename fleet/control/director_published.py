@@ -21,7 +21,7 @@ from fleet.workspace import Workspace
 from gateway.domain.assignment import Target
 from gateway.domain.errors import ConfigurationError, Fault, RequestError
 from gateway.trust.distrust import Distrust
-from gateway.trust.targets import check_floor, floor_of
+from gateway.trust.targets import check_floor, floor_of, read_withdrawal
 
 _log = logging.getLogger(__name__)
 NOTHING = "nothing is published yet; let the publisher run edge-fleet publish"
@@ -54,13 +54,20 @@ class Publication:
         found = self.published.target(path)
         if found is None:
             return "it is not published any more"
-        if found.hashes.get("sha256") != digest:
+        if not self.signs(path, digest):
             return "another release is published in its place"
         try:
+            if read_withdrawal(found):
+                return "its owner withdrew it"
             check_floor(path, lambda owner, model: self._floor(connection, owner, model))
         except Distrust as error:
             return str(error)
         return ""
+
+    def signs(self, path: str, digest: str) -> bool:
+        """Return True if this release is published with this digest."""
+        found = self.published.target(path)
+        return found is not None and found.hashes.get("sha256") == digest
 
     def assigned(self, path: str) -> Target:
         """A release that may be, as it is signed."""

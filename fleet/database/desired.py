@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from fleet.database.engine import adding
 from fleet.database.rows import bounded, chunks
 from fleet.database.settings import DatabaseSettings
-from fleet.database.tables import desired, desired_before, desired_revisions, rollouts
+from fleet.database.tables import desired, desired_before, desired_revisions, removals, rollouts
 from fleet.database.tables import devices as known
 
 
@@ -47,10 +47,14 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """Of one device. `revision` grows with every change; 0: nothing was ever desired."""
+    """State of one device. `revision` grows with every change; 0: nothing was ever desired.
+
+    `removed`: slots that it is ordered to empty. A slot that is in neither keeps what it runs.
+    """
 
     revision: int
     slots: tuple[Desired, ...]
+    removed: frozenset[str] = frozenset()
 
 
 def lock(connection: Connection, devices: Iterable[str]) -> None:
@@ -72,22 +76,31 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
     changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt")}
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Desired.__slots__} for row in rows])
+    for slot in sorted({row.slot for row in rows}):
+        _take_back_removals(connection, [row.device for row in rows if row.slot == slot], slot)
 
 
 def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:
-    """The slot of these devices is to be empty; of how many it was not."""
+    """Order these devices to empty the slot. Return how many were to run something in it."""
     _revise(connection, devices)
     gone = 0
     for ids in chunks(devices):
         mine = sa.delete(desired).where(desired.c.device.in_(ids), desired.c.slot == slot)
         gone += connection.execute(mine).rowcount
+        ordered = [{"device": device, "slot": slot} for device in ids]
+        connection.execute(adding(connection, removals).on_conflict_do_nothing(), ordered)
     return gone
+
+
+def _take_back_removals(connection: Connection, devices: Sequence[str], slot: str) -> None:
+    for ids in chunks(devices):
+        connection.execute(sa.delete(removals).where(removals.c.device.in_(ids), removals.c.slot == slot))
 
 
 def clear(connection: Connection, device: str) -> None:
     """Nothing is desired of it any more, nor remembered of what was."""
     _revise(connection, {device})
-    for table in (desired, desired_before):
+    for table in (desired, desired_before, removals):
         connection.execute(sa.delete(table).where(table.c.device == device))
 
 
@@ -125,7 +138,8 @@ def before(connection: Connection, rollout: str, devices: Sequence[str]) -> dict
 def of_device(connection: Connection, device: str) -> DesiredState:
     """The revision is read first: a change that comes between leaves it too low, and so is signed once more."""
     revision = connection.execute(_REVISION, {"of": device}).scalar_one_or_none() or 0
-    return DesiredState(revision, tuple(Desired(*row) for row in connection.execute(_SLOTS, {"of": device})))
+    slots = tuple(Desired(*row) for row in connection.execute(_SLOTS, {"of": device}))
+    return DesiredState(revision, slots, frozenset(connection.execute(_REMOVED, {"of": device}).scalars()))
 
 
 def of_devices(connection: Connection, devices: Sequence[str], slot: str) -> dict[str, Desired]:
@@ -174,4 +188,5 @@ def _revise(connection: Connection, named: Iterable[str], by: int = 1) -> None:
 _OF = sa.bindparam("of", type_=desired.c.device.type)
 _REVISION = sa.select(desired_revisions.c.revision).where(desired_revisions.c.device == _OF)
 _SLOTS = sa.select(desired).where(desired.c.device == _OF).order_by(desired.c.slot)
+_REMOVED = sa.select(removals.c.slot).where(removals.c.device == _OF)
 """Built once: a director asks them for every assignment."""

@@ -174,6 +174,12 @@ desired_before = Table(  # what a slot held before a rollout's offer; an empty t
     Column("because", Words(NAME_BYTES), nullable=False),
     Column("attempt", Whole, nullable=False),
 )
+removals = Table(  # slots that a device is ordered to empty
+    "removals",
+    metadata,
+    _device(primary_key=True),
+    Column("slot", Words(NAME_BYTES), primary_key=True),
+)
 desired_revisions = Table(  # grows with every change of a device's rows in `desired`
     "desired_revisions",
     metadata,

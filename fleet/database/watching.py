@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from fleet.database.devices import State
 from fleet.database.rows import chunks
-from fleet.database.tables import certificates, device_seen, devices, facts, rollouts
+from fleet.database.tables import certificates, device_running, device_seen, devices, facts, rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,14 @@ def seen(connection: Connection, named: Iterable[str]) -> dict[str, datetime]:
     for ids in chunks(named):
         found |= _mapped(connection.execute(_last_seen.where(devices.c.id.in_(ids))))
     return found
+
+
+def running_by_slot(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how many enrolled devices report that they run what, by slot and path of the release."""
+    columns = (device_running.c.slot, device_running.c.target)
+    mine = sa.select(*columns, sa.func.count()).join(devices, devices.c.id == device_running.c.device)
+    wanted = mine.where(devices.c.state == State.ENROLLED, device_running.c.target != "").group_by(*columns)
+    return {(slot, target): count for slot, target, count in connection.execute(wanted)}
 
 
 def enrolled(connection: Connection, named: Iterable[str]) -> set[str]:

@@ -55,7 +55,7 @@ class Device:
 
     # ---- what is assigned --------------------------------------------------------------------------------------------
     def believe(self, assignment: Assignment, content: bytes, etag: str, now: datetime) -> None:
-        """A verified assignment: what differs from what runs here is offered, what is missing in it goes."""
+        """Take a verified assignment: another release is offered, a slot that is ordered away goes at once."""
         self.assignment, self.digest, self.etag = assignment, hashlib.sha256(content).hexdigest(), etag
         attempts = assignment.extra.get("attempts")
         numbers: Mapping[str, Any] = attempts if isinstance(attempts, dict) else {}
@@ -66,8 +66,12 @@ class Device:
             else:
                 self.slots[name] = Slot(target, now, attempt=attempt)
         for name in [name for name in self.slots if name not in assignment.slots]:
-            del self.slots[name]
-            self._keep_state(f"slot {name}", "slot", {"slot": name, "state": "gone"}, now)
+            committed = self.slots[name].committed
+            if committed is None or name in assignment.removed:
+                del self.slots[name]
+                self._keep_state(f"slot {name}", "slot", {"slot": name, "state": "gone"}, now)
+            else:
+                self._offer(self.slots[name], committed, 0, now)
 
     def _offer(self, slot: Slot, target: Target, attempt: int, now: datetime) -> None:
         again = slot.rejected == target and attempt > slot.attempt

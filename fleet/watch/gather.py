@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
+from fleet.control.catalogue import usable
 from fleet.control.turn import ACTOR
 from fleet.database import watching
 from fleet.database.alerts import Alert
@@ -43,6 +45,18 @@ def of_certificates(
         found |= watching.expiring(connection, before, settings.open_limit + 1)
     for device, expires in found.items():
         yield readings.certificate(device, expires, now, settings.certificate_d)
+
+
+def of_barred(connection: Connection, standing: Iterable[Alert], now: datetime) -> Iterator[Reading]:
+    """Yield releases that devices run and that may not be installed, and those of which this was so."""
+    known = {alert.subject for alert in standing if alert.rule == readings.BARRED}
+    running = Counter[str]()
+    for (_, target), count in watching.running_by_slot(connection).items():
+        running[target] += count
+    for target in {*running, *known}:
+        why = usable(connection, target)
+        if why or target in known:
+            yield readings.barred(target, running[target] if why else 0, why, now)
 
 
 class Stops:

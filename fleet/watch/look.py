@@ -14,7 +14,7 @@ from fleet.database.engine import Connection, Database
 from fleet.database.leader import guard
 from fleet.database.tail import Heard, Tail, keep_position, position, settled, tail
 from fleet.watch import readings
-from fleet.watch.gather import Stops, of_certificates, of_silence
+from fleet.watch.gather import Stops, of_barred, of_certificates, of_silence
 from fleet.watch.judge import Judged, Limits, Reading, judge
 from fleet.watch.samples import Samples
 from fleet.watch.settings import AlertSettings
@@ -117,6 +117,7 @@ class Watch:
         yield self._stops.read(connection, standing, now)
         if deep:
             yield of_certificates(connection, standing, now, self._settings)
+            yield of_barred(connection, standing, now)
             yield from (source(now) for source in self._sources)
 
     def _forget(self, fence: int, now: datetime) -> None:

@@ -11,8 +11,9 @@ from fleet.watch.documents import count, mapping, number, numbers, text
 from fleet.watch.judge import Reading, Rule
 from fleet.watch.samples import Samples
 from fleet.watch.settings import AlertSettings
+from gateway.terminal.tables import counted
 
-SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY = (
+SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED = (
     "silent",
     "errors",
     "temperature",
@@ -21,8 +22,9 @@ SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY = 
     "certificate",
     "clock",
     "repository",
+    "barred",
 )
-RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY)
+RULES = (SILENT, ERRORS, TEMPERATURE, ROLLBACK, HALTED, CERTIFICATE, CLOCK, REPOSITORY, BARRED)
 VITALS, STATISTICS, UPDATES = "vitals", "statistics", "updates"
 STREAMS = (VITALS, STATISTICS, UPDATES)
 GAVE_UP = frozenset({"rolled_back", "failed"})
@@ -42,6 +44,7 @@ def rules(settings: AlertSettings) -> Mapping[str, Rule]:
         CERTIFICATE: (settings.certificate_d, Rule(0.0, 0.0)),
         CLOCK: (settings.clock_s, Rule(settings.clock_s, settings.clock_s / 2, 0.0, lasts_s)),
         REPOSITORY: (settings.repository_d, Rule(0.0, 0.0, 0.0, lasts_s)),
+        BARRED: (settings.barred, Rule(0.5, 0.5)),
     }
     return {name: replace(rule, calm_s=settings.calm_s) for name, (on, rule) in known.items() if on}
 
@@ -82,6 +85,12 @@ def repository(role: str, expires: datetime, now: datetime, notice_d: float, rem
     left_d = (expires - now).total_seconds() / 86_400
     summary = f"{role} expires on {expires:%Y-%m-%d %H:%M} UTC: {remedy}"
     return Reading(REPOSITORY, "", role, notice_d - left_d, now, summary, {"expires": expires.isoformat()})
+
+
+def barred(target: str, devices: int, why: str, now: datetime) -> Reading:
+    """Return the reading of a release that is not installed any more. The value: devices that still run it."""
+    summary = f"{counted(devices, 'device')} run {target}: {why}; a rollout of another release moves them"
+    return Reading(BARRED, "", target, float(devices), now, summary, {"target": target, "devices": devices})
 
 
 def _vitals(heard: Heard) -> Iterator[Reading]:

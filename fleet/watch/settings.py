@@ -27,6 +27,7 @@ class AlertSettings:
     certificate_d: float = 14.0  # a device's certificate that holds no longer than that and was not renewed
     clock_s: float = 300.0  # how far a device's clock may be ahead
     repository_d: float = 14.0  # a role signed offline that holds no longer than that
+    barred: bool = True  # a release that devices run, and that its owner withdrew or set a floor above
     lasts_s: float = 86_400.0  # an alert of which nothing is heard for that long is closed
     calm_s: float = 120.0  # how long it has to be over before an alert is closed: what wavers is told once
     open_limit: int = 10_000  # at one time; further ones are counted only

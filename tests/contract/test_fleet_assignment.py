@@ -192,6 +192,47 @@ def test_a_release_below_the_floor_gives_way_to_what_runs(running, name) -> None
     assert "below" in str(said[0].event.document) or "allows 2" in str(said[0].event.document)
 
 
+def test_what_runs_stays_assigned_when_a_floor_bars_it_too(running, name) -> None:
+    """The owner raises the floor above everything that devices run, as it would to stop a bad release."""
+    repository, model = running.repository, f"m-{name}"
+    first = repository.add_release(model, "1")
+    digest = repository.published.target(first).hashes["sha256"]
+    with running.device_client(running.enrolled(name)) as client:
+        want(running, name, first, slot=model)
+        with running.control.database.write() as connection:
+            runs = Running(model, first, digest, "only", "cpu", "committed", running.clock())
+            devices.report_slots(connection, name, [runs], [])
+        repository.add_release(model, "9", floor="9")
+        running.control.publications.fresh()
+        found = believed(running, client.get(PATH), name)
+        assert (found.slots[model].path, found.removed) == (first, frozenset())
+        repository.withdraw(model, "1", "offer")
+        running.control.publications.fresh()
+        assert believed(running, client.get(PATH), name).slots[model].path == first
+
+
+def test_a_removal_is_announced_until_something_is_to_run_there_again(running, name) -> None:
+    path = running.repository.add_release(f"m-{name}", "1")
+    with running.device_client(running.enrolled(name)) as client:
+        want(running, name, path, slot="door")
+        assert believed(running, client.get(PATH), name).removed == frozenset()
+        with running.control.database.write() as connection:
+            desired.remove(connection, [name], "door")
+        found = believed(running, client.get(PATH), name)
+        assert (found.slots, found.removed) == ({}, frozenset({"door"}))
+        want(running, name, path, slot="door")
+        found = believed(running, client.get(PATH), name)
+        assert (set(found.slots), found.removed) == ({"door"}, frozenset())
+
+
+def test_a_removal_by_hand_goes_on_under_the_controller(running, name) -> None:
+    repository = running.repository
+    repository.now = running.clock()
+    repository.assign(name, {}, version=3, extra={"removed": ["door"]})
+    with running.device_client(running.enrolled(name)) as client:
+        assert believed(running, client.get(PATH), name, last_version=3).removed == frozenset({"door"})
+
+
 def test_a_release_that_is_wanted_twice_is_assigned_once(running, name) -> None:
     with running.device_client(running.enrolled(name)) as client:
         for slot in ("one", "two"):

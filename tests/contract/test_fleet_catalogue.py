@@ -79,7 +79,7 @@ def test_what_an_owner_did_not_sign_is_left_out_and_withdrawn(fleet: RolledFleet
     assert "models-acme are left out: not signed by its keys" in caplog.text
     assert known(fleet) == {V1: False, V2: False}
     with fleet.database.read() as connection:
-        assert usable(connection, V2) == f"{V2} is not published any more"
+        assert usable(connection, V2) == f"{V2} is withdrawn, or not published any more"
         with pytest.raises(ConflictError, match="not published any more"):
             resolve(connection, "acme/meter-reader/2")
     honest.signed.version = targets.signed.version + 1

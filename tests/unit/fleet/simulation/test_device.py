@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ def test_back_to_what_is_committed_needs_no_update_and_what_is_withdrawn_is_gone
     made.believe(assignment(target("1"), version=3), b"", "", NOW)
     assert made.due() == ()
     made.believe(assignment(version=4), b"", "", NOW)
+    assert list(made.slots) == [SLOT]
+    made.believe(replace(assignment(version=5), extra={"removed": [SLOT]}), b"", "", NOW)
     assert slots(made)[-1] == {"slot": SLOT, "state": "gone"}
 
 

@@ -128,7 +128,7 @@ def test_a_device_may_say_anything(stream: str, documents: list[Any]) -> None:
 def test_every_rule_can_be_turned_off() -> None:
     assert set(rules(AlertSettings())) == set(readings.RULES)
     off = AlertSettings(
-        0.1, 0, 0, 0, 1, 0, 0, 0, rollback=False, halted=False, certificate_d=0, clock_s=0, repository_d=0
+        0.1, 0, 0, 0, 1, 0, 0, 0, rollback=False, halted=False, certificate_d=0, clock_s=0, repository_d=0, barred=False
     )
     assert rules(off) == {}
 
