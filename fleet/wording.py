@@ -16,7 +16,8 @@ from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
-from gateway.trust.targets import Withdrawal, read_withdrawal
+from gateway.trust.distrust import Distrust
+from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
 ID_CHARS = 16
 """Of a key's id, shown: another key with the same 64 bits takes longer to find than it is worth."""
@@ -87,6 +88,22 @@ def _changes(signed: Targets, before: Metadata[Root] | Metadata[Targets] | None,
             yield from content
     for path in old.targets.keys() - signed.targets.keys():
         yield f"removes {path}"
+    yield from _barred_lines(signed, old)
+
+
+def _barred_lines(signed: Targets, old: Targets) -> Iterator[str]:
+    """Yield the releases that fall below a floor by this document, wherever it is among its changes."""
+    for path in signed.targets:
+        if path.startswith("models/") and _is_below_floor(signed, path) and not _is_below_floor(old, path):
+            yield f"BARS {path} by its floor: devices install it no more; those that run it go on"
+
+
+def _is_below_floor(signed: Targets, path: str) -> bool:
+    try:
+        check_floor(path, lambda owner, model: floor_of(signed, owner, model))
+    except Distrust:
+        return True
+    return False
 
 
 def _delegation_changes(signed: Targets, old: Targets) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fleet.cli.common import now, public_keys, save_drafts, writing
-from fleet.roles import owner_role
+from fleet.roles import default_threshold, owner_role
 from fleet.signing import delegate
 
 
@@ -14,6 +14,7 @@ def command(arguments: argparse.Namespace) -> int:
     role = owner_role(arguments.owner)
     with writing(arguments) as work:
         drafting = work.drafting(now())
-        threshold = arguments.threshold if arguments.threshold is not None else drafting.threshold(role) or 1
-        drafts = delegate(drafting, role, public_keys(arguments.key), threshold)
+        keys = public_keys(arguments.key)
+        threshold = arguments.threshold or drafting.threshold(role) or default_threshold(keys)
+        drafts = delegate(drafting, role, keys, threshold)
         return save_drafts(work, drafts, as_json=arguments.json)

@@ -41,7 +41,7 @@ def _own_keys(parser: argparse.ArgumentParser, what: str) -> None:
 def _quorum(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", type=named, metavar="PUB", nargs="+", required=True, help="who may sign: .pub files")
     parser.add_argument(
-        "--threshold", type=positive, metavar="N", help="how many must sign (default: as before, else 1)"
+        "--threshold", type=positive, metavar="N", help="how many must sign (default: as before, else 2)"
     )
 
 
@@ -74,7 +74,7 @@ def _repo(parser: argparse.ArgumentParser) -> None:
         help="keys of targets, profiles, policy; offline",
     )
     parser.add_argument(
-        "--targets-threshold", type=positive, metavar="N", default=1, help="how many of them sign (default 1)"
+        "--targets-threshold", type=positive, metavar="N", help="how many of them sign (default 2, of one key 1)"
     )
     parser.add_argument("--online", type=named, metavar="PUB", nargs="+", required=True, help="snapshot and timestamp")
     parser.add_argument(
@@ -250,7 +250,7 @@ VERBS = (
         "delegate",
         "delegate",
         "let an owner sign releases: models/OWNER/*/*/* by these keys",
-        "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub --threshold 2",
+        "  edge-fleet delegate acme --key acme.pub\n  edge-fleet delegate acme --key ann.pub ben.pub",
         _delegate,
     ),
     Verb(

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from fleet.control.turn import ACTOR
-from fleet.database import alerts, certificates, devices, tail, telemetry
+from fleet.database import alerts, certificates, devices, releases, tail, telemetry
 from fleet.database.alerts import Alert, State
 from fleet.database.certificates import Certificate
+from fleet.database.devices import Running
 from fleet.database.engine import Database
 from fleet.database.errors import FencedError
 from fleet.database.intake import Batch, Row
+from fleet.database.releases import Release
 from fleet.database.settings import TelemetrySettings
 from fleet.watch.readings import repository
 from tests.simulators.databases import NOW, content, database, enrolled, made
@@ -282,6 +284,34 @@ def test_a_certificate_that_was_not_renewed(database: Database) -> None:
     fleet.look()
     assert fleet.open == [("certificate", "a", "")]
     certified(fleet, "02", 90)
+    fleet.look(after_s=2 * HOUR)
+    assert fleet.open == []
+
+
+def test_a_release_that_runs_and_is_barred(database: Database) -> None:
+    path = "models/acme/meter/1/release"
+    first = Release(path, "acme", "meter", "1", "1", "a" * 64, 9, NOW, {})
+    second = replace(first, target="models/acme/meter/2/release", version="2", floor="2", digest="b" * 64)
+    enrolled(database, "a", "b")
+    fleet = WatchedFleet(database, silent_s=0)
+
+    def runs(device: str, release: Release) -> None:
+        running = Running("meter", release.target, release.digest, "only", "cpu", "committed", NOW)
+        with database.write() as connection:
+            devices.report_slots(connection, device, [running], [])
+
+    with database.write() as connection:
+        releases.synchronise(connection, [first], NOW, database.settings)
+    runs("a", first)
+    runs("b", first)
+    fleet.look()
+    assert fleet.open == []
+    with database.write() as connection:
+        releases.synchronise(connection, [first, second], NOW, database.settings)
+    fleet.look(after_s=2 * HOUR)
+    assert fleet.open == [("barred", "", path)]
+    for device in ("a", "b"):
+        runs(device, second)
     fleet.look(after_s=2 * HOUR)
     assert fleet.open == []
 

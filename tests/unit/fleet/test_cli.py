@@ -146,6 +146,50 @@ def test_assignments_grow_and_are_renewed(told: Callable[..., Any], repository: 
     assert told("verify")["ok"]
 
 
+def test_a_slot_that_is_assigned_no_more_is_ordered_to_be_emptied(
+    told: Callable[..., Any], repository: FleetRepository
+) -> None:
+    def removed() -> Any:
+        return json.loads((repository.public / "assignments" / "c.json").read_text())["signed"].get("removed")
+
+    repository.add_release("door", "1")
+    told("assign", "c", "reader=acme/reader/1", "door=acme/door/1")
+    assert removed() is None
+    told("assign", "c", "reader=acme/reader/1")
+    told("assign", "c", "--renew")
+    assert removed() == ["door"]
+    told("assign", "c", "--nothing")
+    assert removed() == ["door", "reader"]
+    told("assign", "c", "door=acme/door/1")
+    assert removed() == ["reader"]
+
+
+def test_a_release_is_withdrawn_and_then_ordered_to_stop(
+    run: Run, told: Callable[..., Any], repository: FleetRepository
+) -> None:
+    for more, signed in (((), "offer"), (("--remove",), "remove")):
+        told("model", "withdraw", "acme/reader/1", *more)
+        sign(run, repository, "models-acme")
+        told("publish")
+        target = repository.published.target(READER)
+        assert target
+        assert target.custom == {"floor": "1", "withdrawn": signed}
+    code, _, err = run("model", "withdraw", "acme/reader/1")
+    assert (code, "is withdrawn already" in err) == (2, True)
+
+
+def test_of_two_owners_both_sign_where_nobody_says_otherwise(
+    run: Run, told: Callable[..., Any], tmp_path: Path
+) -> None:
+    for name in ("ann", "ben", "online"):
+        assert run("keys", "new", name, "--no-passphrase")[0] == 0
+    told("repo", "init", "--root", "ann.pub", "ben.pub", "--targets", "ann.pub", "ben.pub", "--online", "online.pub")
+    told("delegate", "acme", "--key", "ann.pub", "ben.pub")
+    said = run("sign", "drafts/targets.json", "--key", "ann.pem", "--yes")[1]
+    assert "the keys of targets: 2 of ann, ben: signed by ann, 1 more needed" in said
+    assert "models-acme, for models/acme/*/*/*: 2 of ann (" in said
+
+
 def test_a_device_is_given_root_and_addresses(told: Callable[..., Any], repository: FleetRepository) -> None:
     repository.rotate("root")
     told("bootstrap", "camera-7", "--out", "c7", "--url", "https://fleet.example.org/")
@@ -288,6 +332,9 @@ WRONG: list[tuple[str, str]] = [
     ("assign all r=acme/reader/1", "'all' is no device's id"),
     ("assign x --renew", "nothing is assigned to 'x' yet"),
     ("assign x r=acme/reader/1 --renew", "name neither slots nor files with it"),
+    ("model withdraw acme/reader", "'acme/reader' is not OWNER/MODEL/VERSION"),
+    ("model withdraw acme/reader/9", "is not published; edge-fleet status lists what is"),
+    ("model add nothere", "a release needs its owner; name it with --owner"),
     ("bootstrap x --out y", "'' is no address; name where public is served"),
     ("bootstrap ../x --out y --url http://h", "'../x' is no device's id"),
     ("verify nothere", "nothere: is no folder"),

@@ -10,9 +10,10 @@ from tuf.api.metadata import Metadata
 
 from fleet import signing
 from fleet.drafts import Draft
-from fleet.releases import Terms, plan_release, read_model, target_of
+from fleet.releases import Terms, plan_release, plan_withdrawal, read_model, target_of
 from fleet.settings import FleetSettings
 from fleet.wording import describe
+from gateway.trust.targets import Withdrawal
 from tests.simulators.fleet_repository import FleetRepository, new_key
 
 MODEL = Path(__file__).parents[3] / "models" / "activity" / "1"
@@ -141,3 +142,31 @@ def test_nothing_in_a_draft_steers_the_terminal(repository: FleetRepository) -> 
     text = told(draft, repository.keys["targets"][0])
     assert "ann\\x1b[2J\\u202eevil\\nsigned by everybody" in text
     assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_what_a_floor_bars_is_named(repository: FleetRepository) -> None:
+    repository.add_release("reader", "2")
+    model = repository.workspace.folder / "made" / "acme" / "reader" / "2"
+    text = (model / "manifest.toml").read_text().replace('version = "2"', 'version = "3"')
+    (model / "manifest.toml").write_text(text)
+    planned = plan_release(repository.drafting(), read_model(model, FleetSettings()), "acme", Terms("2"))
+    said = told(planned.draft, repository.keys["models-acme"][0])
+    assert "BARS models/acme/reader/1/release by its floor" in said
+    assert "BARS models/acme/reader/2" not in said
+
+
+@pytest.mark.parametrize(
+    ("withdrawal", "words"), [("offer", "those that run it go on"), ("remove", "STOPS IT AT ONCE")]
+)
+def test_a_withdrawal_says_what_devices_do(repository: FleetRepository, withdrawal: str, words: str) -> None:
+    path = "models/acme/reader/1/release"
+    draft = plan_withdrawal(repository.drafting(), path, Withdrawal(withdrawal))
+    assert f"withdraws {path}: " in (said := told(draft, repository.keys["models-acme"][0]))
+    assert words in said
+
+
+def test_the_owners_terms_are_told(repository: FleetRepository) -> None:
+    terms = Terms(slots=("porch", "yard"), changes_signature=True)
+    planned = plan_release(repository.drafting(), read_model(MODEL, FleetSettings()), "acme", terms)
+    said = told(planned.draft, repository.keys["models-acme"][0])
+    assert "for the slots porch, yard, WITH OTHER INPUTS OR OUTPUTS than other versions" in said
