@@ -13,6 +13,7 @@ from gateway.domain.probation import Counts, Judgement, Look, Pace, ProbationSet
 
 LEASE_LOOKS = 6
 """The share lasts for so many looks: an agent that is gone leaves the traffic to what is committed."""
+ALONE = "it passed its golden set, and no other version serves this slot: there is nothing to compare it with"
 PACES_LIMIT = 1000
 """Of so many looks, the latest, it is remembered how long runs took."""
 
@@ -60,7 +61,10 @@ class Watch:
         if (found := pace(last, look)) is not None:
             self._paces.append(found)
         self._first, self._last = first, look
-        return judge(first, look, self._paces, self._progress_s, self._settings)
+        judged = judge(first, look, self._paces, self._progress_s, self._settings)
+        if judged.passed is None and not self._old:
+            return Judgement(True, ALONE, judged.evidence)
+        return judged
 
     def _unanswered(self, now_s: float, error: UnreachableError) -> Judgement:
         if self._silent_since_s is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.agent.control import Control, RefusedError
-from gateway.agent.watch import LEASE_LOOKS, Watch
+from gateway.agent.watch import ALONE, LEASE_LOOKS, Watch
 from gateway.domain.activation import Activation
 from gateway.domain.errors import UnreachableError
 from gateway.domain.probation import ProbationSettings
@@ -67,8 +67,10 @@ def test_where_nothing_served_before_it_gets_everything() -> None:
     probation = Probation(old="")
     probation.watch.renew()
     assert probation.control.named("route")[0][1:3] == ({"2": 100}, "")
-    probation.look()
-    assert probation.look(10.0, requests=50, executions=50)[0] is True
+
+
+def test_the_first_release_of_a_slot_does_not_wait_for_the_end_of_a_probation() -> None:
+    assert Probation(old="").look() == (True, ALONE)
 
 
 def test_every_look_renews_and_the_last_one_passes() -> None:
