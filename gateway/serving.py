@@ -22,7 +22,7 @@ from gateway.config import Config
 from gateway.domain.activation import Activation
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.model_files import NO_MODEL
-from gateway.domain.ports import IndexEntry, Loaded, Standing
+from gateway.domain.ports import IndexEntry, Loaded, Replayed, Standing
 from gateway.domain.release import Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate
@@ -106,6 +106,13 @@ class Fleet:
     async def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
         """Serving.route."""
         self._repository.route(model, weights, shadow=shadow, lease_s=lease_s)
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        """Implement `Serving.replay`. Raises VariantError if its golden set cannot be read."""
+        try:
+            return await self._repository.replay(model, version)
+        except (ConfigurationError, OSError) as error:
+            raise VariantError(str(error)) from error
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
         """Serving.unload."""

@@ -70,6 +70,10 @@ class Control:
         body = {"weights": dict(weights), "shadow": shadow, "lease_s": lease_s}
         self._ask("PUT", _model(slot, "route"), body)
 
+    def replay(self, slot: str, version: str) -> Document:
+        """Run the golden set of a loaded version while no requests come: `rows`, `passed`, `reason`."""
+        return self._ask("POST", _model(slot, "replay"), {"version": version}, self._settings.load_timeout_s)
+
     def unload(self, slot: str, version: str, drain_s: float) -> None:
         """Let a version finish what it has and free it. Harmless where it is gone."""
         body = {"version": version, "drain_s": drain_s}

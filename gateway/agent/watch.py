@@ -33,6 +33,7 @@ class Watch:
         self._paces: deque[Pace] = deque(maxlen=PACES_LIMIT)
         self._progress_s = monotonic()
         self._silent_since_s: float | None = None
+        self._replayed_rows = 0
 
     def renew(self) -> None:
         """Keep up the share. Raises UnreachableError; RefusedError where a version is not loaded any more."""
@@ -47,12 +48,21 @@ class Watch:
         try:
             self.renew()
             look = self._look(now_s)
+            fault = self._replayed(look)
         except RefusedError as error:
             return Judgement(False, f"the daemon does not keep it up: {error}")
         except UnreachableError as error:
             return self._unanswered(now_s, error)
         self._silent_since_s = None
-        return self._judge(look)
+        return fault or self._judge(look)
+
+    def _replayed(self, look: Look) -> Judgement | None:
+        """Replay the golden set if no request came since the last look. Return why the version fails, or None."""
+        if self._last is None or look.new.busy or look.new.requests > self._last.new.requests:
+            return None
+        found = self._control.replay(self._slot, self._new)
+        self._replayed_rows += found["rows"]
+        return None if found["passed"] else Judgement(False, str(found["reason"]), {"replayed_rows": found["rows"]})
 
     def _judge(self, look: Look) -> Judgement:
         first, last = self._first or look, self._last or look
@@ -61,7 +71,7 @@ class Watch:
         if (found := pace(last, look)) is not None:
             self._paces.append(found)
         self._first, self._last = first, look
-        judged = judge(first, look, self._paces, self._progress_s, self._settings)
+        judged = judge(first, look, self._paces, self._progress_s, self._settings, self._replayed_rows)
         if judged.passed is None and not self._old:
             return Judgement(True, ALONE, judged.evidence)
         return judged

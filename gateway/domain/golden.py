@@ -10,12 +10,13 @@ import io
 import math
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
 
-from gateway.domain.errors import ConfigurationError
+from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.manifest import ModelManifest, TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Tensors
 
@@ -116,6 +117,47 @@ def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenRe
     best, accuracy = _accuracy(golden, golden.outputs), _accuracy(golden, answers)
     loss = None if best is None or accuracy is None else best - accuracy
     return GoldenResult(passed, agreement, mean_abs, accuracy, words, loss)
+
+
+def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Iterator[dict[str, Array]]:
+    """Yield golden inputs as the manifest's shapes take them: some rows, the whole, or one row without its axis.
+
+    Raises VariantError for a set without rows.
+    """
+    arrays = {spec.name: _typed(spec, golden.inputs[spec.name]) for spec in manifest.inputs}
+    if not manifest.batched and _whole(manifest, golden):
+        yield arrays
+        return
+    rows = len(next(iter(arrays.values())))
+    if rows == 0:
+        raise VariantError("the golden set has no rows", remedy="write a golden set with at least one row")
+    for start in range(0, rows, batch_rows if manifest.batched else 1):
+        part = slice(start, start + batch_rows) if manifest.batched else start
+        yield {name: array[part] for name, array in arrays.items()}
+
+
+def _whole(manifest: ModelManifest, golden: GoldenSet) -> bool:
+    """Return whether the golden inputs are one run as they stand: their rank is the manifest's."""
+    return all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
+
+
+def _typed(spec: TensorSpec, array: Array) -> Array:
+    """npz has no object arrays: BYTES are stored as fixed-width strings of bytes."""
+    return array.astype(spec.datatype.dtype, copy=False)
+
+
+def joined(manifest: ModelManifest, golden: GoldenSet, parts: Sequence[Tensors]) -> dict[str, Array]:
+    """Return the answers to `portions` as the golden outputs are: rows one after the other."""
+    join = np.concatenate if manifest.batched or _whole(manifest, golden) else np.stack
+    return {spec.name: join([part[spec.name] for part in parts]) for spec in manifest.outputs}
+
+
+def first_rows(golden: GoldenSet, manifest: ModelManifest, rows: int) -> GoldenSet:
+    """Return the first rows of a set; all of it if its inputs are one run as they stand."""
+    if not manifest.batched and _whole(manifest, golden):
+        return golden
+    inputs, outputs = ({name: array[:rows] for name, array in part.items()} for part in (golden.inputs, golden.outputs))
+    return GoldenSet(inputs, outputs)
 
 
 def _load(content: bytes) -> dict[str, Array]:

@@ -222,6 +222,15 @@ class Loaded:
     measured: Measurement | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Golden rows that a staged version ran: 0 if it has no golden set, or requests came meanwhile."""
+
+    rows: int
+    passed: bool
+    reason: str
+
+
 class Serving(Protocol):
     """Commands of the update agent. Each method may be repeated, and may raise RequestError."""
 
@@ -243,6 +252,9 @@ class Serving(Protocol):
         Applied as a whole or refused: INVALID, NOT_FOUND. Ends `lease_s` after the last call: committed versions answer
         from then on.
         """
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        """Run the golden set of a version from `load` while no requests come. NOT_FOUND if it is not loaded."""
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
         """Drain and free a version from `load`; harmless if it is gone. DENIED for a committed one."""

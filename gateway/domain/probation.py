@@ -100,9 +100,19 @@ def pace(before: Look, after: Look) -> Pace | None:
     return Pace(_run_us(new), _run_us(old)) if new.executions and old.executions else None
 
 
-def judge(first: Look, last: Look, paces: Sequence[Pace], progress_s: float, settings: ProbationSettings) -> Judgement:
-    """Hold the newest look against the one at the beginning. `paces`: between any two looks so far. `progress_s`: when
-    a run of the new version last ended, or nothing waited for one (monotonic)."""
+def judge(  # noqa: PLR0917  two looks, what was seen between them, and the bounds
+    first: Look,
+    last: Look,
+    paces: Sequence[Pace],
+    progress_s: float,
+    settings: ProbationSettings,
+    replayed_rows: int = 0,
+) -> Judgement:
+    """Hold the newest look against the one at the beginning.
+
+    `paces`: between any two looks so far. `progress_s`: when a run of the new version last ended, or nothing waited for
+    one (monotonic). `replayed_rows`: golden rows that it answered rightly while no requests came.
+    """
     new = last.new.since(first.new)
     fault = (
         _daemon(first, last, settings)
@@ -113,13 +123,14 @@ def judge(first: Look, last: Look, paces: Sequence[Pace], progress_s: float, set
         or _latency(new, paces, settings)
         or _heat(first, last, settings)
     )
-    evidence = _evidence(new, paces, first, last)
+    evidence = {**_evidence(new, paces, first, last), "replayed_rows": replayed_rows}
     if fault:
         return Judgement(False, fault, evidence)
     if last.at_s - first.at_s < settings.duration_s:
         return Judgement(None, "still on probation", evidence)
     if new.requests < settings.min_requests:
-        return Judgement(True, f"only {new.requests} requests came, too few to judge; none of them failed", evidence)
+        replayed = f"{replayed_rows} golden rows were answered meanwhile" if replayed_rows else "it has no golden set"
+        return Judgement(True, f"only {new.requests} requests came, too few to judge; {replayed}", evidence)
     return Judgement(True, f"{new.requests} requests answered as they should be", evidence)
 
 

@@ -12,7 +12,7 @@ from gateway.domain.events import EntryIgnored, ModelRefused, Publish
 from gateway.domain.lifecycle import State
 from gateway.domain.manifest import ModelManifest
 from gateway.domain.manifest_toml import NAME_PATTERN
-from gateway.domain.ports import IndexEntry, Loaded, Standing
+from gateway.domain.ports import IndexEntry, Loaded, Replayed, Standing
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
 from gateway.domain.selection import Candidate, choose, untried
@@ -102,6 +102,10 @@ class ModelRepository:
     def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
         """Implement `Serving.route`. Raises RequestError INVALID, or NOT_FOUND if a version is not loaded."""
         self._leases.route(model, weights, shadow, lease_s)
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        """Implement `Serving.replay`."""
+        return await self._staging.replay(model, version)
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
         """Implement `Serving.unload`. Raises RequestError DENIED for a version that is served, not staged."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import ModelRefused, Publish, VariantChosen
 from gateway.domain.lifecycle import State
-from gateway.domain.ports import Loaded
+from gateway.domain.ports import Loaded, Replayed
 from gateway.domain.release import Release
 from gateway.domain.selection import Candidate
 from gateway.engine.fitting import Fitting
 from gateway.engine.leases import Leases
 from gateway.engine.loader import Opened
 from gateway.engine.registry import Registry
+from gateway.engine.replay import read_rows, replay
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
 
@@ -61,6 +63,17 @@ class Staging:
         elif load is None and self._registry.serving(model, version) is not None:
             what = f"model '{model}' version {version} is what is committed or given by hand; commit another one first"
             raise RequestError(Fault.DENIED, what)
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        """Implement `Serving.replay`."""
+        release = self._releases.get((model, version))
+        if release is None:
+            what = f"model '{model:.200}' version {version:.100} is not loaded for an update; load it first"
+            raise RequestError(Fault.NOT_FOUND, what)
+        golden = await asyncio.to_thread(read_rows, release)
+        if golden is None:
+            return Replayed(0, True, "it has no golden set")
+        return await replay(self._registry.entry(model).staged[version], golden)
 
     def take(self, release: Release) -> Servable | None:
         """Remove and return the servable staged from exactly this release, to be served; None if there is none."""

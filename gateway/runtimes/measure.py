@@ -7,11 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from gateway.domain.errors import VariantError
-from gateway.domain.golden import GoldenSet, judge
-from gateway.domain.manifest import LEVELS, ModelManifest, TensorSpec, Tolerance, fits
+from gateway.domain.golden import GoldenSet, joined, judge, portions
+from gateway.domain.manifest import LEVELS, ModelManifest, Tolerance, fits
 from gateway.domain.ports import Session
 from gateway.domain.postprocess import finish_outputs
 from gateway.domain.tensor import Array, Tensors
@@ -64,7 +62,7 @@ def once_us(session: Session, row: Tensors) -> float:
 
 def golden_rows(manifest: ModelManifest, golden: GoldenSet, count: int) -> list[dict[str, Array]]:
     """Return the inputs of `count` runs of one row; a shorter golden set begins again."""
-    rows = [portion for portion, _ in zip(_portions(manifest, golden, 1), range(count), strict=False)]
+    rows = [portion for portion, _ in zip(portions(manifest, golden, 1), range(count), strict=False)]
     return [rows[index % len(rows)] for index in range(count)]
 
 
@@ -109,33 +107,8 @@ def _row_us(session: Session, rows: Sequence[Tensors]) -> float:
 
 
 def _answers(manifest: ModelManifest, session: Session, golden: GoldenSet, batch_rows: int) -> dict[str, Array]:
-    parts = [_fitting(manifest, session, portion) for portion in _portions(manifest, golden, batch_rows)]
-    join = np.concatenate if manifest.batched or _whole(manifest, golden) else np.stack
-    return {spec.name: join([part[spec.name] for part in parts]) for spec in manifest.outputs}
-
-
-def _portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Iterator[dict[str, Array]]:
-    """Yield golden inputs as the manifest's shapes take them: some rows, the whole, or one row without its axis."""
-    arrays = {spec.name: _typed(spec, golden.inputs[spec.name]) for spec in manifest.inputs}
-    if not manifest.batched and _whole(manifest, golden):
-        yield arrays
-        return
-    rows = len(next(iter(arrays.values())))
-    if rows == 0:
-        raise VariantError("the golden set has no rows", remedy="write a golden set with at least one row")
-    for start in range(0, rows, batch_rows if manifest.batched else 1):
-        part = slice(start, start + batch_rows) if manifest.batched else start
-        yield {name: array[part] for name, array in arrays.items()}
-
-
-def _whole(manifest: ModelManifest, golden: GoldenSet) -> bool:
-    """Return whether the golden inputs are one run as they stand: their rank is the manifest's."""
-    return all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
-
-
-def _typed(spec: TensorSpec, array: Array) -> Array:
-    """npz has no object arrays: BYTES are stored as fixed-width strings of bytes."""
-    return array.astype(spec.datatype.dtype, copy=False)
+    parts = [_fitting(manifest, session, portion) for portion in portions(manifest, golden, batch_rows)]
+    return joined(manifest, golden, parts)
 
 
 def _fitting(manifest: ModelManifest, session: Session, inputs: Tensors) -> dict[str, Array]:

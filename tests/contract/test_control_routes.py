@@ -14,9 +14,11 @@ pytestmark = pytest.mark.asyncio
 LOAD = "/v1/models/meter/load"
 ROUTE = "/v1/models/meter/route"
 UNLOAD = "/v1/models/meter/unload"
+REPLAY = "/v1/models/meter/replay"
 COMMANDS = [
     ("POST", "/v1/plan", ACTIVATION),
     ("POST", LOAD, ACTIVATION),
+    ("POST", REPLAY, {"version": "1"}),
     ("PUT", ROUTE, {"weights": {"1": 95, "2": 5}, "shadow": "1", "lease_s": 30}),
     ("POST", UNLOAD, {"version": "1", "drain_s": 2.5}),
     ("POST", "/v1/commit", {}),
@@ -114,9 +116,16 @@ async def test_plan_and_load():
     ]
 
 
+async def test_replay():
+    async with serving() as gateway:
+        answer = await gateway.client.post(REPLAY, json={"version": "1"})
+        assert answer.json() == {"rows": 8, "passed": True, "reason": "it answers its golden set"}
+    assert gateway.engine.told == [("replay", "meter", "1")]
+
+
 async def test_route_unload_and_commit():
     async with serving() as gateway:
-        for method, path, body in COMMANDS[2:]:
+        for method, path, body in COMMANDS[3:]:
             answer = await gateway.client.request(method, path, json=body)
             assert (answer.status_code, answer.json()) == (200, {})
         assert (await gateway.client.post("/v1/commit")).status_code == 200

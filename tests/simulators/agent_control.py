@@ -25,6 +25,7 @@ class SimulatedControl:
         self.p50_us: float | None = None
         self.models: list[Document] = []
         self.counters: dict[str, Document] = {}
+        self.replayed: Document = {"rows": 0, "passed": True, "reason": "it has no golden set"}
         self.instance, self.rss_bytes = "first", 1000
         self.temperatures: dict[str, float] = {}
 
@@ -63,6 +64,10 @@ class SimulatedControl:
 
     def route(self, slot: str, weights: Mapping[str, int], shadow: str = "", lease_s: float = 0.0) -> None:
         self._called("route", slot, dict(weights), shadow, lease_s)
+
+    def replay(self, slot: str, version: str) -> Document:
+        self._called("replay", slot, version)
+        return dict(self.replayed)
 
     def unload(self, slot: str, version: str, drain_s: float) -> None:
         self._called("unload", slot, version, drain_s)

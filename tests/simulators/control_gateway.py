@@ -17,7 +17,7 @@ from gateway.domain.activation import Activation
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.inventory import CPU
 from gateway.domain.manifest import Artifact, Variant
-from gateway.domain.ports import Loaded, Standing
+from gateway.domain.ports import Loaded, Replayed, Standing
 from gateway.domain.selection import Candidate
 from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.domain.verdict import Measurement
@@ -59,6 +59,10 @@ class SimulatedServing:
 
     async def route(self, model: str, weights: Mapping[str, int], *, shadow: str = "", lease_s: float) -> None:
         await self._note("route", model, dict(weights), shadow, lease_s)
+
+    async def replay(self, model: str, version: str) -> Replayed:
+        await self._note("replay", model, version)
+        return Replayed(8, True, "it answers its golden set")
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
         await self._note("unload", model, version, drain_s)

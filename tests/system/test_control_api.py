@@ -60,6 +60,24 @@ def test_an_update_from_load_to_unload_loses_no_request(device):
     assert old.version == "1"
 
 
+def test_a_golden_set_is_replayed_on_what_is_loaded_only(device):
+    new = device.store.fetch("meter-reader", device.publish("meter-reader", "2"), VARIANT)
+    with device.running():
+        with pytest.raises(RefusedError, match="is not loaded for an update") as refused:
+            device.control.replay("meter-reader", "1")
+        assert refused.value.fault == "NOT_FOUND"
+        device.control.load(new)
+        found = device.control.replay("meter-reader", "2")
+        assert (found["rows"], found["passed"]) == (8, True)
+        assert "it answers its golden set: agreement" in found["reason"]
+        golden = next((device.store.folder / "releases").rglob("golden*.npz"))
+        for file in (device.store.folder / "releases").rglob(golden.name):
+            file.chmod(0o600)
+            file.write_bytes(b"something else")
+        with pytest.raises(RefusedError, match="changed since it was read"):
+            device.control.replay("meter-reader", "2")
+
+
 def test_a_lease_that_nobody_renews_gives_all_back(device):
     new = device.store.fetch("meter-reader", device.publish("meter-reader", "2"), VARIANT)
     with device.running(http=[ANYWHERE]) as daemon, hammering(daemon, "meter-reader") as hammer:

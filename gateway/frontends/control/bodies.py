@@ -41,6 +41,20 @@ class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
     drain_s: float
 
 
+class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The version whose golden set is replayed."""
+
+    version: str
+
+
+class ReplayedDocument(msgspec.Struct):
+    """Golden rows that ran and their verdict; no rows: there is no golden set, or requests came meanwhile."""
+
+    rows: int
+    passed: bool
+    reason: str
+
+
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     """Nothing to say."""
 

@@ -124,6 +124,14 @@ async def route(request: Call) -> dict[str, Any]:
     return {}
 
 
+@post(MODEL + "/replay", status_code=200, summary="Replay a golden set", operation_class=taking(bodies.ReplayBody))
+async def replay(request: Call) -> bodies.ReplayedDocument:
+    """Run the golden set of a loaded version while no requests come."""
+    body = await body_of(request, bodies.ReplayBody)
+    found = await ports_of(request).serving.replay(_slot(request), body.version)
+    return bodies.ReplayedDocument(found.rows, found.passed, found.reason)
+
+
 @post(MODEL + "/unload", status_code=200, summary="Unload a version", operation_class=taking(bodies.UnloadBody))
 async def unload(request: Call) -> dict[str, Any]:
     """Let it finish its queue, then free it; harmless where it is gone."""
@@ -141,7 +149,7 @@ async def commit(request: Call) -> dict[str, Any]:
     return {}
 
 
-HANDLERS = (status, inventory, vitals, statistics, plan, load, route, unload, commit)
+HANDLERS = (status, inventory, vitals, statistics, plan, load, route, replay, unload, commit)
 
 
 def ports_of(request: Call) -> Ports:

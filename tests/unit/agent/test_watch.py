@@ -96,6 +96,25 @@ def test_what_its_counters_say_against_it(found: dict[str, object], reason: str)
     assert (passed, reason in told) == (False, True), told
 
 
+def test_without_requests_its_golden_set_is_replayed_with_each_look() -> None:
+    probation = Probation()
+    probation.control.replayed = {"rows": 8, "passed": True, "reason": "it answers its golden set"}
+    assert probation.look()[0] is None
+    assert probation.look(5.0)[0] is None
+    assert probation.control.named("replay") == [(SLOT, "2")]
+    assert probation.look(1.0, requests=1, executions=1)[0] is None
+    assert len(probation.control.named("replay")) == 1, "a request came"
+    passed, reason = probation.look(9.0)
+    assert (passed, reason) == (True, "only 1 requests came, too few to judge; 16 golden rows were answered meanwhile")
+
+
+def test_a_version_that_fails_its_golden_set_in_the_middle_fails() -> None:
+    probation = Probation()
+    probation.look()
+    probation.control.replayed = {"rows": 8, "passed": False, "reason": "it fails its golden set: agreement 0.1"}
+    assert probation.look() == (False, "it fails its golden set: agreement 0.1")
+
+
 def test_a_version_that_is_slower_than_the_old_one() -> None:
     probation = Probation()
     probation.look()

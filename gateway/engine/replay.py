@@ -1,0 +1,68 @@
+"""Replay of a golden set on a staged version while no requests come: a probation without traffic proves something too.
+
+The rows run on the worker's thread once the device's threads are free, as those of a shadow do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+
+from gateway.domain.errors import VariantError
+from gateway.domain.golden import GoldenResult, GoldenSet, first_rows, joined, judge, portions, read_golden
+from gateway.domain.manifest import Tolerance
+from gateway.domain.ports import Replayed
+from gateway.domain.release import Release
+from gateway.domain.tensor import Array, Tensor, Tensors
+from gateway.engine.run import Ran
+from gateway.engine.servable import Servable
+
+ROWS_LIMIT = 8
+"""Rows of one replay: it repeats with each look at a probation."""
+
+
+def read_rows(release: Release) -> GoldenSet | None:
+    """Read the first rows of a release's golden set; None if it has none. Raises VariantError, OSError."""
+    manifest = release.manifest
+    if manifest is None or manifest.golden is None:
+        return None
+    file = release.folder / manifest.golden.file
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != manifest.golden.sha256:
+        raise VariantError(f"{file} changed since it was read", remedy="let the update agent mend the store")
+    return first_rows(read_golden(content, manifest, str(file)), manifest, ROWS_LIMIT)
+
+
+async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
+    """Hold the version's answers against its golden set. Nothing is replayed while requests come."""
+    manifest = servable.manifest
+    parts: list[Tensors] = []
+    for inputs in portions(manifest, golden, 1):
+        ran = await _run(servable, inputs)
+        if ran is None:
+            return Replayed(0, True, "requests came meanwhile")
+        if ran.failure:
+            return Replayed(len(parts) + 1, False, f"a run of its golden set failed: {ran.failure}")
+        parts.append(ran.outputs)
+    found = judge(golden, joined(manifest, golden, parts), _tolerance(servable))
+    return _replayed(len(parts), found)
+
+
+async def _run(servable: Servable, inputs: Mapping[str, Array]) -> Ran | None:
+    ended: asyncio.Future[Ran | None] = asyncio.get_running_loop().create_future()
+    types = {spec.name: spec.datatype for spec in servable.manifest.inputs}
+    tensors = {name: Tensor(types[name], array) for name, array in inputs.items()}
+    return await ended if servable.ask_beside(tensors, None, ended.set_result) else None
+
+
+def _tolerance(servable: Servable) -> Tolerance:
+    manifest = servable.manifest
+    variant = manifest.variant(servable.placement.variant)
+    by_runtime = manifest.golden.tolerance if manifest.golden else {}
+    return by_runtime.get(variant.runtime, Tolerance()) if variant else Tolerance()
+
+
+def _replayed(rows: int, found: GoldenResult) -> Replayed:
+    word = "answers" if found.passed else "fails"
+    return Replayed(rows, found.passed, f"it {word} its golden set: {found.reason}")
