@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gateway.committed.store import Store
 from gateway.config import Config, models_folder, site_profiles_folder
-from gateway.domain.errors import ConfigurationError, VariantError
+from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Publish
 from gateway.domain.inventory import Inventory, RuntimeListing
 from gateway.domain.manifest import RUNTIMES, ModelManifest, Variant
@@ -38,6 +38,7 @@ from gateway.runtimes.installed import installed_version
 from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.runtimes.witness import witness
 from gateway.store.library import scan, scan_model
+from gateway.store.private_copies import changed, private_copies
 from gateway.store.releases import changed_file
 from gateway.store.state import State
 
@@ -122,8 +123,8 @@ def loader(config: Config, where: Site, state: State, publish: Publish) -> Loade
 
     async def trial(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Verdict:
         verdict = await try_variant(manifest, variant, files, budget, config.trial)
-        changed = await asyncio.to_thread(changed_file, manifest, variant, files)
-        return Verdict(False, str(_stale(changed)), transient=True) if changed else verdict
+        file = await asyncio.to_thread(changed_file, manifest, variant, files)
+        return Verdict(False, str(changed(file)), transient=True) if file else verdict
 
     async def inspect(runtime: str, file: Path) -> Signature:
         return await inspect_file(runtime, file, config.trial)
@@ -194,14 +195,8 @@ def _bound_data(limit_bytes: int) -> None:
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
     """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
-    changed = changed_file(manifest, variant, files)
-    if changed:
-        raise _stale(changed)
-    return get_runtime(variant.runtime).open(manifest, variant, files, budget)
-
-
-def _stale(file: Path) -> VariantError:
-    return VariantError(f"{file} changed since it was read", remedy="reload the models (SIGHUP)", transient=True)
+    with private_copies(variant.artifacts, files) as copies:
+        return get_runtime(variant.runtime).open(manifest, variant, copies, budget)
 
 
 def releases(config: Config) -> tuple[Release, ...]:

@@ -1,0 +1,107 @@
+"""Private copies of the files that a runtime opens, hashed while they are made.
+
+A runtime opens paths, some of them those of further files (external data, weights beside a graph). Whoever may write to
+the folder of a release could exchange a file after its digest was checked, so that is checked on a copy that only this
+user can change. The copy is removed once the session is open: what a runtime has mapped stays mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gateway.domain.errors import VariantError
+from gateway.domain.manifest import Artifact
+from gateway.store.plain import open_plain
+
+PREFIX = "edge-gateway-opened-"
+CHUNK_BYTES = 1024 * 1024
+MEMORY_SHARE = 0.25
+"""Largest share of the available memory that copies take; larger ones lie on the disk."""
+ON_DISK = Path("/var/tmp")  # noqa: S108  the copies lie in a folder of their own, with mode 0700
+
+
+@contextmanager
+def private_copies(artifacts: Iterable[Artifact], folder: Path) -> Iterator[Path]:
+    """Lend a folder with copies of these files of `folder`, at the same paths.
+
+    Raises VariantError for a file that is not what its digest says, or cannot be copied.
+    """
+    wanted = tuple(artifacts)
+    made = _make_folder(sum(artifact.size_bytes for artifact in wanted))
+    try:
+        for artifact in wanted:
+            _copy(artifact, folder / artifact.path, made / artifact.path)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path], on_disk: Path) -> Path:
+    """Return where copies of that size go: to the first folder in memory that has room, or to the disk."""
+    if size_bytes <= available_bytes * MEMORY_SHARE:
+        for place in in_memory:
+            if os.access(place, os.W_OK) and shutil.disk_usage(place).free > size_bytes:
+                return place
+    return on_disk
+
+
+def _make_folder(size_bytes: int) -> Path:
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    in_memory = [Path(name) for name in (runtime, "/dev/shm") if name]  # noqa: S108  as ON_DISK
+    place = choose_place(size_bytes, _available_bytes(), in_memory, ON_DISK)
+    _sweep(place)
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
+    except OSError as error:
+        raise _no_room(place, error) from error
+
+
+def _copy(artifact: Artifact, source: Path, copy: Path) -> None:
+    """Copy and hash in one pass. Raises VariantError."""
+    digest = hashlib.sha256()
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with open_plain(source) as reading, copy.open("xb") as writing:
+            while chunk := reading.read(CHUNK_BYTES):
+                digest.update(chunk)
+                writing.write(chunk)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise _no_room(copy.parent, error) from error
+        raise changed(source) from error
+    if digest.hexdigest() != artifact.sha256:
+        raise changed(source)
+
+
+def changed(file: Path) -> VariantError:
+    """Return the error for a file that is not what it was when its release was read."""
+    return VariantError(f"{file} changed since it was read", remedy="reload the models (SIGHUP)", transient=True)
+
+
+def _no_room(place: Path, error: OSError) -> VariantError:
+    problem = f"the model's files cannot be copied to {place}: {error.strerror or error}"
+    return VariantError(problem, remedy="free some memory, or room on the disk", transient=True)
+
+
+def _available_bytes() -> int:
+    """Return the memory that can be had without swapping (proc(5), MemAvailable); 0 where the kernel does not tell."""
+    with suppress(OSError):
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
+    return 0
+
+
+def _sweep(place: Path) -> None:
+    """Remove copies of processes that were killed while they opened a model."""
+    for left in place.glob(f"{PREFIX}*"):
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
