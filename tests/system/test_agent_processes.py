@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.domain.policy import Policy, policy_bytes
 from tests.simulators.daemon import ROOT, WAIT_S
 from tests.simulators.fleet_device import SETTINGS, SLOT, FleetDevice, device
 
@@ -115,8 +116,10 @@ def test_an_agent_killed_in_any_step_goes_on_to_the_end(device: FleetDevice, ste
         assert '"step": "probation"' in done.err
 
 
-def test_a_slot_that_is_withdrawn(device: FleetDevice) -> None:
-    device.assign(None)
+def test_a_slot_that_is_ordered_to_be_emptied(device: FleetDevice) -> None:
+    free = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)
+    policy = device.repository.add_file("policy/free.json", policy_bytes(free))
+    device.assign(None, files=[policy], extra={"removed": [SLOT]})
     done = device.sync()
     assert (done.code, done.told["slots"]) == (0, {})
     assert device.serving == {}

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 
 from fleet.access import Role
+from gateway.domain.policy import Policy, policy_bytes
 from tests.simulators.fleet_device import DEVICE, SLOT
 from tests.simulators.member_device import MemberDevice, member_device
 from tests.simulators.operator import until
@@ -28,6 +29,8 @@ def brought(device: MemberDevice, operator: httpx.Client, target: str) -> str:
 def test_what_is_taken_away_ends_there_and_who_comes_back_is_believed(tmp_path: Path, state: Path) -> None:
     with member_device(tmp_path, state) as device, device.fleet.client(Role.OPERATOR) as operator:
         assert device.enrol().code == 0
+        free = Policy(removal_hold_h=0.0, removal_share_percent_per_hour=100.0, removal_of_last=True)
+        device.repository.add_file("policy/free.json", policy_bytes(free))
         target = device.publish()
         rollout = brought(device, operator, target)
         until(lambda: operator.get(rollout).json()["state"] == "finished", "the rollout goes on")
