@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from fleet.control.catalogue import usable
+from fleet.control.reports import Made
 from fleet.control.rollouts_record import Known
 from fleet.database import desired, rollouts
 from fleet.database.desired import Before, Desired
@@ -42,27 +43,32 @@ def carry_out(
     return sum(_return(connection, known, some, now, settings) for some in chunks(returns, settings.facts_limit_rows))
 
 
-def answered(connection: Connection, known: Known, reports: Sequence[Reported]) -> Sequence[Reported]:
-    """Reports of devices by the attempts of this rollout; those that answer another offer are left out."""
-    present = desired.of_devices(connection, sorted({report.device for report in reports}), known.spec.slot)
+def answered(connection: Connection, known: Known, made: Sequence[Made]) -> Sequence[Reported]:
+    """Return reports of devices by the attempts of this rollout; those that answer another offer are left out."""
+    present = desired.of_devices(connection, sorted({one.report.device for one in made}), known.spec.slot)
     found = []
-    for report in reports:
-        attempt = _answered(known, report, present.get(report.device))
+    for one in made:
+        offer = present.get(one.report.device)
+        attempt = _answered(known, one, offer if offer and offer.rollout == known.stored.id else None)
         if attempt is not None:
-            found.append(replace(report, attempt=attempt))
+            found.append(replace(one.report, attempt=attempt))
     return found
 
 
-def _answered(known: Known, report: Reported, present: Desired | None) -> int | None:
-    """The attempt that it is of: the latest, where it names what the device's assignment names. 0: it names none, or
-    the device was told to go back and says what it runs since, whoever offered that. None: it answers another offer."""
-    member = known.state.members.get(report.device)
+def _answered(known: Known, made: Made, offer: Desired | None) -> int | None:
+    """Return the attempt that a report is of: the latest, if it names that of `offer`, the rollout's present one.
+
+    0: it names none, or the device was told to go back and reports what it runs since, whoever offered that. None: it
+    answers another offer, or was made before the device had an assignment with this one.
+    """
+    report, member = made.report, known.state.members.get(made.report.device)
+    if member is not None and member.returned and report.attempt and report.release != known.spec.target.sha256:
+        return 0
+    if offer and made.assignment and not 0 < offer.signed <= made.assignment:
+        return None
     if member is None or not report.attempt:
         return report.attempt
-    if member.returned and report.release != known.spec.target.sha256:
-        return 0
-    mine = present is not None and (present.rollout, present.attempt) == (known.stored.id, report.attempt)
-    return member.attempt if mine else None
+    return member.attempt if offer and offer.attempt == report.attempt else None
 
 
 def _offer(

@@ -63,12 +63,16 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why; `removed`: slots to empty."""
+    """`targets` and `attempts` by slot; `barred`: what is left out or replaced, and why; `removed`: slots to empty.
+
+    `carried`: what no assignment carried before.
+    """
 
     targets: Mapping[str, Target]
     attempts: Mapping[str, int]
     barred: Sequence[tuple[Desired, str]]
     removed: Sequence[str] = ()
+    carried: Sequence[Desired] = ()
 
     @property
     def extra(self) -> dict[str, object]:
@@ -183,6 +187,7 @@ class Director:
                 basis,
             )
             assignments.put(connection, signed)
+            desired.mark_signed(connection, slots.carried, version)
             events.record(connection, _events(polled.device, slots, now), now, self._database.settings)
             if before:
                 before.note(connection, now)
@@ -261,7 +266,9 @@ def _chosen(connection: Connection, publication: Publication, device: str, wante
     for slot, target in _running(connection, publication, device, [one.slot for one, _ in barred]):
         if not _is_taken(target.path, targets):
             targets[slot] = target
-    return Slots(targets, attempts, barred, sorted(wanted.removed - targets.keys()))
+    out = [one for one, _ in barred]
+    carried = [one for one in wanted.slots if not one.signed and one not in out]
+    return Slots(targets, attempts, barred, sorted(wanted.removed - targets.keys()), carried)
 
 
 def _is_taken(path: str, targets: Mapping[str, Target]) -> bool:

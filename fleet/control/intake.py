@@ -19,6 +19,7 @@ from fleet.control.reports import (
     SLOT,
     STATE,
     UPDATES,
+    Made,
     SlotReport,
     health,
     name,
@@ -129,12 +130,12 @@ class Intake:
         slots = [found for row in state if row.kind == SLOT and (found := slot_report(device, row.document, row.at))]
         self._describe(connection, device, state, slots)
         said = [(name(row.document.get("slot")), reported(device, row.document)) for row in updates]
-        said += [(one.slot, one.report) for one in slots]
-        reports = [(slot, report) for slot, report in said if slot and report]
+        said += [(one.slot, one.made) for one in slots]
+        reports = [(slot, made) for slot, made in said if slot and made]
         concerned = rollouts.of_device(connection, device, {slot for slot, _ in reports}, CONCERNED) if reports else ()
         self._record_events(connection, device, updates, concerned, now)
         recorded = sum(
-            self._record(connection, rollout, [report for slot, report in reports if slot == rollout.slot], now)
+            self._record(connection, rollout, [made for slot, made in reports if slot == rollout.slot], now)
             for rollout in concerned
         )
         return Counter({"reports_recorded": recorded, "reports_without_effect": max(0, len(reports) - recorded)})
@@ -162,10 +163,8 @@ class Intake:
         events.record(connection, found, now, self._database.settings)
 
     # ---- facts -------------------------------------------------------------------------------------------------------
-    def _record(
-        self, connection: Connection, rollout: StoredRollout, reports: Sequence[Reported], now: datetime
-    ) -> int:
-        """Of these reports of one device the ones that change something, in their order; how many."""
+    def _record(self, connection: Connection, rollout: StoredRollout, reports: Sequence[Made], now: datetime) -> int:
+        """Record those of one device's reports that change something, in their order. Return how many."""
         known = self._states.read(connection, rollout.id, self._database.settings)
         self._states.keep(known)
         changed = self._changing(known, answered(connection, known, reports), now)

@@ -27,17 +27,27 @@ GONE, COMMITTED, ROLLED_BACK = "gone", "committed", "rolled_back"
 ROLLBACK, UPDATE = "rollback", "update"
 """Kinds of events."""
 PATH_LIMIT_CHARS = 512
+ASSIGNMENT_LIMIT = 2**53 - 1
+"""Greatest version of an assignment that a report may name: what every JSON reader holds exactly."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A report and the version of the assignment that the device had then; 0: it does not say (an older agent)."""
+
+    report: Reported
+    assignment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SlotReport:
-    """What a device says of a slot. `running` None: it is gone; `report` None: it answers no offer."""
+    """Report of a device on a slot. `running` None: it is gone; `made` None: it answers no offer."""
 
     slot: str
     running: Running | None
-    report: Reported | None
+    made: Made | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +69,8 @@ def slot_report(device: str, document: Document, at: datetime) -> SlotReport | N
     return SlotReport(slot, _running(slot, document, at), reported(device, document))
 
 
-def reported(device: str, document: Document) -> Reported | None:
-    """What a slot's state, or the end of an update, means to a rollout; None: nothing.
+def reported(device: str, document: Document) -> Made | None:
+    """Return what a slot's state, or the end of an update, means to a rollout; None: nothing.
 
     Who says that it is done is taken at the digest that it says it committed, whatever it was assigned.
     """
@@ -70,7 +80,8 @@ def reported(device: str, document: Document) -> Reported | None:
     release = spoken or document.get("release")
     if state not in REPORTED_STATES or not (isinstance(release, str) and DIGEST_PATTERN.fullmatch(release)):
         return None
-    return Reported(device, state, release, _attempt(document), _reason(document), _evidence(document))
+    report = Reported(device, state, release, _attempt(document), _reason(document), _evidence(document))
+    return Made(report, _counted(document, "assignment", ASSIGNMENT_LIMIT))
 
 
 def health(document: Document) -> Health | None:
@@ -164,8 +175,12 @@ def _served(document: Document, version: str) -> tuple[str, str]:
 
 
 def _attempt(document: Document) -> int:
-    attempt = document.get("attempt")
-    return attempt if type(attempt) is int and 0 <= attempt <= ATTEMPT_LIMIT else 0
+    return _counted(document, "attempt", ATTEMPT_LIMIT)
+
+
+def _counted(document: Document, name: str, limit: int) -> int:
+    number = document.get(name)
+    return number if type(number) is int and 0 <= number <= limit else 0
 
 
 def _reason(document: Document) -> str:

@@ -19,7 +19,8 @@ from fleet.database.tables import devices as known
 @dataclass(frozen=True, slots=True)
 class Desired:
     """`rollout`: because of which ("": an operator's own doing). `digest`, `size_bytes`: of the release document.
-    `attempt`: which offer this is, as the assignment says it (0: it does not)."""
+    `attempt`: which offer this is, as the assignment says it (0: it does not). `signed`: version of the first
+    assignment that carries it (0: none does yet)."""
 
     device: str
     slot: str
@@ -29,6 +30,7 @@ class Desired:
     rollout: str
     at: datetime
     attempt: int = 0
+    signed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,21 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
         return
     _revise(connection, (row.device for row in rows))
     add = adding(connection, desired)
-    changed = {name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt")}
+    changed = {
+        name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt", "signed")
+    }
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Desired.__slots__} for row in rows])
     for slot in sorted({row.slot for row in rows}):
         _take_back_removals(connection, [row.device for row in rows if row.slot == slot], slot)
+
+
+def mark_signed(connection: Connection, carried: Iterable[Desired], version: int) -> None:
+    """Remember that this version is the first that carries these. One that was exchanged meanwhile is not marked."""
+    names = ("device", "slot", "target", "rollout", "attempt")
+    for row in carried:
+        same = [getattr(desired.c, name) == getattr(row, name) for name in names]
+        connection.execute(sa.update(desired).where(*same, desired.c.signed == 0).values(signed=version))
 
 
 def remove(connection: Connection, devices: Sequence[str], slot: str) -> int:

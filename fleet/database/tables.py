@@ -161,6 +161,7 @@ desired = Table(
     Column("rollout", Words(NAME_BYTES), nullable=False),
     Column("at", Moment, nullable=False),
     Column("attempt", Whole, nullable=False, server_default="0"),
+    Column("signed", Whole, nullable=False, server_default="0"),
     Index(None, "target"),
 )
 desired_before = Table(  # what a slot held before a rollout's offer; an empty target: nothing

@@ -122,6 +122,7 @@ class Device:
             "version": release_path(slot.target.path).version,
             "step": "rolled-back" if failed else "done",
             "state": slot.state,
+            "assignment": self.assignment.version if self.assignment else None,
             "attempt": slot.attempt,
             "began": slot.began.isoformat(),
             "changed": now.isoformat(),

@@ -183,6 +183,7 @@ def _update(update: Update) -> dict[str, Any]:
         "version": update.activation.version,
         "step": update.step.value,
         "state": REPORTED[update.step],
+        "assignment": update.assignment_version,
         "attempt": update.attempt,
         "began": update.started_at.isoformat(),
         "changed": update.changed_at.isoformat(),

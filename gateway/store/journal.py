@@ -187,7 +187,7 @@ class Journal:
         for update in self.updates():
             target, attempt = assignment.slots.get(update.slot), assignment.attempt(update.slot)
             if target is not None and target.sha256 == update.activation.release and attempt > update.attempt:
-                self._put(replace(update, attempt=attempt))
+                self._put(replace(update, attempt=attempt, assignment_version=assignment.version))
 
     def _put(self, update: Update) -> None:
         statement = f"INSERT OR REPLACE INTO update_under_way ({rows.UPDATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.control.claims import answered
+from fleet.control.reports import Made
 from fleet.control.rollouts_record import add
 from fleet.rollouts.facts import Aborted, Reported, Resumed, RollbackRequested
 from fleet.rollouts.state import DeviceState, Status
@@ -40,7 +41,7 @@ def heard(fleet: RolledFleet, rollout: str, state: str, attempt: int, release: s
     with fleet.database.write() as connection:
         known = fleet.rolling.states.read(connection, rollout, fleet.database.settings, lock=True)
         said = Reported(DEVICE, state, release or known.spec.target.sha256, attempt)
-        taken = answered(connection, known, [said])
+        taken = answered(connection, known, [Made(said)])
         add(connection, known, taken, fleet.now, fleet.database.settings)
     return [one.attempt for one in taken]
 

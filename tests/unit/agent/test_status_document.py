@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from gateway.agent.identity import Identity
-from gateway.agent.report import BEHIND, HELD, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS, Standing, document
+from gateway.agent.report import (
+    BEHIND,
+    HELD,
+    IN_STEP,
+    NEW,
+    REFUSED,
+    UNASSIGNED,
+    UNREACHABLE,
+    UPDATING,
+    WAITS,
+    Standing,
+    document,
+)
 from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.update import Failure, Step
@@ -56,5 +68,5 @@ def documented() -> set[str]:
 
 
 def test_every_key_and_state_is_documented_and_no_other() -> None:
-    states = {BEHIND, HELD, IN_STEP, NEW, REFUSED, UNREACHABLE, UPDATING, WAITS}
+    states = {BEHIND, HELD, IN_STEP, NEW, REFUSED, UNASSIGNED, UNREACHABLE, UPDATING, WAITS}
     assert documented() == set(keys(document(FULL))) | states

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.control.reports import health, reported, slot_report, update_event
+from fleet.control.reports import Made, health, reported, slot_report, update_event
 from fleet.database.columns import document_text
 from fleet.database.intake import Row
 from fleet.database.tables import FACT_BYTES, HEALTH_BYTES, NAME_BYTES, PATH_BYTES
@@ -42,8 +42,8 @@ def test_whatever_a_device_says_is_kept_in_bounds(document) -> None:
     document_text(document, 10**9)
     said = reported("camera-1", document)
     if said:
-        assert read_event(event_document(said)) == said
-        document_text(event_document(said), FACT_BYTES)
+        assert read_event(event_document(said.report)) == said.report
+        document_text(event_document(said.report), FACT_BYTES)
     slot = slot_report("camera-1", document, NOW)
     if slot and slot.running:
         sizes = [len(getattr(slot.running, name).encode()) for name in ("slot", "variant", "accelerator", "state")]
@@ -62,7 +62,7 @@ def test_whatever_a_device_says_is_kept_in_bounds(document) -> None:
 def test_a_slot_that_is_done() -> None:
     found = slot_report("camera-1", SLOT, NOW)
     assert found
-    assert found.report == Reported("camera-1", "committed", A, 2)
+    assert found.made == Made(Reported("camera-1", "committed", A, 2), 7)
     running = found.running
     assert running
     assert (running.target, running.digest) == (COMMITTED["target"], A)
@@ -71,20 +71,20 @@ def test_a_slot_that_is_done() -> None:
 
 def test_who_is_done_with_something_else_is_taken_at_that() -> None:
     liar = SLOT | {"committed": COMMITTED | {"release": B}}
-    assert reported("camera-1", liar) == Reported("camera-1", "committed", B, 2)
+    assert reported("camera-1", liar) == Made(Reported("camera-1", "committed", B, 2), 7)
     busy = SLOT | {"state": "probation", "committed": COMMITTED | {"release": B}}
-    assert reported("camera-1", busy) == Reported("camera-1", "probation", A, 2)
+    assert reported("camera-1", busy) == Made(Reported("camera-1", "probation", A, 2), 7)
 
 
 def test_what_the_policy_holds_was_offered() -> None:
     held = SLOT | {"state": "pending", "held": {"change": "install", "why": "its turn is hour 3"}}
-    assert reported("camera-1", held) == Reported("camera-1", "pending", A, 2, "its turn is hour 3")
+    assert reported("camera-1", held) == Made(Reported("camera-1", "pending", A, 2, "its turn is hour 3"), 7)
 
 
 def test_a_slot_that_is_gone_runs_nothing() -> None:
     found = slot_report("camera-1", {"slot": "meter", "state": "gone"}, NOW)
     assert found
-    assert (found.slot, found.running, found.report) == ("meter", None, None)
+    assert (found.slot, found.running, found.made) == ("meter", None, None)
 
 
 def test_the_end_of_an_update_carries_its_evidence() -> None:
@@ -102,7 +102,7 @@ def test_the_end_of_an_update_carries_its_evidence() -> None:
         "failure": failure,
     }
     said = reported("camera-1", ended)
-    assert said == Reported("camera-1", "rolled_back", A, 1, "failed runs", {"failed_runs": 7, "p99_us": 1.5})
+    assert said == Made(Reported("camera-1", "rolled_back", A, 1, "failed runs", {"failed_runs": 7, "p99_us": 1.5}))
     event = update_event("camera-1", Row(1, NOW, "update", ended))
     assert event
     assert (event.kind, event.key, event.slot, event.target) == ("rollback", A, "meter", COMMITTED["target"])
@@ -130,4 +130,4 @@ def test_what_says_nothing_is_no_report(changes) -> None:
 def test_an_attempt_that_is_none_counts_as_not_said(attempt) -> None:
     found = reported("camera-1", SLOT | {"attempt": attempt})
     assert found
-    assert found.attempt == 0
+    assert found.report.attempt == 0

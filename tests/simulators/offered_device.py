@@ -1,0 +1,111 @@
+"""A device of a rolled fleet that says the truth, late: what it accepted, what it runs, and reports in a network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from fleet.config import FleetConfig
+from fleet.control.claims import answered
+from fleet.control.director import Director
+from fleet.control.director_published import Publications
+from fleet.control.reports import slot_report
+from fleet.control.rollouts_record import add
+from fleet.database import certificates
+from fleet.database.certificates import Certificate
+from fleet.database.seen import Seen
+from fleet.roles import DIRECTOR
+from fleet.rollouts.state import DeviceState
+from gateway.domain.assignment import Assignment
+from gateway.trust.assignment import verify_assignment
+from tests.simulators.rolled_fleet import SLOT, RolledFleet
+
+CERTIFICATE_LIFE = timedelta(days=3650)
+
+
+def director(fleet: RolledFleet) -> Director:
+    """The controller's, over the fleet's database and publisher."""
+    config = FleetConfig()
+    known = Publications(fleet.repository.workspace, fleet.database, 0.0)
+    settings = (config.director, config.publisher)
+    signers = fleet.repository.keys[DIRECTOR]
+    return Director(fleet.database, known, signers, settings, seen=Seen(config.database), counts=Counter())
+
+
+@dataclass
+class OfferedDevice:
+    """`network`: reports under way, which arrive in any order, twice, or never."""
+
+    fleet: RolledFleet
+    name: str
+    signing: Director
+    assignment: Assignment | None = None
+    committed: str = ""
+    rejected: set[tuple[str, int]] = field(default_factory=set)
+    network: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        with self.fleet.database.write() as connection:
+            expires = self.fleet.now + CERTIFICATE_LIFE
+            certificates.add(connection, Certificate(f"serial-{self.name}", self.name, self.fleet.now, expires))
+
+    def poll(self) -> None:
+        """Accept what is assigned."""
+        answer = self.signing.assigned(f"serial-{self.name}", self.fleet.now)
+        targets = self.fleet.repository.published.targets
+        assert answer.content
+        assert targets
+        self.assignment = verify_assignment(answer.content, targets.signed, device=self.name, now=self.fleet.now)
+
+    def carry_out(self, *, passes: bool) -> None:
+        """Commit what is assigned, or roll it back, unless that happened at this attempt."""
+        target = self.assignment.slots.get(SLOT) if self.assignment else None
+        if self.assignment is None or target is None or self.committed == target.sha256:
+            return
+        key = (target.sha256, self.assignment.attempt(SLOT))
+        if not passes:
+            self.rejected.add(key)
+        elif key not in self.rejected:
+            self.committed = target.sha256
+
+    def report(self) -> None:
+        """Say how the slot is, as gateway/agent/telemetry.py does."""
+        target = self.assignment.slots.get(SLOT) if self.assignment else None
+        if self.assignment is None or target is None:
+            return
+        attempt = self.assignment.attempt(SLOT)
+        failed = (target.sha256, attempt) in self.rejected
+        state = "rolled_back" if failed else "committed" if self.committed == target.sha256 else "offered"
+        self.network.append(
+            {
+                "slot": SLOT,
+                "state": state,
+                "release": target.sha256,
+                "assignment": self.assignment.version,
+                "attempt": attempt,
+                "committed": {"release": self.committed} if self.committed else None,
+            }
+        )
+
+    def deliver(self, number: int, rollouts: list[str]) -> None:
+        """Let one report arrive; it stays in the network, and may arrive again."""
+        if not self.network:
+            return
+        found = slot_report(self.name, self.network[number % len(self.network)], self.fleet.now)
+        assert found
+        for rollout in rollouts:
+            self._hear(rollout, [found.made] if found.made else [])
+
+    def _hear(self, rollout: str, made: list[Any]) -> None:
+        settings = self.fleet.database.settings
+        with self.fleet.database.write() as connection:
+            known = self.fleet.rolling.states.read(connection, rollout, settings, lock=True)
+            taken = answered(connection, known, made) if self.name in known.state.members else []
+            add(connection, known, taken, self.fleet.now, settings)
+
+    def state(self, rollout: str) -> DeviceState | None:
+        """What the rollout holds of it."""
+        member = self.fleet.known(rollout).state.members.get(self.name)
+        return member.state if member else None
