@@ -114,7 +114,7 @@ def judged(standing: Standing) -> tuple[str, str]:
 def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
     behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
     if not behind:
-        return IN_STEP, f"everything of assignment {assignment.version} is committed"
+        return IN_STEP, "everything that is assigned is committed"
     reason = standing.rejected.get(behind[0])
     because = f": {reason}" if reason else "; run edge-agent sync"
     return BEHIND, f"{behind[0]} does not run what is assigned{because}"

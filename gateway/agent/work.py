@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.agent.answers import plain
 from gateway.agent.certificate import with_certificate
-from gateway.agent.clock import system_now
+from gateway.agent.clock import Clocks, read_clocks, system_now
 from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
 from gateway.agent.connection import Connections
@@ -22,6 +22,7 @@ from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
+from gateway.agent.reference import forget_attestation
 from gateway.agent.signals import Alarm
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
@@ -33,7 +34,7 @@ from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired
 from gateway.store.errors import SpaceError, StoreError
-from gateway.trust.distrust import Distrust
+from gateway.trust.distrust import Distrust, Reason
 
 POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
 """Names of the facts: how the last question ended; why updates do not go on, by slot; this kind of device."""
@@ -64,9 +65,10 @@ class Agent:
         carried: Path | None = None,
         progress: Progress | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        clocks: Callable[[], Clocks] = read_clocks,
     ) -> None:
         """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
-        self._storage, self._config, self._monotonic = storage, config, monotonic
+        self._storage, self._config, self._monotonic, self._clocks = storage, config, monotonic, clocks
         self.identity = read_identity(storage.folder)
         self.connections = Connections(with_certificate(config.fetch, storage.folder))
         self._offline = carried is not None
@@ -89,6 +91,7 @@ class Agent:
             self._config,
             assigned_by=self._assigned_by,
             offline=self._offline,
+            clocks=self._clocks,
         )
         polled = self._ask(poll, retry=retry, thorough=thorough)
         log = self._log.warning if polled.problem else self._log.info
@@ -144,6 +147,8 @@ class Agent:
             self._begin(assignment, poll, retry=retry)
             self._mend(poll, thorough=thorough)
         except Distrust as error:
+            if error.reason is Reason.EXPIRED:  # an attested time that is too late must not refuse the next poll, too
+                forget_attestation(self._storage.journal)
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
             return Polled(None, "unreachable", str(error), error.retry_after_s)
