@@ -12,11 +12,13 @@ import pytest
 from fleet.config import FleetConfig
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.online_keys import OnlineKeys
 from fleet.database import certificates, desired, devices
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
+from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from fleet.workspace import Workspace
 from gateway.domain.errors import Fault, RequestError
@@ -57,7 +59,8 @@ def director(repository: FleetRepository, database: Database, clock: Monotonic) 
     config, known = FleetConfig(), publications(repository, database, clock)
     settings = (config.director, config.publisher)
     seen = Seen(config.database)
-    return Director(database, known, repository.keys[DIRECTOR], settings, seen=seen, counts=Counter())
+    keys = OnlineKeys(repository.workspace.keys, repository.keys[DIRECTOR], ask_nobody, 0.0)
+    return Director(database, known, keys, settings, seen=seen, counts=Counter())
 
 
 def want(database: Database, repository: FleetRepository, path: str, slot: str = "meter") -> None:
