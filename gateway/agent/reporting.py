@@ -111,6 +111,9 @@ def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
     if problem:
         spool.append([event("spool-begun-anew", now, problem=problem)], now)
+    if not last and spool.mark(MARKS[0]) is not None:
+        problem = "it was not there, or damaged; until this device asked again it had no floors"
+        spool.append([event("journal-begun-anew", now, problem=problem)], now)
     return spool
 
 

@@ -230,7 +230,8 @@ class Agent:
     def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
         updates = self._storage.journal.updates()
         under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
-        return changes(assignment.slots, self._committed(), under_way, self._rejected(assignment, retry=retry))
+        committed = {slot: activation.release for slot, activation in self._storage.active().slots.items()}
+        return changes(assignment.slots, committed, under_way, self._rejected(assignment, retry=retry))
 
     def _supersede(self, slot: str) -> None:
         """Rolled back at once, so that its successor need not wait for another question."""
@@ -291,9 +292,6 @@ class Agent:
         if files != active.files:
             commit(self._storage, replace(active, files=files))
             tell(self._storage, self._control)
-
-    def _committed(self) -> dict[str, str]:
-        return {slot: activation.release for slot, activation in self._storage.active().slots.items()}
 
     def _rejected(self, assignment: Assignment, *, retry: bool) -> set[tuple[str, str]]:
         if retry:
