@@ -97,10 +97,13 @@ class Publications:
         return self._workspace
 
     def current(self) -> Publication:
-        """At most `published_every_s` old; while one thread reads it anew, others go by what was known. Raises
-        RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError."""
+        """Return what the present timestamp names, read at most `published_every_s` ago.
+
+        While one thread reads it anew, others go by what was known. Raises RequestError UNAVAILABLE where nothing is
+        published or it cannot be read, AwayError.
+        """
         known = self._known
-        if known and self._monotonic() - self._looked_s < self._every_s:
+        if known and self._monotonic() - self._looked_s < self._every_s and not self._is_replaced():
             return known
         if not self._lock.acquire(blocking=known is None):
             return known or self.fresh()
@@ -119,6 +122,10 @@ class Publications:
         """As it is now, for what is to be signed. Raises as `current`."""
         with self._lock:
             return self._looked()
+
+    def _is_replaced(self) -> bool:
+        """Whether another timestamp is published: a device that read it refuses what an old director's key signed."""
+        return publication_mark(self._workspace.public) != self._mark
 
     def _looked(self) -> Publication:
         mark = publication_mark(self._workspace.public)

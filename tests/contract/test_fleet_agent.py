@@ -224,3 +224,19 @@ def test_a_time_beyond_what_is_signed_refuses_one_poll_only(fleet: Fleet, adrift
     fleet.device.keep_fact("attested", json.dumps(thief))
     assert fleet.device.asked_once().reason == "expired"
     assert fleet.device.asked_once().reason == ""
+
+
+def test_a_new_directors_key_is_used_as_soon_as_devices_can_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old the controller lets become what it knows of the publication."""
+    control = Daemon()
+    for room in (work, reporting):
+        monkeypatch.setattr(room, "Control", lambda _settings: control)
+    config = replace(SOON, director=replace(SOON.director, published_every_s=3600.0))
+    with controlling(tmp_path / "fleet", config) as controller, controller.client() as operator:
+        fleet = Fleet(controller, operator, control)
+        fleet.turn()
+        controller.repository.rotate("director")
+        controller.repository.keep_keys()
+        fleet.turn()

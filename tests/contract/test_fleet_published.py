@@ -79,15 +79,15 @@ def test_without_anything_published_it_says_what_to_do(tmp_path, database) -> No
         assert refused.value.fault is Fault.UNAVAILABLE
 
 
-def test_it_looks_again_when_it_is_time_and_at_once_to_sign(repository, database) -> None:
+def test_it_looks_again_when_it_is_time_and_at_once_after_a_publication(repository, database) -> None:
     clock = Monotonic()
     known = publications(repository, database, clock)
     before = known.current()
-    repository.add_file("policy/a.json", b"{}")
-    assert known.current() is before
     clock.now_s += 4.9
     assert known.current() is before
     clock.now_s += 0.2
+    assert known.current() is not before
+    repository.add_file("policy/a.json", b"{}")
     assert [file.path for file in known.current().files] == ["policy/a.json"]
     repository.add_file("policy/b.json", b"{}")
     assert len(known.fresh().files) == 2
