@@ -89,6 +89,7 @@ class Publications:
         self._lock = threading.Lock()
         self._known: Publication | None = None
         self._mark: tuple[int, ...] = ()
+        self._damaged: tuple[int, ...] = ()
         self._looked_s = self._judged_s = float("-inf")
 
     @property
@@ -112,7 +113,7 @@ class Publications:
         except RequestError:
             if known is None:
                 raise
-            self._looked_s = self._monotonic()
+            self._looked_s, self._damaged = self._monotonic(), publication_mark(self._workspace.public)
             _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
             return known
         finally:
@@ -125,7 +126,7 @@ class Publications:
 
     def _is_replaced(self) -> bool:
         """Whether another timestamp is published: a device that read it refuses what an old director's key signed."""
-        return publication_mark(self._workspace.public) != self._mark
+        return publication_mark(self._workspace.public) not in {self._mark, self._damaged}
 
     def _looked(self) -> Publication:
         mark = publication_mark(self._workspace.public)

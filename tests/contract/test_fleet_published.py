@@ -94,6 +94,19 @@ def test_it_looks_again_when_it_is_time_and_at_once_after_a_publication(reposito
     assert known.current().basis == known.fresh().basis != before.basis
 
 
+def test_a_damaged_publication_is_read_again_when_it_is_time_not_at_every_poll(repository, database, caplog) -> None:
+    clock = Monotonic()
+    known = publications(repository, database, clock)
+    before = known.current()
+    timestamp = repository.public / "metadata" / "timestamp.json"
+    timestamp.write_bytes(b"rubbish")
+    assert [known.current() for _ in range(3)] == [before] * 3
+    assert len(caplog.records) == 1
+    clock.now_s += 5.1
+    assert known.current() is before
+    assert len(caplog.records) == 2
+
+
 def test_a_new_root_is_noticed_though_nothing_else_changes(repository, database) -> None:
     known = publications(repository, database, Monotonic())
     before = known.fresh()
