@@ -31,6 +31,7 @@ from fleet.control.enrolling import Enrolling
 from fleet.control.hints import Hints
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
+from fleet.control.online_keys import OnlineKeys
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.rollouts_record import States
@@ -41,6 +42,7 @@ from fleet.database.engine import Database, open_database
 from fleet.database.latest import latest
 from fleet.database.place import read_place
 from fleet.database.seen import Seen
+from fleet.keys import Ask, ask_nobody
 from fleet.repository import BLOBS
 from fleet.serving.asgi import Application, Scope
 from fleet.serving.bodies import BodyBound
@@ -63,12 +65,13 @@ CERTIFICATE_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a replica is made of. `clock` is the system's; tests bring another."""
+    """What a replica is made of. `ask` is asked for passphrases of keys that come later. `clock` is the system's."""
 
     folder: Path
     config: FleetConfig
     signers: Sequence[Signer] = ()
     clock: Clock = utc_now
+    ask: Ask = ask_nobody
 
 
 class Controller:
@@ -183,11 +186,12 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
     states = States()
     publications = Publications(workspace, database, config.director.published_every_s)
     settings = (config.director, config.publisher)
+    keys = OnlineKeys(workspace.keys, origin.signers, origin.ask, config.director.keys_every_s)
     return Control(
         database=database,
         authority=authority,
         workspace=workspace,
-        signers=tuple(origin.signers),
+        keys=keys,
         url=url,
         repository_url=config.publisher.url or f"{url}{REPOSITORY}",
         holder=f"{socket.gethostname()}-{secrets.token_hex(4)}",
@@ -196,7 +200,7 @@ def _control(origin: Origin, authority: Authority, database: Database) -> Contro
         revocations=Revocations(database),
         rollouts=Rollouts(database, workspace, config.scheduler, states, hints=_hints(config)),
         publications=publications,
-        director=Director(database, publications, origin.signers, settings, seen=seen, counts=counts),
+        director=Director(database, publications, keys, settings, seen=seen, counts=counts),
         enrolling=Enrolling(database, authority, config.director, counts),
         intake=Intake(database, config.intake, states, counts),
         inventories=Inventories(database, config.intake),

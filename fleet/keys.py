@@ -35,6 +35,12 @@ Ask = Callable[[str], str]
 """Given what for, in words, the passphrase or PIN."""
 
 
+def ask_nobody(what: str) -> str:
+    """Raise ConfigurationError: a program that runs unattended has no terminal to ask on."""
+    problem = f"the {what} is needed while the controller runs; start it again with --passphrase-file FILE"
+    raise ConfigurationError(problem)
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKey:
     """A key as others know it. `uri` is set where a token holds the secret part."""

@@ -17,7 +17,7 @@ from securesystemslib.signer import Key, Signer
 from fleet.config import load_config
 from fleet.disk import read_bounded
 from fleet.drafts import Draft
-from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, load_signer, read_public
+from fleet.keys import KEY_LIMIT_BYTES, PUBLIC_SUFFIX, ask_nobody, load_signer, read_public
 from fleet.roles import signer_name
 from fleet.wording import progress_lines
 from fleet.workspace import Workspace
@@ -46,8 +46,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def asker(arguments: argparse.Namespace) -> Callable[[str], str]:
-    """Where passphrases and PINs come from: --passphrase-file, the environment, else the terminal."""
+def asker(arguments: argparse.Namespace, *, attended: bool = True) -> Callable[[str], str]:
+    """Return what asks for passphrases and PINs: --passphrase-file, the environment, else (`attended`) the terminal."""
 
     def ask(what: str) -> str:
         if arguments.passphrase_file:
@@ -55,6 +55,8 @@ def asker(arguments: argparse.Namespace) -> Callable[[str], str]:
             return lines[0] if lines else ""
         if PASSPHRASE_VARIABLE in os.environ:
             return os.environ[PASSPHRASE_VARIABLE]
+        if not attended:
+            return ask_nobody(what)
         if not sys.stdin.isatty():
             raise ConfigurationError(
                 f"the {what} is needed and there is no terminal to ask on; "

@@ -35,7 +35,8 @@ def command(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.dir)
     if not folder.is_dir():  # a mistyped one must not begin another fleet, with another CA
         raise ConfigurationError("is no folder; --dir names the publisher's: edge-fleet repo init", file=str(folder))
-    origin = Origin(folder, load_config(folder), _signers(folder / "keys", arguments))
+    signers, ask = _signers(folder / "keys", arguments), asker(arguments, attended=False)
+    origin = Origin(folder, load_config(folder), signers, ask=ask)
     _allow_files(origin.config.serve)
     try:
         asyncio.run(_serve(Controller(origin), as_json=arguments.json))

@@ -107,7 +107,7 @@ def all_chores(control: Control) -> tuple[Chore, ...]:
         Chore(
             "publish",
             settings.publish_every_s,
-            lambda _, now: renew_published(control.workspace, control.signers, now, settings.publish_share),
+            lambda _, now: renew_published(control.workspace, control.keys, now, settings.publish_share),
         ),
     )
 

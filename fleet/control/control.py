@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-
-from securesystemslib.signer import Signer
 
 from fleet.authority.ca import Authority
 from fleet.control.director import Director
@@ -15,6 +13,7 @@ from fleet.control.director_published import Publications
 from fleet.control.enrolling import Enrolling
 from fleet.control.intake import Intake
 from fleet.control.inventory import Inventories
+from fleet.control.online_keys import OnlineKeys
 from fleet.control.revocations import Revocations
 from fleet.control.rollouts import Rollouts
 from fleet.control.settings import ControlSettings
@@ -32,14 +31,14 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One replica. `signers`: the online keys that lie here (director, snapshot, timestamp); `url`: how devices reach
+    """One replica. `keys`: the online ones that lie here (director, snapshot, timestamp); `url`: how devices reach
     this controller, without a slash at its end; `holder`: what this replica is called among others; `counts`: what was
     refused or happened, by reason."""
 
     database: Database
     authority: Authority
     workspace: Workspace
-    signers: Sequence[Signer]
+    keys: OnlineKeys
     url: str
     repository_url: str
     holder: str

@@ -23,6 +23,7 @@ from fleet.control.callers import admitted
 from fleet.control.director_before import by_hand
 from fleet.control.director_published import Publication, Publications
 from fleet.control.door import Door
+from fleet.control.online_keys import OnlineKeys
 from fleet.control.settings import DirectorSettings
 from fleet.database import assignments, desired, devices, events
 from fleet.database.assignments import StoredAssignment
@@ -31,7 +32,7 @@ from fleet.database.engine import Connection, Database
 from fleet.database.events import Event
 from fleet.database.polling import Polled
 from fleet.database.seen import Seen
-from fleet.roles import add_signature
+from fleet.roles import DIRECTOR, add_signature
 from fleet.settings import FleetSettings
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import Fault, RequestError
@@ -82,19 +83,19 @@ class Slots:
 
 
 class Director:
-    """One per process; any thread may ask. `signers`: keys that lie here; those of the director sign."""
+    """One per process; any thread may ask. `keys`: those that lie here; those of the director sign."""
 
     def __init__(
         self,
         database: Database,
         publications: Publications,
-        signers: Sequence[Signer],
+        keys: OnlineKeys,
         settings: tuple[DirectorSettings, FleetSettings],
         *,
         seen: Seen,
         counts: Counter[str],
     ) -> None:
-        self._database, self._publications, self._signers = database, publications, tuple(signers)
+        self._database, self._publications, self._online = database, publications, keys
         (self._settings, self._documents), self._seen, self._counts = settings, seen, counts
         self._door = Door(self._settings.signings_at_once, self._settings.signing_wait_s)
         self._signing = threading.Lock()
@@ -227,13 +228,13 @@ class Director:
 
     def _keys(self, publication: Publication) -> list[Signer]:
         """Raises RequestError UNAVAILABLE where too few of the director's keys are here."""
-        wanted = {key.keyid for key in publication.director.keys}
-        found = {signer.public_key.keyid: signer for signer in self._signers if signer.public_key.keyid in wanted}
-        if len(found) < publication.director.threshold:
-            counted = f"{publication.director.threshold} key(s) of the director must sign and {len(found)} are here"
-            problem = f"{counted}; put them into the controller's folder keys, and start it again"
+        threshold = publication.director.threshold
+        found = self._online.signers(DIRECTOR, [key.keyid for key in publication.director.keys], threshold)
+        if len(found) < threshold:
+            counted = f"{threshold} key(s) of the director must sign and {len(found)} are here"
+            problem = f"{counted}; put them into the controller's folder keys, which is read again when devices ask"
             raise RequestError(Fault.UNAVAILABLE, f"{problem}; {ANOTHER}")
-        return list(found.values())
+        return found
 
     def _sign(self, made: Assignment, signers: Sequence[Signer]) -> bytes:
         """One at a time: a token's session is not for two threads."""

@@ -96,6 +96,7 @@ class Publications:
         self._lock = threading.Lock()
         self._known: Publication | None = None
         self._mark: tuple[int, ...] = ()
+        self._damaged: tuple[int, ...] = ()
         self._looked_s = self._judged_s = float("-inf")
 
     @property
@@ -104,10 +105,13 @@ class Publications:
         return self._workspace
 
     def current(self) -> Publication:
-        """At most `published_every_s` old; while one thread reads it anew, others go by what was known. Raises
-        RequestError UNAVAILABLE where nothing is published or it cannot be read, AwayError."""
+        """Return what the present timestamp names, read at most `published_every_s` ago.
+
+        While one thread reads it anew, others go by what was known. Raises RequestError UNAVAILABLE where nothing is
+        published or it cannot be read, AwayError.
+        """
         known = self._known
-        if known and self._monotonic() - self._looked_s < self._every_s:
+        if known and self._monotonic() - self._looked_s < self._every_s and not self._is_replaced():
             return known
         if not self._lock.acquire(blocking=known is None):
             return known or self.fresh()
@@ -116,7 +120,7 @@ class Publications:
         except RequestError:
             if known is None:
                 raise
-            self._looked_s = self._monotonic()
+            self._looked_s, self._damaged = self._monotonic(), publication_mark(self._workspace.public)
             _log.warning("the published repository cannot be read; what was known stands", exc_info=True)
             return known
         finally:
@@ -126,6 +130,10 @@ class Publications:
         """As it is now, for what is to be signed. Raises as `current`."""
         with self._lock:
             return self._looked()
+
+    def _is_replaced(self) -> bool:
+        """Whether another timestamp is published: a device that read it refuses what an old director's key signed."""
+        return publication_mark(self._workspace.public) not in {self._mark, self._damaged}
 
     def _looked(self) -> Publication:
         mark = publication_mark(self._workspace.public)

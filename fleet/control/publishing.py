@@ -4,27 +4,27 @@ are left alone: what is released is for people to say."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 from securesystemslib.signer import Signer
 
+from fleet.control.online_keys import OnlineKeys
 from fleet.publish import plan_publication
 from fleet.repository import Published
-from fleet.roles import TIMESTAMP
+from fleet.roles import SNAPSHOT, TIMESTAMP
 from fleet.workspace import Workspace
 from gateway.domain.errors import UnreachableError
 
 _log = logging.getLogger(__name__)
 
 
-def renew_published(workspace: Workspace, signers: Sequence[Signer], now: datetime, share: float) -> bool:
+def renew_published(workspace: Workspace, keys: OnlineKeys, now: datetime, share: float) -> bool:
     """Where less than `share` of the life of either is left; whether there is nothing more to do. An operator who works
     in the folder goes first, and where none of the keys lies here, somebody else renews them. Raises
     ConfigurationError where only some of the keys are here, or the folder is damaged, OSError."""
     published = workspace.published()
-    if not is_due(workspace, published, now, share) or not _holds_key(published, signers):
+    if not is_due(workspace, published, now, share) or not _signers(published, keys, TIMESTAMP):
         return True
     with ExitStack() as stack:
         try:
@@ -34,6 +34,8 @@ def renew_published(workspace: Workspace, signers: Sequence[Signer], now: dateti
             return False
         published = workspace.published()
         if is_due(workspace, published, now, share):
+            both = (*_signers(published, keys, TIMESTAMP), *_signers(published, keys, SNAPSHOT))
+            signers = list({signer.public_key.keyid: signer for signer in both}.values())
             workspace.publish(plan_publication(published, [], signers, now, workspace.settings))
             _log.info("timestamp and snapshot are signed anew")
     return True
@@ -48,6 +50,9 @@ def is_due(workspace: Workspace, published: Published, now: datetime, share: flo
     return any(document.signed.expires - now < timedelta(days=life_d) * share for document, life_d in lives)
 
 
-def _holds_key(published: Published, signers: Sequence[Signer]) -> bool:
-    wanted = set(published.root.signed.roles[TIMESTAMP].keyids) if published.root else set()
-    return any(signer.public_key.keyid in wanted for signer in signers)
+def _signers(published: Published, keys: OnlineKeys, role: str) -> list[Signer]:
+    """Return the keys of an online role that are here."""
+    if published.root is None:
+        return []
+    named = published.root.signed.roles[role]
+    return keys.signers(role, named.keyids, named.threshold)

@@ -17,7 +17,8 @@ class DirectorSettings:
     poll_s: float = 60.0  # how long devices wait between two questions
     poll_spread: float = 0.1  # share of it by which that differs from device to device
     renew_share: float = 0.5  # of an assignment's life, after which it is signed anew
-    published_every_s: float = 5.0  # how old what is known of the published repository may be
+    published_every_s: float = 5.0  # how old what is known of a publication may be: of roots and barred releases
+    keys_every_s: float = 5.0  # a key that the publication names and that is missing is looked for at most so often
     signings_at_once: int = 8  # further devices are answered what they had, where that still holds, or told to wait
     signing_wait_s: float = 1.0  # how long one of them waits for its turn before that
     enrolment_token_h: float = 24.0  # how long a new enrolment token may be used, where nothing else is said

@@ -146,7 +146,7 @@ class Device:
         self.spool.keep("vitals", "vitals", "vitals", now, self._vitals())
 
     def _keep_state(self, name: str, kind: str, document: Mapping[str, Any], now: datetime) -> None:
-        text = json.dumps(document, sort_keys=True)
+        text = json.dumps({**document, "assignment": None}, sort_keys=True)  # its version alone is no news
         if self._told.get(name) != text:
             self._told[name] = text
             self.spool.keep("state", kind, "state", now, document)

@@ -57,6 +57,8 @@ def enrol(application: Application, folder: Path, config: AgentConfig) -> Identi
         make_folder(folder)
     with alone(folder):
         known = read_identity(folder) if (folder / DEVICE_FILE).exists() else None
+        if known:  # a journal that was lost is not replaced here: its floors would fall unnoticed
+            Journal.open(folder, config.journal).close()
         key = pending_key(folder)
         csr = signing_request(key, known.device if known else application.serial)
         answer = _ask(application, csr, folder, config)

@@ -61,11 +61,13 @@ def parse_identity(text: str, root: bytes, file: str) -> Identity:
 
 def bootstrap(identity: Identity, folder: Path, settings: JournalSettings) -> Identity:
     """Make the device in `folder` what `identity` says. Safe to repeat. Raises ConfigurationError where the folder is
-    another device's already, Distrust where the root is not signed by itself, StoreError."""
+    another device's already, Distrust where the root is not signed by itself, StoreError; also where this device lost
+    its journal, which only `recover` replaces."""
     trusted_root(identity.root, (), 1)
     if (folder / DEVICE_FILE).exists():
         known = read_identity(folder)
         if known == identity:
+            Journal.open(folder, settings).close()
             return known
         problem = f"is bootstrapped already, as {known.device}; to begin anew stop the agent and remove the folder"
         raise ConfigurationError(problem, file=str(folder))

@@ -5,16 +5,17 @@ Everything is verified before anything of it is kept; what is kept (floors, the 
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.agent.clock import synchronised, system_now
+from gateway.agent.clock import Clocks, read_clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import Control
 from gateway.agent.fetch import fetch_blob
 from gateway.agent.identity import Identity
+from gateway.agent.reference import Times, attestation_fact, read_times
 from gateway.agent.repository import Found, SignedRepository, as_target
 from gateway.agent.slots import check_activation
 from gateway.agent.source import FetchError, Source
@@ -42,24 +43,8 @@ from gateway.trust.targets import (
     read_withdrawal,
 )
 
-NONCE_BYTES = 16
 ETAG = "etag"
 """Name of the fact: of the assignment that was accepted last, as the server named it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """What is known of the time before the fleet is asked. `nonce` is sent where the clock is not to be trusted."""
-
-    system: datetime
-    synchronised: bool
-    floor: datetime | None
-    nonce: str
-
-    @property
-    def beginning(self) -> datetime:
-        """The reference until an answer attests a better one."""
-        return clock.least_time(self.floor) if self.nonce else clock.reference_time(self.system, self.floor)
 
 
 class Poll:
@@ -79,11 +64,13 @@ class Poll:
         *,
         assigned_by: tuple[Source, str],
         offline: bool,
+        clocks: Callable[[], Clocks] = read_clocks,
     ) -> None:
         self._storage, self._identity, self._source = storage, identity, source
         self._assigned_by = assigned_by
         self._control, self._config, self._offline = control, config, offline
         self._grace_d = config.trust.offline_validity_d if offline else 0.0
+        self._clocks, self._attested = clocks, dict[str, str]()
         self._floors = storage.journal.floors()
         self._repository: SignedRepository | None = None
         self._found: dict[str, Found] = {}
@@ -93,7 +80,8 @@ class Poll:
 
         Releases are judged by `new`, each for its own slot: an error of one owner costs no slot of another.
         """
-        times = self._times()
+        limit = timedelta(hours=self._config.trust.attested_validity_h)
+        times = read_times(self._storage.journal, self._clocks(), limit, offline=self._offline)
         self._repository = repository = self._refreshed(times)
         known = self._storage.journal.accepted()
         content, etag = self._fetch(times, known)
@@ -104,7 +92,7 @@ class Poll:
         for target in assignment.files:
             self._find(target)
         self._accept(assignment, content, times)
-        self._storage.journal.keep_facts({ETAG: "" if times.nonce else etag})
+        self._storage.journal.keep_facts({ETAG: etag, **self._attested})
         return assignment
 
     def activation(self, slot: str, target: Target) -> Activation:
@@ -161,12 +149,6 @@ class Poll:
         return file if target == file.target else self.installed(target)
 
     # ---- the question ------------------------------------------------------------------------------------------------
-    def _times(self) -> Times:
-        system, kept = system_now(), synchronised()
-        trusted = clock.clock_trusted(system, self._floors.time, synchronised=kept)
-        nonce = "" if trusted or self._offline else secrets.token_hex(NONCE_BYTES)
-        return Times(system, kept, self._floors.time, nonce)
-
     def _refreshed(self, times: Times) -> SignedRepository:
         repository = SignedRepository(
             self._storage.metadata,
@@ -218,6 +200,7 @@ class Poll:
         if assignment.nonce == times.nonce:
             offline = [expiry for role, expiry in expiries.items() if role not in ONLINE]
             now = clock.attested_time(assignment.issued, times.floor, offline)
+            self._attested = attestation_fact(now, self._clocks().boot)
         elif assignment.nonce:
             raise Distrust(Reason.WRONG_NONCE, where, "it does not repeat what this device sent with its question")
         else:

@@ -115,10 +115,7 @@ def judged(standing: Standing) -> tuple[str, str]:
 def _compared(standing: Standing, assignment: Assignment) -> tuple[str, str]:
     behind = [s for s, target in assignment.slots.items() if _committed(standing, s) != target.sha256]
     if not behind:
-        return _unassigned(standing, assignment) or (
-            IN_STEP,
-            f"everything of assignment {assignment.version} is committed",
-        )
+        return _unassigned(standing, assignment) or (IN_STEP, "everything that is assigned is committed")
     reason = standing.rejected.get(behind[0])
     because = f": {reason}" if reason else "; run edge-agent sync"
     return BEHIND, f"{behind[0]} does not run what is assigned{because}"
@@ -130,7 +127,7 @@ def _unassigned(standing: Standing, assignment: Assignment) -> tuple[str, str] |
         return None
     target = standing.active.slots[kept].target
     goes_on = "it goes on until another release is committed there or its removal is ordered"
-    return UNASSIGNED, f"{kept} runs {target}, which assignment {assignment.version} does not name; {goes_on}"
+    return UNASSIGNED, f"{kept} runs {target}, which is not assigned any more; {goes_on}"
 
 
 def _committed(standing: Standing, slot: str) -> str:

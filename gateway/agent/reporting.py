@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from gateway.agent.certificate import read_held, renew
 from gateway.agent.checkup import Subject
+from gateway.agent.clock import boot_name
 from gateway.agent.config import AgentConfig
 from gateway.agent.connection import Connections
 from gateway.agent.control import Control
@@ -36,8 +36,6 @@ from gateway.store.errors import DamagedError, StoreError
 from gateway.store.spool import Spool
 from gateway.store.spool_file import NAME, set_aside
 
-BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
-"""What names this boot of the machine; the service does not see the file, its unit sets the variable."""
 EPOCH = "epoch"
 """Name of the fact: the last epoch of the spool, which is no place to remember that for good."""
 INVENTORY, RETRY, ANSWERED, QUIET = "inventory", "retry", "answered", "quiet"
@@ -105,20 +103,18 @@ def report(folder: Path, config: AgentConfig, identity: Identity, connections: C
 
 
 def _opened(storage: Storage, config: AgentConfig, now: datetime) -> Spool:
+    """Open the spool. Where nothing names this boot, all boots are one: numbers and times run on in one stream."""
     last = int(storage.journal.fact(EPOCH) or 0)
-    spool = Spool.open(storage.folder, _boot(), now, config.spool, last_epoch=last)
+    spool = Spool.open(storage.folder, boot_name(), now, config.spool, last_epoch=last)
     if spool.epoch != last:  # before the first number of this epoch is given out
         storage.journal.keep_facts({EPOCH: str(spool.epoch)})
     problem = spool.renewed or ("it was not there" if last and spool.mark(MARKS[0]) is None else "")
     if problem:
         spool.append([event("spool-begun-anew", now, problem=problem)], now)
+    if not last and spool.mark(MARKS[0]) is not None:
+        problem = "it was not there, or damaged; until this device asked again it had no floors"
+        spool.append([event("journal-begun-anew", now, problem=problem)], now)
     return spool
-
-
-def _boot() -> str:
-    """Where nothing tells, all boots are one: then numbers run on, and times of all of them stand in one stream."""
-    named = os.environ.get(BOOT_VARIABLE, "")
-    return named or (BOOT_FILE.read_text("ascii").strip() if BOOT_FILE.is_file() else "")
 
 
 class _Report:

@@ -126,7 +126,8 @@ def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: flo
     before: Document = json.loads(told or "{}")
     passed_s = now.timestamp() - before.get("at", 0.0)
     known: Document = before.get("digests", {}) if 0 <= passed_s < refresh_s else {}
-    digests = {name: digest(value) for name, value in latest.items()}
+    # a new version of the assignment that changes nothing else (its signature was renewed) is no news
+    digests = {name: digest({**value, "assignment": None}) for name, value in latest.items()}
     gone = {
         name: {"slot": name.partition(" ")[2], "state": GONE}
         for name in before.get("digests", {})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.agent.answers import plain
 from gateway.agent.certificate import with_certificate
-from gateway.agent.clock import system_now
+from gateway.agent.clock import Clocks, read_clocks, system_now
 from gateway.agent.committing import commit, tell, untold
 from gateway.agent.config import AgentConfig
 from gateway.agent.connection import Connections
@@ -22,6 +22,7 @@ from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
+from gateway.agent.reference import forget_attestation
 from gateway.agent.signals import Alarm
 from gateway.agent.source import FetchError, Source
 from gateway.agent.storage import Storage
@@ -33,7 +34,7 @@ from gateway.domain.update import REVOCABLE, Step
 from gateway.observe.logs import get_logger
 from gateway.store.active import Active, retired
 from gateway.store.errors import SpaceError, StoreError
-from gateway.trust.distrust import Distrust
+from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.targets import Withdrawal
 
 POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
@@ -65,9 +66,10 @@ class Agent:
         carried: Path | None = None,
         progress: Progress | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        clocks: Callable[[], Clocks] = read_clocks,
     ) -> None:
         """`carried`: the folder of a repository that somebody brought. Raises ConfigurationError."""
-        self._storage, self._config, self._monotonic = storage, config, monotonic
+        self._storage, self._config, self._monotonic, self._clocks = storage, config, monotonic, clocks
         self.identity = read_identity(storage.folder)
         self.connections = Connections(with_certificate(config.fetch, storage.folder))
         self._offline = carried is not None
@@ -90,6 +92,7 @@ class Agent:
             self._config,
             assigned_by=self._assigned_by,
             offline=self._offline,
+            clocks=self._clocks,
         )
         polled = self._ask(poll, retry=retry, thorough=thorough)
         log = self._log.warning if polled.problem else self._log.info
@@ -147,6 +150,8 @@ class Agent:
             if problems:
                 raise problems[0]
         except Distrust as error:
+            if error.reason is Reason.EXPIRED:  # an attested time that is too late must not refuse the next poll, too
+                forget_attestation(self._storage.journal)
             return Polled(None, error.reason.value, str(error))
         except FetchError as error:
             return Polled(None, "unreachable", str(error), error.retry_after_s)
@@ -238,8 +243,9 @@ class Agent:
     def _changes(self, assignment: Assignment, *, retry: bool) -> tuple[Change, ...]:
         updates = self._storage.journal.updates()
         under_way = {one.slot: UnderWay(one.activation.release, one.step) for one in updates}
+        committed = {slot: activation.release for slot, activation in self._storage.active().slots.items()}
         rejected = self._rejected(assignment, retry=retry)
-        return changes(assignment.slots, self._committed(), under_way, rejected, assignment.removed)
+        return changes(assignment.slots, committed, under_way, rejected, assignment.removed)
 
     def _supersede(self, slot: str) -> None:
         """Rolled back at once, so that its successor need not wait for another question."""
@@ -300,9 +306,6 @@ class Agent:
         if files != active.files:
             commit(self._storage, replace(active, files=files))
             tell(self._storage, self._control)
-
-    def _committed(self) -> dict[str, str]:
-        return {slot: activation.release for slot, activation in self._storage.active().slots.items()}
 
     def _rejected(self, assignment: Assignment, *, retry: bool) -> set[tuple[str, str]]:
         if retry:

@@ -15,7 +15,9 @@ from gateway.store.settings import JournalSettings
 
 Value = TypeVar("Value")
 NAME = "journal.sqlite"
-_REMEDY = "restore the store from a backup, or bootstrap the device again: begun anew, it would accept older releases"
+ASIDE = "journal.sqlite.damaged"
+"""Name of a damaged journal after `set_aside`."""
+_REMEDY = "run edge-agent recover; it begins a new journal, without the floors that keep older releases out"
 _DAMAGED_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UPDATE = """activation TEXT NOT NULL, step TEXT NOT NULL, assignment_version INTEGER NOT NULL,
     started_at TEXT NOT NULL, content TEXT NOT NULL"""
@@ -66,7 +68,7 @@ class JournalFile:
         """Raises AbsentError, DamagedError, StoreError; each says what to do."""
         path = folder / NAME
         if not path.is_file():
-            raise AbsentError(f"there is no journal; bootstrap this device, or {_REMEDY}", file=path)
+            raise AbsentError(f"there is no journal; {_REMEDY}", file=path)
         return cls._open(path, settings, least=1)
 
     @classmethod
@@ -139,6 +141,15 @@ class JournalFile:
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def set_aside(folder: Path) -> None:
+    """Give a damaged journal another name, in place of the one before; none is there: do nothing. Raises StoreError."""
+    path = folder / NAME
+    with told_as_store_error(path):
+        if path.exists():
+            durable.rename(path, path.with_name(ASIDE))
+        durable.remove_file(path.with_name(f"{NAME}-journal"))  # what was rolled back belongs to the old file
 
 
 def _connect(path: Path, settings: JournalSettings) -> sqlite3.Connection:

@@ -22,6 +22,7 @@ class TrustSettings:
     delegations_limit: int = 32  # roles that are asked for one target, as many as tuf.ngclient asks
     lifetime_limit_d: float = 35.0  # longest time between issue and expiry of an assignment
     offline_validity_d: float = 30.0  # how long past their expiry documents of online keys are taken from a medium
+    attested_validity_h: float = 24.0  # how long an attested time goes on within a boot; then a nonce is sent again
     poll_low_s: int = 1  # shortest pause that an assignment may ask for
     poll_high_s: int = 604_800  # 7 d: longest pause; beyond, a stolen director key could silence a device for years
 

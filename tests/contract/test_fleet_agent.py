@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import pytest
 from fleet.config import FleetConfig
 from fleet.control.settings import DirectorSettings, SchedulerSettings
 from gateway.agent import reporting, work
+from gateway.agent.clock import Clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.control import RefusedError
 from gateway.agent.enrol import Application, enrol
+from gateway.agent.storage import looked_at
+from gateway.trust.clock import BootClock
 from tests.simulators.controller import RunningController, controlling
 from tests.simulators.enrolled_device import CONFIG, DEVICE, SLOT, Daemon, Device
 
@@ -49,6 +54,11 @@ class Fleet:
         application = Application(controller.url, token, authority=controller.ca_file.read_text())
         folder = controller.folder / "device"
         self.device = Device(None, folder, enrol(application, folder, CONFIG), control)  # type: ignore[arg-type]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What the controller counts."""
+        return self._controller.control.counts
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         answer = self._operator.request(method, path, json=body)
@@ -149,3 +159,84 @@ def test_an_operator_asks_the_device_answers_once_and_then_is_asked_no_more(flee
     number = fleet.ask("POST", path, {"wanted": ["vitals"]})["id"]
     fleet.until(lambda: is_answered(number), lambda: fleet.turn(refusing))
     assert fleet.ask("GET", f"{path}/{number}")["answer"] == {"vitals": {"problem": "refused by this device"}}
+
+
+# ---- a device whose clock nothing keeps right ------------------------------------------------------------------------
+@dataclass
+class Adrift:
+    """Clocks of a device without NTP: the system's stands at 1970, the boot clock runs."""
+
+    boot: str = "first"
+    elapsed_s: float = 10.0
+
+    def __call__(self) -> Clocks:
+        return Clocks(datetime(1970, 1, 2, tzinfo=UTC), synchronised=False, boot=BootClock(self.boot, self.elapsed_s))
+
+
+@pytest.fixture
+def adrift(fleet: Fleet) -> Adrift:
+    """Let the device of `fleet` go by such clocks, with a release that is committed."""
+    assert fleet.finish(fleet.begin("1")) == "finished"
+    fleet.turn()  # what was committed is told
+    fleet.device.clocks = clocks = Adrift()
+    return clocks
+
+
+def written(fleet: Fleet) -> dict[str, int]:
+    """Count what polls made the controller write."""
+    states = fleet.ask("GET", f"/v1/devices/{DEVICE}/telemetry/state?limit=1000")["items"]
+    return {"signed": fleet.counts["assignments_signed"], "states": len(states)}
+
+
+def test_without_ntp_one_proof_of_the_time_serves_many_polls(fleet: Fleet, adrift: Adrift) -> None:
+    before = written(fleet)
+    for _ in range(4):
+        fleet.turn()
+        adrift.elapsed_s += 60
+    # the first poll asks for a proof; the others end with 304, and none of them tells or writes a state
+    assert written(fleet) == {"signed": before["signed"] + 1, "states": before["states"]}
+
+
+@pytest.mark.parametrize("change", ["another boot", "a day later"])
+def test_a_proof_of_the_time_ends_with_the_boot_and_after_a_day(fleet: Fleet, adrift: Adrift, change: str) -> None:
+    fleet.turn()
+    before = written(fleet)
+    adrift.boot, adrift.elapsed_s = ("second", 5.0) if change == "another boot" else ("first", 10.0 + 86_400)
+    fleet.turn()
+    fleet.turn()
+    assert written(fleet)["signed"] == before["signed"] + 1
+
+
+def test_an_attested_time_raises_no_floor(fleet: Fleet, adrift: Adrift) -> None:
+    with looked_at(fleet.device.folder, CONFIG) as storage:
+        before = storage.journal.time_floor()
+    for _ in range(3):
+        fleet.turn()
+        adrift.elapsed_s += 3_600
+    with looked_at(fleet.device.folder, CONFIG) as storage:
+        assert storage.journal.time_floor() == before
+
+
+def test_a_time_beyond_what_is_signed_refuses_one_poll_only(fleet: Fleet, adrift: Adrift) -> None:
+    """A stolen director's key attested a time at which everything signed online has expired."""
+    fleet.turn()
+    thief = {"time": (datetime.now(UTC) + timedelta(days=40)).isoformat(), "boot": adrift.boot, "elapsed_s": 10.0}
+    fleet.device.keep_fact("attested", json.dumps(thief))
+    assert fleet.device.asked_once().reason == "expired"
+    assert fleet.device.asked_once().reason == ""
+
+
+def test_a_new_directors_key_is_used_as_soon_as_devices_can_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old the controller lets become what it knows of the publication."""
+    control = Daemon()
+    for room in (work, reporting):
+        monkeypatch.setattr(room, "Control", lambda _settings: control)
+    config = replace(SOON, director=replace(SOON.director, published_every_s=3600.0))
+    with controlling(tmp_path / "fleet", config) as controller, controller.client() as operator:
+        fleet = Fleet(controller, operator, control)
+        fleet.turn()
+        controller.repository.rotate("director")
+        controller.repository.keep_keys()
+        fleet.turn()

@@ -13,6 +13,7 @@ from fleet.control.settings import DirectorSettings
 from fleet.database import telemetry
 from gateway.agent import certificate, reporting, work
 from gateway.agent.certificate import read_held
+from gateway.agent.clock import boot_name
 from gateway.agent.enrol import Application, enrol
 from gateway.agent.reporting import report
 from gateway.store.spool import Spool
@@ -51,7 +52,7 @@ class Watched:
         with self.controller.control.database.read() as connection:
             (vitals,) = [one for one in telemetry.sources(connection, DEVICE) if one.stream == "vitals"]
         assert (vitals.rows, vitals.contiguous, vitals.gaps, vitals.lost) == (rows, rows, (), 0)
-        spool = Spool.open(self.device.folder, reporting._boot(), self.controller.clock())
+        spool = Spool.open(self.device.folder, boot_name(), self.controller.clock())
         assert spool.usage().records == 0
         spool.close()
 

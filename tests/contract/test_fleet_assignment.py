@@ -15,9 +15,11 @@ import pytest
 
 from fleet.config import FleetConfig
 from fleet.control.director import BARRED, Director
+from fleet.control.online_keys import OnlineKeys
 from fleet.database import assignments, audit, certificates, desired, devices, diagnostics, events
 from fleet.database.certificates import Certificate
 from fleet.database.devices import Running
+from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from gateway.domain.assignment import Assignment
 from gateway.domain.errors import Fault, RequestError
@@ -278,7 +280,7 @@ def directors(running: RunningController, count: int) -> list[Director]:
     """Of so many replicas."""
     control, config = running.control, FleetConfig()
     settings = (config.director, config.publisher)
-    made = (control.database, control.publications, control.signers, settings)
+    made = (control.database, control.publications, control.keys, settings)
     return [Director(*made, seen=control.seen, counts=control.counts) for _ in range(count)]
 
 
@@ -332,7 +334,8 @@ def test_all_keys_at_hand_sign(tmp_path) -> None:
         running.repository.rotate(DIRECTOR, keys=3, threshold=2)
         control = running.control
         settings = (control.settings.director, control.workspace.settings)
-        keys = [*running.repository.keys[DIRECTOR][:2], new_key()]
+        held = [*running.repository.keys[DIRECTOR][:2], new_key()]
+        keys = OnlineKeys(tmp_path / "none", held, ask_nobody, 0.0)
         director = Director(
             control.database, control.publications, keys, settings, seen=control.seen, counts=control.counts
         )

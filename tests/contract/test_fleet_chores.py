@@ -19,6 +19,7 @@ from fleet.audit import Deed
 from fleet.config import FleetConfig
 from fleet.control.careful import CarefulClock
 from fleet.control.chores import FAILED, Chore, Chores
+from fleet.control.online_keys import OnlineKeys
 from fleet.control.settings import ChoresSettings
 from fleet.database import audit, certificates, devices, enrolment, events, leader, telemetry, tokens
 from fleet.database.certificates import Certificate
@@ -27,6 +28,7 @@ from fleet.database.events import Event
 from fleet.database.intake import Batch, Row
 from fleet.database.latest import latest
 from fleet.database.settings import DatabaseSettings, TelemetrySettings
+from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR, SNAPSHOT, TIMESTAMP
 from tests.simulators.databases import KINDS, url
 from tests.simulators.fleet_repository import FleetRepository
@@ -329,7 +331,11 @@ def test_a_repository_that_cannot_be_read_is_said_and_the_rest_is_done(house: Ho
 
 def test_where_the_keys_are_not_somebody_else_renews(house: House) -> None:
     version = house.timestamp.signed.version
-    chores = Chores(replace(house.control, signers=()), house.chores.fence, house.careful())
+    chores = Chores(
+        replace(house.control, keys=OnlineKeys(house.folder / "none", (), ask_nobody, 0.0)),
+        house.chores.fence,
+        house.careful(),
+    )
     chores.turn(house.now + timedelta(hours=13))
     assert (house.failed, house.timestamp.signed.version) == ({}, version)
 

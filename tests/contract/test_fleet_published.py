@@ -12,11 +12,13 @@ import pytest
 from fleet.config import FleetConfig
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.online_keys import OnlineKeys
 from fleet.database import certificates, desired, devices
 from fleet.database.certificates import Certificate
 from fleet.database.desired import Desired
 from fleet.database.engine import Database
 from fleet.database.seen import Seen
+from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from fleet.workspace import Workspace
 from gateway.domain.errors import Fault, RequestError
@@ -57,7 +59,8 @@ def director(repository: FleetRepository, database: Database, clock: Monotonic) 
     config, known = FleetConfig(), publications(repository, database, clock)
     settings = (config.director, config.publisher)
     seen = Seen(config.database)
-    return Director(database, known, repository.keys[DIRECTOR], settings, seen=seen, counts=Counter())
+    keys = OnlineKeys(repository.workspace.keys, repository.keys[DIRECTOR], ask_nobody, 0.0)
+    return Director(database, known, keys, settings, seen=seen, counts=Counter())
 
 
 def want(database: Database, repository: FleetRepository, path: str, slot: str = "meter") -> None:
@@ -76,19 +79,32 @@ def test_without_anything_published_it_says_what_to_do(tmp_path, database) -> No
         assert refused.value.fault is Fault.UNAVAILABLE
 
 
-def test_it_looks_again_when_it_is_time_and_at_once_to_sign(repository, database) -> None:
+def test_it_looks_again_when_it_is_time_and_at_once_after_a_publication(repository, database) -> None:
     clock = Monotonic()
     known = publications(repository, database, clock)
     before = known.current()
-    repository.add_file("policy/a.json", b"{}")
-    assert known.current() is before
     clock.now_s += 4.9
     assert known.current() is before
     clock.now_s += 0.2
+    assert known.current() is not before
+    repository.add_file("policy/a.json", b"{}")
     assert [file.path for file in known.current().files] == ["policy/a.json"]
     repository.add_file("policy/b.json", b"{}")
     assert len(known.fresh().files) == 2
     assert known.current().basis == known.fresh().basis != before.basis
+
+
+def test_a_damaged_publication_is_read_again_when_it_is_time_not_at_every_poll(repository, database, caplog) -> None:
+    clock = Monotonic()
+    known = publications(repository, database, clock)
+    before = known.current()
+    timestamp = repository.public / "metadata" / "timestamp.json"
+    timestamp.write_bytes(b"rubbish")
+    assert [known.current() for _ in range(3)] == [before] * 3
+    assert len(caplog.records) == 1
+    clock.now_s += 5.1
+    assert known.current() is before
+    assert len(caplog.records) == 2
 
 
 def test_a_new_root_is_noticed_though_nothing_else_changes(repository, database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 
 from gateway.agent import reporting, work
 from gateway.agent.certificate import with_certificate
+from gateway.agent.clock import Clocks, read_clocks
 from gateway.agent.config import AgentConfig
 from gateway.agent.connection import Connections
 from gateway.agent.enrol import Application, enrol
@@ -58,6 +59,7 @@ class Device:
     folder: Path
     identity: Identity
     control: Daemon
+    clocks: Callable[[], Clocks] = read_clocks
 
     def update(self, version: str) -> None:
         """Publish, assign, carry out."""
@@ -70,11 +72,23 @@ class Device:
         with self.asked():
             pass
 
+    def asked_once(self) -> work.Polled:
+        """One question, however it ends."""
+        with opened(self.folder, CONFIG) as storage:
+            agent = work.Agent(storage, CONFIG, clocks=self.clocks)
+            with closing(agent.connections):
+                return agent.poll()
+
+    def keep_fact(self, name: str, value: str) -> None:
+        """Put it into the journal."""
+        with opened(self.folder, CONFIG) as storage:
+            storage.journal.keep_facts({name: value})
+
     @contextmanager
     def asked(self) -> Iterator[Connections]:
         """The same, and in the block what it was asked on."""
         with opened(self.folder, CONFIG) as storage:
-            agent = work.Agent(storage, CONFIG)
+            agent = work.Agent(storage, CONFIG, clocks=self.clocks)
             with closing(agent.connections):
                 assert not agent.poll().problem
                 agent.work(Alarm())

@@ -162,7 +162,7 @@ class FleetController:
         slots, files = self.assigned.get(call.device, ({}, ()))
         nonce = call.query.get("nonce", [""])[0]
         extra = dict(self.extra.get(call.device, {}))
-        wanted = (dict(slots), tuple(files), self.repository.now, nonce, extra)
+        wanted = (dict(slots), tuple(files), self.repository.now, nonce, json.dumps(extra))  # as text: True is not 1
         if self._signed.get(call.device, (None, b""))[0] != wanted:
             changes: dict[str, Any] = {"nonce": nonce, "poll_s": self.poll_s, "extra": extra}
             content = self.repository.assignment(call.device, slots, files, **changes)

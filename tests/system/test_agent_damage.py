@@ -104,17 +104,28 @@ def made_unlike(version: Path) -> None:
     exchange_artifact(version, model.SerializeToString())
 
 
-def test_a_journal_that_is_no_journal_any_more(device: FleetDevice) -> None:
-    journal = device.store / "journal.sqlite"
-    kept = journal.read_bytes()
-    journal.write_bytes(b"\0" * len(kept))
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_journal_that_is_lost_or_none_any_more(device: FleetDevice, lost: bool) -> None:
+    """Bootstrapped by hand, without a controller: the message is followed, and the device works again."""
+    journal, serving = device.store / "journal.sqlite", device.serving
+    if lost:
+        journal.unlink()
+    else:
+        journal.write_bytes(b"\0" * journal.stat().st_size)
     with device.hammered():
         for verb in ("sync", "status", "verify"):
             done = device.agent(verb)
             assert (done.code, done.out) == (3, "")
-            assert "bootstrap the device again" in done.err
-    journal.write_bytes(kept)
-    assert device.sync().code == 0
+            assert "run edge-agent recover" in done.err
+        again = device.bootstrap()
+        assert (again.code, "run edge-agent recover" in again.err) == (3, True)
+        recovered = device.agent("recover")
+        assert recovered.code == 0, recovered.err
+        assert "would accept older releases" in recovered.out
+        assert device.sync().code == 0
+        assert device.agent("verify").code == 0
+    assert device.serving == serving
+    assert device.update().code == 0
 
 
 def test_an_active_file_that_is_none(device: FleetDevice) -> None:

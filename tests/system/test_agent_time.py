@@ -3,6 +3,7 @@ may brick them. The kernel's word on whether the clock is kept right is given by
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -40,8 +41,8 @@ def honest(device: FleetDevice) -> Iterator[None]:
 
 
 def sync_at(device: FleetDevice, when: str, kernel: str, *arguments: str) -> Done:
-    """The agent with another clock, and what its kernel says of it."""
-    clock = {"LD_PRELOAD": kernel, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    """The agent with another clock, and what its kernel says of it, in a boot of its own: no time was attested yet."""
+    clock = {"LD_PRELOAD": kernel, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "BOOT_ID": secrets.token_hex(8)}
     return device.sync(*arguments, wrap=("faketime", when), **clock)
 
 

@@ -115,6 +115,13 @@ VERBS = (
         "  edge-agent rollback meter-reader",
         _rollback,
     ),
+    Verb(
+        "recover",
+        "recover",
+        "begin a new journal where it is lost or damaged; the floors are lost with it",
+        "  edge-agent recover\n  edge-agent recover --state /var/lib/edge-agent",
+        _common,
+    ),
 )
 PROGRAM = Program(
     "edge-agent",

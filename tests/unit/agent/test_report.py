@@ -27,7 +27,7 @@ IN_STEP = Standing(Identity("door-1", "", "", b""), Active({"meter": NEW}, {"met
 BEHIND = replace(IN_STEP, active=Active({"meter": OLD}))
 
 STATES: dict[str, tuple[Standing, str, str]] = {
-    "all is well": (IN_STEP, "in-step", "everything of assignment 7 is committed"),
+    "all is well": (IN_STEP, "in-step", "everything that is assigned is committed"),
     "never asked": (replace(IN_STEP, accepted=None), "new", "run edge-agent sync"),
     "behind": (BEHIND, "behind", "meter does not run what is assigned; run edge-agent sync"),
     "behind, because it failed": (replace(BEHIND, rejected={"meter": "it fails"}), "behind", "assigned: it fails"),

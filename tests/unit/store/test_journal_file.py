@@ -21,7 +21,7 @@ from gateway.store.journal import Journal
 from gateway.store.journal_rows import Floors
 from gateway.store.settings import JournalSettings
 
-REMEDY = r"restore the store from a backup, or bootstrap the device again"
+REMEDY = r"run edge-agent recover"
 
 OLD = Activation("meter", "models/acme/meter/2/release", "2" * 64, ("only",), ("e" * 64,), 1)
 
@@ -34,7 +34,7 @@ def begun(folder: Path) -> Path:
 
 
 def test_where_there_is_none_none_is_begun(tmp_path: Path) -> None:
-    with pytest.raises(AbsentError, match=f"there is no journal; bootstrap this device, or {REMEDY}"):
+    with pytest.raises(AbsentError, match=f"there is no journal; {REMEDY}"):
         Journal.open(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

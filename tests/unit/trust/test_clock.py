@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from gateway.trust.clock import (
     RELEASE_TIME,
+    Attestation,
+    BootClock,
     attested_time,
     clock_trusted,
+    continued_time,
     least_time,
     raised_floor,
     reference_time,
@@ -91,3 +94,41 @@ def test_an_attested_time_is_within_what_the_offline_keys_allow(
     with pytest.raises(Distrust) as caught:
         attested_time(issued, floor, offline)
     assert caught.value.reason is Reason.WRONG_TIME
+
+
+READ = BootClock("a boot", 500.0)
+ATTESTATION = Attestation(NOW, READ)
+
+
+@pytest.mark.parametrize(
+    ("clock", "continued"),
+    [
+        (READ, NOW),
+        (BootClock("a boot", 500.0 + 3_600), NOW + DAY / 24),
+        (BootClock("a boot", 500.0 + 86_399), NOW + DAY - timedelta(seconds=1)),
+        (BootClock("a boot", 500.0 + 86_400), None),
+        (BootClock("a boot", 499.0), None),
+        (BootClock("another boot", 500.0), None),
+    ],
+)
+def test_an_attested_time_goes_on_within_its_boot_until_it_expires(
+    clock: BootClock, continued: datetime | None
+) -> None:
+    assert continued_time(ATTESTATION, clock, None, DAY) == continued
+
+
+def test_a_limit_of_zero_asks_for_a_proof_at_each_poll() -> None:
+    assert continued_time(ATTESTATION, READ, None, timedelta(0)) is None
+
+
+@given(st.floats(0, 86_000), st.floats(0, 300), FLOORS)
+def test_a_continued_time_never_falls_and_is_never_below_the_floor(
+    first_s: float, more_s: float, floor: datetime | None
+) -> None:
+    one, other = (
+        continued_time(ATTESTATION, BootClock("a boot", 500.0 + s), floor, DAY) for s in (first_s, first_s + more_s)
+    )
+    assert one is not None
+    assert other is not None
+    assert least_time(floor) <= one <= other
+    assert one <= max(NOW + timedelta(seconds=first_s), least_time(floor))  # never ahead of the boot clock

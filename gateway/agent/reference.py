@@ -1,0 +1,69 @@
+"""Reference time of one poll, and the attested time that the journal keeps between polls."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gateway.agent.clock import Clocks
+from gateway.store.journal import Journal
+from gateway.trust import clock
+from gateway.trust.clock import Attestation, BootClock
+
+NONCE_BYTES = 16
+ATTESTED = "attested"
+"""Name of the fact: the last attestation ("": none holds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What is known of the time before the fleet is asked.
+
+    `continued` is an attested time that still holds. `nonce` is sent where no present time is known.
+    """
+
+    system: datetime
+    synchronised: bool
+    floor: datetime | None
+    nonce: str
+    continued: datetime | None = None
+
+    @property
+    def beginning(self) -> datetime:
+        """The reference until an answer attests a better one."""
+        if self.continued is not None:
+            return self.continued
+        return clock.least_time(self.floor) if self.nonce else clock.reference_time(self.system, self.floor)
+
+
+def read_times(journal: Journal, clocks: Clocks, limit: timedelta, *, offline: bool) -> Times:
+    """Return the times of a poll; `limit` is how long an attested time holds. Raises StoreError."""
+    system, kept, floor = clocks.system, clocks.synchronised, journal.time_floor()
+    if offline or clock.clock_trusted(system, floor, synchronised=kept):
+        return Times(system, kept, floor, "")
+    attestation = _read(journal.fact(ATTESTED) or "")
+    if attestation and clocks.boot and (now := clock.continued_time(attestation, clocks.boot, floor, limit)):
+        return Times(system, kept, floor, "", now)
+    return Times(system, kept, floor, secrets.token_hex(NONCE_BYTES))
+
+
+def attestation_fact(now: datetime, boot: BootClock | None) -> dict[str, str]:
+    """Return the fact to keep after a reply that attested `now`; `boot` is read after the reply arrived."""
+    if boot is None:
+        return {}
+    return {ATTESTED: json.dumps({"time": now.isoformat(), "boot": boot.boot, "elapsed_s": boot.elapsed_s})}
+
+
+def forget_attestation(journal: Journal) -> None:
+    """Let the next poll ask for a new proof. Raises StoreError."""
+    if journal.fact(ATTESTED):
+        journal.keep_facts({ATTESTED: ""})
+
+
+def _read(text: str) -> Attestation | None:
+    if not text:
+        return None
+    kept = json.loads(text)
+    return Attestation(datetime.fromisoformat(kept["time"]), BootClock(kept["boot"], kept["elapsed_s"]))
