@@ -69,7 +69,7 @@ def test_the_same_assignment_again_changes_nothing() -> None:
     count = len(made.spool)
     updated(made, assignment(target("2"), version=2, attempts={SLOT: 1}))
     made.tell_state(NOW)
-    assert [document["assignment"] for document in slots(made)[3:]] == [2]
+    assert slots(made)[3:] == [], "another version alone is no news"
     assert len(made.spool) == count + 1
 
 
