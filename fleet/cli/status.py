@@ -15,6 +15,7 @@ from fleet.cli.common import draft_json, now, workspace
 from fleet.cli.verify import expiry_json
 from fleet.drafts import Draft
 from fleet.publish import is_published
+from fleet.impact import barred
 from fleet.releases import signed_floor
 from fleet.repository import ASSIGNMENTS, Published, read_assignments
 from fleet.roles import Quorum, delegated_roles, quorum
@@ -65,10 +66,10 @@ def roles(published: Published) -> Iterator[tuple[str, Quorum]]:
         yield from ((role, quorum(signed, role)) for role in delegated_roles(signed))
 
 
-def releases(published: Published) -> list[tuple[str, str]]:
-    """Path and signed floor of every release, by model and version."""
+def releases(published: Published) -> list[tuple[str, str, str]]:
+    """Return path, signed floor, and why it is installed no more ("": it is), by model and version."""
     targets = [target for role in published.roles.values() for target in role.signed.targets.values()]
-    found = [(t.path, signed_floor(t)) for t in targets if t.path.startswith(RELEASES)]
+    found = [(t.path, signed_floor(t), barred(published, t.path)[0]) for t in targets if t.path.startswith(RELEASES)]
     return sorted(found, key=lambda entry: (entry[0].split("/")[1:3], version_order(entry[0].split("/")[3])))
 
 
@@ -83,7 +84,9 @@ def _json(standing: Standing) -> dict[str, Any]:
             }
             for role, wanted in roles(standing.published)
         ],
-        "releases": [{"target": path, "floor": floor} for path, floor in releases(standing.published)],
+        "releases": [
+            {"target": path, "floor": floor, "barred": why} for path, floor, why in releases(standing.published)
+        ],
         "assignments": [
             {**expiry_json(expiry_of(device, metadata, standing.at)), "slots": dict(slots_of(metadata))}
             for device, metadata in standing.assignments.items()
@@ -101,8 +104,8 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
         print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
     if found := releases(standing.published):
         print()
-        parts = [(path.split("/")[1:4], floor) for path, floor in found]
-        print_table(("owner", "model", "version", "floor"), [(*names_of, floor) for names_of, floor in parts])
+        rows = [(*path.split("/")[1:4], floor, why) for path, floor, why in found]
+        print_table(("owner", "model", "version", "floor", "not installed, because"), rows)
     if standing.assignments:
         print()
         print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, settings)))

@@ -174,6 +174,7 @@ def test_a_release_is_withdrawn_and_then_ordered_to_stop(
         target = repository.published.target(READER)
         assert target
         assert target.custom == {"floor": "1", "withdrawn": signed}
+    assert told("status")["releases"] == [{"target": READER, "floor": "1", "barred": "its owner withdrew it"}]
     code, _, err = run("model", "withdraw", "acme/reader/1")
     assert (code, "is withdrawn already" in err) == (2, True)
 
