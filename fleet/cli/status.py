@@ -14,8 +14,8 @@ from fleet.assignments import slots_of
 from fleet.cli.common import draft_json, now, workspace
 from fleet.cli.verify import expiry_json
 from fleet.drafts import Draft
-from fleet.publish import is_published
 from fleet.impact import barred
+from fleet.publish import is_published
 from fleet.releases import signed_floor
 from fleet.repository import ASSIGNMENTS, Published, read_assignments
 from fleet.roles import Quorum, delegated_roles, quorum
