@@ -1,15 +1,33 @@
-"""`edge-fleet migrate`: bring the database's tables up to date without starting a controller, or only look."""
+"""`edge-fleet migrate`: bring tables up to date, move the fleet to another database, undo such a move."""
 
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
 
-from fleet.cli.beside import beside
-from fleet.database import migrate
-from gateway.terminal.tables import print_json
+from fleet.audit import Break
+from fleet.cli.beside import beside, place_of
+from fleet.cli.common import now
+from fleet.config import load_config
+from fleet.database import migrate, move
+from fleet.database.engine import open_alone
+from fleet.database.errors import AwayError
+from fleet.database.move import Contents
+from fleet.database.place import Place, read_place
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.terminal.tables import counted, print_json, progress
 
 
 def command(arguments: argparse.Namespace) -> int:
+    """Carry out what the options say; return the exit code."""
+    if arguments.to:
+        return _move(arguments)
+    return _undo(arguments) if arguments.undo_move else _upgrade(arguments)
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
     """0; with --check 1 where the tables are older than this program's."""
     with beside(arguments.dir, make=not arguments.check) as database:
         before, newest = migrate.known(database), migrate.newest()
@@ -21,3 +39,67 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         print(f"the tables are of {before or 'none'}; this program works with {newest}: edge-fleet migrate")
     return 0 if after == newest else 1
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    """0; 1 where the audit log that was moved is not as it was written."""
+    old, new = _existing(arguments.dir), _target(arguments)
+    settings = load_config(Path(arguments.dir)).database
+    try:
+        with (
+            closing(open_alone(old, settings)) as source,
+            closing(open_alone(new, settings)) as target,
+            progress() as bar,
+        ):
+            task = bar.add_task("rows", total=None)
+            moved = move.move(source, target, now(), lambda done, of: bar.update(task, completed=done, total=of))
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
+    return _say(arguments, old, new, moved)
+
+
+def _say(arguments: argparse.Namespace, old: Place, new: Place, moved: Contents) -> int:
+    broken = isinstance(moved.log, Break)
+    if arguments.json:
+        said = {"from": str(old), "to": str(new), "url": new.setting, "rows": dict(moved.rows), "total": moved.total}
+        print_json(said | {"revision": moved.revision, "audit": {"broken": broken, **asdict(moved.log)}})
+    else:
+        print(f"moved {counted(moved.total, 'row')} in {len(moved.rows)} tables from {old} to {new}, all verified")
+        print(f'next: set url = "{new.setting}" in [database] of fleet.toml, then start edge-fleet serve')
+    if broken and not arguments.json:
+        print("finding: the audit log is not as it was written, here as there: edge-fleet audit verify --dir")
+    return 1 if broken else 0
+
+
+def _undo(arguments: argparse.Namespace) -> int:
+    place = _existing(arguments.dir)
+    try:
+        with closing(open_alone(place, load_config(Path(arguments.dir)).database)) as database:
+            base = move.undo(database)
+    except AwayError as error:
+        raise UnreachableError(str(error)) from None
+    if arguments.json:
+        print_json({"database": str(place), "assignment_base": base})
+    else:
+        print(f"{place} is in use again; versions of assignments go on above {base}")
+        print("what happened since the move is not in it; never start a controller on the other database again")
+    return 0
+
+
+def _existing(folder: str) -> Place:
+    place = place_of(folder)
+    if place.file is not None and not place.file.exists():
+        raise ConfigurationError("is no database; [database] url in fleet.toml names another one?", file=str(place))
+    return place
+
+
+def _target(arguments: argparse.Namespace) -> Place:
+    """Raise ConfigurationError for a URL that cannot be used, or that shows a password to other users."""
+    try:
+        place = read_place(arguments.to, Path(arguments.dir))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--to: {error.problem}") from None
+    if place.url.password:
+        problem = "--to: leave the password out, others see it in the list of processes; PGPASSWORD or ~/.pgpass has it"
+        raise ConfigurationError(problem)
+    return place

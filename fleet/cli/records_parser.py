@@ -74,7 +74,20 @@ def _backup_file(parser: argparse.ArgumentParser) -> None:
 
 
 def _migrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="only say whether it is needed: 1 where it is")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only say whether it is needed: 1 where it is")
+    what.add_argument(
+        "--to",
+        type=named,
+        metavar="URL",
+        help="move the whole fleet into this empty database: postgresql://USER@HOST/NAME (password: PGPASSWORD or "
+        "~/.pgpass) or sqlite:////FILE; no controller may run. If it is cut off, give the same command again",
+    )
+    what.add_argument(
+        "--undo-move",
+        action="store_true",
+        help="use a database again that the fleet moved away from, where the other one is lost",
+    )
     folder_option(parser)
     json_option(parser)
 
@@ -162,8 +175,12 @@ BACKUP = Verb(
 MIGRATE = Verb(
     "migrate",
     "migrate",
-    "bring the database's tables up to date, as serve does when it starts",
-    "  edge-fleet migrate --check\n  edge-fleet migrate --dir /var/lib/edge-fleet",
+    "bring the database's tables up to date, as serve does when it starts; or move the fleet to another database",
+    "  edge-fleet migrate --check\n"
+    "  edge-fleet migrate --dir /var/lib/edge-fleet\n"
+    "  edge-fleet migrate --to postgresql://fleet@db.example/fleet\n"
+    "  edge-fleet migrate --to sqlite:////srv/fleet.sqlite     # and back\n"
+    "  edge-fleet migrate --undo-move",
     _migrate,
 )
 

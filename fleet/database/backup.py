@@ -92,7 +92,7 @@ def _restore_server(file: Path, place: Place, settings: DatabaseSettings) -> Sav
             raise ConfigurationError("holds tables already; restore into an empty database", file=str(place))
         migrate.UNFINISHED.create(connection, checkfirst=True)
     options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
-    _run(["pg_restore", *options, f"--dbname={_conninfo(place)}", str(file)], place, settings)
+    _run(["pg_restore", *options, f"--dbname={place.setting}", str(file)], place, settings)
     return Saved(file, file.stat().st_size, _made_current(place, settings))
 
 
@@ -150,13 +150,8 @@ def _single(file: Path) -> None:
 
 def _dump(place: Place, part: Path, settings: DatabaseSettings) -> None:
     options = ("--format=custom", "--no-owner", "--no-privileges", "--no-password")
-    _run(["pg_dump", *options, f"--file={part}", f"--dbname={_conninfo(place)}"], place, settings)
+    _run(["pg_dump", *options, f"--file={part}", f"--dbname={place.setting}"], place, settings)
     _run(["pg_restore", f"--file={os.devnull}", str(part)], place, settings)  # reads all of it
-
-
-def _conninfo(place: Place) -> str:
-    """Without the password: others see what programs were called with."""
-    return place.url.set(drivername="postgresql", password=None).render_as_string()
 
 
 def _run(command: list[str], place: Place, settings: DatabaseSettings) -> None:
@@ -167,7 +162,7 @@ def _run(command: list[str], place: Place, settings: DatabaseSettings) -> None:
     password = {"PGPASSWORD": str(place.url.password)} if place.url.password else {}
     try:
         done = subprocess.run(
-            [program, *arguments],
+            [program, *arguments],  # without the password: others see what programs were called with
             env={**os.environ, **password, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

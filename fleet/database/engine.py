@@ -31,6 +31,10 @@ DAMAGED = ("malformed", "file is not a database")
 """What SQLite says of a file that it can no longer read (SQLITE_CORRUPT, SQLITE_NOTADB)."""
 FULL = ("disk is full", "No space left on device")
 """What SQLite and PostgreSQL say of a disk without room."""
+LOCKED = "database is locked"
+"""What SQLite says of a file that another connection holds."""
+PROGRAM = "edge-fleet"
+"""How connections name themselves to PostgreSQL."""
 _ASK_AGAIN_S = 0.01
 _COMMON: dict[str, Any] = {
     "hide_parameters": True,  # an error's text goes to logs; digests of tokens do not
@@ -105,11 +109,25 @@ def open_database(place: Place, settings: DatabaseSettings | None = None) -> Dat
     return Database(place, settings, reads, reads, _sqlite(place, settings, 1, "BEGIN IMMEDIATE"))
 
 
+def open_alone(place: Place, settings: DatabaseSettings) -> Database:
+    """Open a database for `migrate.exclusive` alone. SQLite then fails while another connection has the file open.
+
+    Without a log beside the file, one large transaction into an empty file takes no second copy of it on the disk.
+    """
+    if place.file is None:
+        return _postgresql(place, settings)
+    place.make_file()
+    alone_engine = _sqlite(place, settings, 1, "BEGIN EXCLUSIVE", "journal_mode = DELETE")
+    return Database(place, settings, alone_engine, alone_engine, alone_engine)
+
+
 def _remedy(problem: str) -> str:
     if any(words in problem for words in DAMAGED):
         return "stop what uses it, move it away with its -wal, and put a backup there: edge-fleet backup restore"
     if any(words in problem for words in FULL):
         return "make room on its disk, and try again"
+    if LOCKED in problem:
+        return "stop what works with it (edge-fleet serve), and try again"
     return "try again, and see to it if this stays so"
 
 
@@ -155,7 +173,7 @@ def _server(place: Place, settings: DatabaseSettings, **pool: Any) -> Engine:
     every_s = max(1, settings.silence_s // 3)
     silence = {"keepalives_idle": every_s, "keepalives_interval": every_s, "keepalives_count": 2}
     patience = {"connect_timeout": settings.connect_timeout_s, "tcp_user_timeout": 1000 * settings.silence_s}
-    arguments = {"options": options, "application_name": "edge-fleet", **silence, **patience}
+    arguments = {"options": options, "application_name": PROGRAM, **silence, **patience}
     return sa.create_engine(place.url, connect_args=arguments, **_COMMON, **pool)
 
 

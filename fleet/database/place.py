@@ -29,6 +29,13 @@ class Place:
     def __str__(self) -> str:
         return str(self.file) if self.file else self.url.set(drivername="postgresql").render_as_string()
 
+    @property
+    def setting(self) -> str:
+        """Return it as `[database] url` in one spelling, without a password."""
+        if self.file is not None:
+            return f"sqlite:///{self.file.resolve()}"
+        return self.url.set(drivername="postgresql", password=None).render_as_string()
+
     def make_file(self) -> None:
         """For SQLite: an empty file that only its owner reads; what lies beside it (-wal, -shm) gets the same mode.
 
@@ -50,6 +57,8 @@ def read_place(text: str, folder: Path) -> Place:
         raise _unusable("it cannot be read as a URL") from None  # its text may hold a password
     if url.get_backend_name() == "sqlite" and url.database and Path(url.database).is_absolute():
         return Place(URL.create("sqlite", database=url.database))
+    if "password" in url.query:
+        raise _unusable("its options hold a password, which would be shown; PGPASSWORD and ~/.pgpass keep one")
     if url.drivername in {"postgresql", "postgres", _POSTGRESQL} and url.database:
         return Place(url.set(drivername=_POSTGRESQL))
     raise _unusable(f"{url.drivername!r:.40} with the database {url.database!r:.80} is neither")

@@ -1,0 +1,102 @@
+"""A database with rows in every table: devices in the middle of a rollout, and every kind of record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from fleet.access import Role
+from fleet.audit import Deed
+from fleet.control.settings import SchedulerSettings
+from fleet.database import (
+    alerts,
+    assignments,
+    audit,
+    authority,
+    certificates,
+    devices,
+    diagnostics,
+    enrolment,
+    events,
+    telemetry,
+    tokens,
+)
+from fleet.database.alerts import Alert, State
+from fleet.database.assignments import BASE, StoredAssignment
+from fleet.database.authority import KnownAuthority
+from fleet.database.certificates import Certificate
+from fleet.database.credentials import new_credential
+from fleet.database.engine import Connection, open_database
+from fleet.database.events import Event
+from fleet.database.intake import Batch, Row
+from fleet.database.place import Place
+from fleet.database.tables import metadata, numbers
+from tests.simulators.fleet_repository import FleetRepository
+from tests.simulators.rolled_fleet import BEGIN, SLOT, V1, RolledFleet
+
+HOUR = timedelta(hours=1)
+ODD = "ä'\\\n%\N{GRINNING FACE}"
+"""What a copy through text could break."""
+
+
+@contextmanager
+def full_fleet(place: Place, repository: FleetRepository, count: int = 10) -> Iterator[RolledFleet]:
+    """Fill a database: `count` devices, a tenth of them offered version 2 of `repository`. It is closed at the end."""
+    database = open_database(place)
+    try:
+        fleet = RolledFleet(database, repository, SchedulerSettings())
+        fleet.publish()
+        fleet.enrol([f"camera-{number:05}" for number in range(count)], tags=["pilot"], running=V1, site="berlin")
+        fleet.start()
+        fleet.turn(1)
+        fleet.turn(1)
+        fleet.scheduler.resign()
+        with database.write() as connection:
+            for number in range(count):
+                _own(connection, fleet, f"camera-{number:05}", number)
+            _common(connection, fleet)
+        yield fleet
+    finally:
+        database.close()
+
+
+def empty_tables(place: Place) -> list[str]:
+    """Names of the tables without a row."""
+    database = open_database(place)
+    try:
+        with database.read() as connection:
+            return [
+                table.name for table in metadata.sorted_tables if connection.execute(sa.select(table)).first() is None
+            ]
+    finally:
+        database.close()
+
+
+def _own(connection: Connection, fleet: RolledFleet, device: str, number: int) -> None:
+    """Records of one device."""
+    settings, now = fleet.database.settings, BEGIN + timedelta(microseconds=number)
+    devices.touch(connection, {device: now})
+    certificates.add(connection, Certificate(f"{number:x}", device, now, now + HOUR))
+    signed = StoredAssignment(device, 2_000_000 + number, f"{number:064x}", b"\x00\xff" + device.encode(), now, now, 1)
+    assignments.put(connection, signed)
+    rows = [Row(sequence, now, "vitals", {"b": ODD, "a": 2**53 + sequence}) for sequence in (1, 2, 5)]
+    telemetry.receive(connection, device, Batch("vitals", 1, rows), now, settings.telemetry)
+    events.record(connection, [Event(device, "k", now, "rollback", SLOT, V1, "", {"why": ODD})], now, settings)
+
+
+def _common(connection: Connection, fleet: RolledFleet) -> None:
+    """Records of the fleet."""
+    settings, now, device = fleet.database.settings, BEGIN, "camera-00001"
+    connection.execute(sa.insert(numbers).values(name=BASE, value=1_000_000))
+    given = {"expires": now + HOUR, "now": now}
+    enrolment.create(connection, new_credential("efe_"), settings, by="ann", **given)
+    tokens.create(connection, new_credential("eft_"), settings, name=ODD, role=Role.ADMIN, by="ann", **given)
+    authority.put(connection, KnownAuthority("certificate", now, "host"))
+    alert = Alert("silent camera-00001", "silent", device, "", State.OPEN, now, now, opened=now)
+    alerts.put(connection, [alert, replace(alert, key="2", state=State.CLOSED, closed=now)], tell=True)
+    diagnostics.ask(connection, device, {"log": 1}, settings, by="ann", **given)
+    audit.append(connection, Deed("ann", "devices.label", device, {"site": ODD}), now)
