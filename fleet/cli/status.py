@@ -104,8 +104,8 @@ def _print(standing: Standing, settings: FleetSettings) -> None:
         print(f"\ndraft of {draft.role}, version {draft.metadata.signed.version}: {missing}")
     if found := releases(standing.published):
         print()
-        rows = [(*path.split("/")[1:4], floor, why) for path, floor, why in found]
-        print_table(("owner", "model", "version", "floor", "not installed, because"), rows)
+        lines = [(*path.split("/")[1:4], floor, why) for path, floor, why in found]
+        print_table(("owner", "model", "version", "floor", "not installed, because"), lines)
     if standing.assignments:
         print()
         print_table(("device", "slots", "version", "until (UTC)", "left"), list(_devices(standing, settings)))

@@ -88,10 +88,10 @@ def _check_apart(old: Place, new: Place) -> None:
 
 def _copy(old: Database, source: Connection, new: Database, mark: Mark, progress: Progress) -> Contents:
     _hold(old, source)
-    before = _contents(old, source)
-    if before.revision != migrate.newest():
-        problem = f"its tables are of {before.revision or 'none'}, not of {migrate.newest()}; first: edge-fleet migrate"
+    if (revision := migrate.revision_of(source)) != migrate.newest():
+        problem = f"its tables are of {revision or 'none'}, not of {migrate.newest()}; first: edge-fleet migrate"
         raise ConfigurationError(problem, file=str(old.place))
+    before = _contents(old, source)
     with migrate.exclusive(new) as target:
         _clear(new.place, target, old.place)
         marks.put(target, ARRIVING, Mark(mark.id, old.place.setting, mark.at))

@@ -18,6 +18,7 @@ from fleet.database import (
     audit,
     authority,
     certificates,
+    desired,
     devices,
     diagnostics,
     enrolment,
@@ -85,6 +86,7 @@ def _own(connection: Connection, fleet: RolledFleet, device: str, number: int) -
     assignments.put(connection, signed)
     rows = [Row(sequence, now, "vitals", {"b": ODD, "a": 2**53 + sequence}) for sequence in (1, 2, 5)]
     telemetry.receive(connection, device, Batch("vitals", 1, rows), now, settings.telemetry)
+    desired.remove(connection, [device], "attic")
     events.record(connection, [Event(device, "k", now, "rollback", SLOT, V1, "", {"why": ODD})], now, settings)
 
 
