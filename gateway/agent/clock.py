@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from datetime import UTC, datetime
 
-TIME_ERROR = 5
-"""adjtimex(2): the clock is not synchronised."""
-_TIMEX_BYTES = 512
-"""More than struct timex takes on any architecture; all zero asks and changes nothing."""
+from gateway.terminal.kernel_clock import clock_synchronised
 
 
 def system_now() -> datetime:
@@ -18,6 +14,4 @@ def system_now() -> datetime:
 
 def synchronised() -> bool:
     """Whether the kernel says that something (NTP, PTP, GNSS) keeps the clock right."""
-    library = ctypes.CDLL(None, use_errno=True)
-    state = int(library.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
-    return state not in {-1, TIME_ERROR}
+    return clock_synchronised() is True
