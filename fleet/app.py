@@ -123,8 +123,6 @@ class Controller:
 
     async def _open(self) -> tuple[Address, ...]:
         await asyncio.to_thread(self.control.revocations.refresh, self.control.clock())
-        if obstacle := await asyncio.to_thread(self.control.director.obstacle):
-            _log.warning("devices are assigned nothing by this replica: %s", obstacle)
         return await self._server.start(addresses_of(self._origin.config))
 
     async def stop(self) -> None:

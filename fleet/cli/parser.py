@@ -228,6 +228,13 @@ VERBS = (
         _serve,
     ),
     Verb(
+        "doctor",
+        "doctor",
+        "what keeps the controller from its work: database, clock, certificates, keys, blobs; 1 on findings",
+        "  edge-fleet doctor --dir /var/lib/edge-fleet\n  edge-fleet doctor --json | jq .findings",
+        _dir,
+    ),
+    Verb(
         "keys",
         "keys",
         "make a key, or register one that a token holds; show public keys",

@@ -15,7 +15,9 @@ from securesystemslib.signer import Signer
 
 from fleet.app import Controller, Origin
 from fleet.cli.common import asker
-from fleet.config import load_config
+from fleet.cli.observed import observe
+from fleet.config import FleetConfig, load_config
+from fleet.control.checks import findings
 from fleet.keys import PUBLIC_SUFFIX, has_secret, load_signer
 from fleet.serving.settings import ServingSettings
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
@@ -39,7 +41,9 @@ def command(arguments: argparse.Namespace) -> int:
     origin = Origin(folder, load_config(folder), signers, ask=ask)
     _allow_files(origin.config.serve)
     try:
-        asyncio.run(_serve(Controller(origin), as_json=arguments.json))
+        controller = Controller(origin)
+        _warn(folder, origin.config)
+        asyncio.run(_serve(controller, as_json=arguments.json))
     except RequestError as error:
         if error.fault is not Fault.UNAVAILABLE:
             raise
@@ -57,6 +61,15 @@ async def _serve(controller: Controller, *, as_json: bool) -> None:
     print(json.dumps({"url": url, "addresses": listening}) if as_json else words, flush=True)
     await stop.wait()
     await controller.stop()
+
+
+def _warn(folder: Path, config: FleetConfig) -> None:
+    """Log the findings of `edge-fleet doctor`. None of them keeps this replica from what it can do."""
+    try:
+        for finding in findings(observe(folder, config)):
+            _log.warning("%s: %s; %s", finding.where, finding.problem, finding.remedy)
+    except (ConfigurationError, OSError) as error:
+        _log.warning("not everything could be checked: %s", error)
 
 
 def _signers(folder: Path, arguments: argparse.Namespace) -> Sequence[Signer]:

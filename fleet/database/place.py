@@ -39,9 +39,10 @@ class Place:
     def make_file(self) -> None:
         """For SQLite: an empty file that only its owner reads; what lies beside it (-wal, -shm) gets the same mode.
 
-        Raises OSError.
+        One that is there is not opened: to close it would drop all locks that SQLite holds on it in this process
+        (https://sqlite.org/howtocorrupt.html, 2.2), and another process could then damage it. Raises OSError.
         """
-        if self.file is not None:
+        if self.file is not None and not self.file.exists():
             self.file.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.file, os.O_RDWR | os.O_CREAT, 0o600))
 

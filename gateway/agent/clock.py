@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gateway.terminal.kernel_clock import clock_synchronised
 from gateway.trust.clock import BootClock
 
-TIME_ERROR = 5
-"""adjtimex(2): the clock is not synchronised."""
-_TIMEX_BYTES = 512
-"""More than struct timex takes on any architecture; all zero asks and changes nothing."""
 BOOT_FILE, BOOT_VARIABLE = Path("/proc/sys/kernel/random/boot_id"), "BOOT_ID"
 """What names this boot of the machine; the service does not see the file, its unit sets the variable."""
 
@@ -48,6 +44,4 @@ def system_now() -> datetime:
 
 def synchronised() -> bool:
     """Whether the kernel says that something (NTP, PTP, GNSS) keeps the clock right."""
-    library = ctypes.CDLL(None, use_errno=True)
-    state = int(library.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
-    return state not in {-1, TIME_ERROR}
+    return clock_synchronised() is True

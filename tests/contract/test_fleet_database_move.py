@@ -34,6 +34,7 @@ from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.full_fleet import empty_tables, full_fleet
 from tests.simulators.postgres import shared_cluster
 from tests.simulators.rolled_fleet import SLOT, RolledFleet
+from tests.simulators.served_fleet import served_fleet
 
 SETTINGS = DatabaseSettings(busy_timeout_ms=5_000, migration_wait_s=5.0, restore_leap=1000)
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
@@ -325,6 +326,25 @@ def test_a_copy_that_differs_is_not_moved(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(ConfigurationError, match="nothing was moved"):
             moved(old, new)
         assert (starts(old), starts(new)) == (True, False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_running_controller_is_left_alone(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In processes of their own: SQLite's locks belong to a process, and one close of the file would drop them."""
+    folder, quick = tmp_path / "fleet", {"database": {"busy_timeout_ms": 100}}
+    with url(kind, tmp_path) as text, served_fleet(folder, database=text, tables=quick) as fleet:
+        fleet.database.close()
+        fleet.replicas[0].start()
+        words = ["migrate", "--dir", str(folder), "--to", f"sqlite:///{tmp_path / 'other.sqlite'}"]
+        assert main(words) == 3
+        assert "stop " in capsys.readouterr().err
+        with fleet.operator() as operator:
+            assert operator.post("/v1/tokens", json={"name": "ben", "role": "viewer"}).is_success
+        assert fleet.replicas[0].end() == 0
+        assert main([*words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"]["api_tokens"] == 2
+        assert main(["serve", "--dir", str(folder)]) == 2
+        assert "the fleet moved to sqlite:///" in capsys.readouterr().err
 
 
 # ---- whole controllers ----------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from tests.simulators.served_fleet import roll_out, served_fleet, wait_until
 
 __all__ = ["memory_path"]
 SHARES = {"lying": 1.0, "replaying": 1.0, "flooding": 0.5, "failing": 2.0, "silent": 1.0}
+CLOCK = "fleet.cli.serve: clock:"
+"""A warning that depends on the machine."""
 SPEC = document(
     waves=[{"percent": 25}, {"percent": 100}],
     success={"min_sample": 10, "min_percent": 80},
@@ -39,7 +41,7 @@ def test_two_hundred_devices_some_of_them_hostile_are_rolled_out_to(memory_path:
             assert played.check_rows(found) == 0
             assert played.count("events WHERE kind = 'rollback'") == 4
         assert fleet.replicas[0].end() == 0
-        assert fleet.replicas[0].said() == ""
+        assert [line for line in fleet.replicas[0].said().splitlines() if CLOCK not in line] == []
 
 
 @pytest.mark.timeout(150)

@@ -1,0 +1,101 @@
+"""What `edge-fleet serve` and `edge-fleet doctor` look at, read from the controller's folder. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+
+from fleet.authority.folder import CERTIFICATE_FILE
+from fleet.cli.beside import beside, place_of
+from fleet.cli.common import now
+from fleet.config import FleetConfig
+from fleet.control.checks import Blobs, Clock, Lifetime, Observed, RoleKeys, Tables
+from fleet.control.device_ca import AUTHORITY_FOLDER
+from fleet.database import migrate
+from fleet.database.latest import latest
+from fleet.disk import read_bounded
+from fleet.keys import PUBLIC_SUFFIX, has_secret, read_public
+from fleet.repository import Published
+from fleet.roles import DIRECTOR, ONLINE, Quorum, quorum
+from fleet.serving.shown import PEM_LIMIT_BYTES
+from fleet.workspace import Workspace
+from gateway.domain.errors import ConfigurationError, UnreachableError
+from gateway.terminal.kernel_clock import clock_synchronised
+
+PORT_NOTICE = timedelta(days=14)
+"""How long before its end somebody else is to have renewed the port's certificate."""
+NOTHING = "nothing is published yet"
+
+
+def observe(folder: Path, config: FleetConfig) -> Observed:
+    """Read everything. Raises ConfigurationError for what cannot be read at all, OSError."""
+    tables, newest = _database(folder)
+    published = Workspace(folder, config.publisher).published()
+    here = _keys_here(folder / "keys")
+    return Observed(
+        blobs=_blobs(config),
+        clock=Clock(now(), clock_synchronised(), newest),
+        tables=tables,
+        certificates=tuple(_certificates(folder, config)),
+        keys=tuple(_role(name, wanted, here) for name, wanted in _online(published)),
+        unpublished="" if published.root and published.targets else NOTHING,
+    )
+
+
+def _database(folder: Path) -> tuple[Tables, datetime | None]:
+    """Return its revision, and the time of the newest record."""
+    file, newest = place_of(str(folder)).file, migrate.newest()
+    if file is not None and not file.exists():
+        return Tables("", newest), None
+    try:
+        with beside(str(folder)) as database:
+            revision = migrate.known(database)
+            if revision != newest:
+                return Tables(revision, newest), None
+            with database.read() as connection:
+                return Tables(revision, newest), latest(connection)
+    except (ConfigurationError, UnreachableError) as error:
+        return Tables("", newest, str(error)), None
+
+
+def _blobs(config: FleetConfig) -> Blobs:
+    listen, s3 = config.listen, config.blobs.s3
+    url = config.publisher.url or listen.url or ("https://" if listen.tls else "http://")
+    return Blobs(url, (s3.public_endpoint or s3.endpoint) if s3.bucket else "")
+
+
+def _certificates(folder: Path, config: FleetConfig) -> Iterator[Lifetime]:
+    """The CA's, where there is one, and the port's, where another authority signed it: the CA's own is renewed."""
+    authority = folder / AUTHORITY_FOLDER / CERTIFICATE_FILE
+    if authority.exists():
+        notice = timedelta(days=config.authority.validity_d)  # from then on it ends before those that it signs
+        yield _lifetime(authority, notice, 'let another CA follow it: fleet/README.md, "The device CA"')
+    if config.listen.tls and config.listen.certificate:
+        yield _lifetime(folder / config.listen.certificate, PORT_NOTICE, "renew it; serve shows the new one by itself")
+
+
+def _lifetime(file: Path, notice: timedelta, remedy: str) -> Lifetime:
+    try:
+        found = x509.load_pem_x509_certificate(read_bounded(file, PEM_LIMIT_BYTES))
+    except ValueError as error:
+        raise ConfigurationError(f"holds no PEM certificate ({error!s:.200})", file=str(file)) from None
+    return Lifetime(str(file), found.not_valid_before_utc, found.not_valid_after_utc, notice, remedy)
+
+
+def _keys_here(folder: Path) -> set[str]:
+    """Return the ids of keys whose secret is in `folder` or in a token; none is opened."""
+    return {read_public(file).key.keyid for file in folder.glob(f"*{PUBLIC_SUFFIX}") if has_secret(file)}
+
+
+def _online(published: Published) -> Iterator[tuple[str, Quorum]]:
+    if published.targets:
+        yield DIRECTOR, quorum(published.targets.signed, DIRECTOR)
+    if published.root:
+        yield from ((role, quorum(published.root.signed, role)) for role in ONLINE)
+
+
+def _role(name: str, wanted: Quorum, here: set[str]) -> RoleKeys:
+    return RoleKeys(name, wanted.threshold, len({key.keyid for key in wanted.keys} & here))

@@ -1,0 +1,133 @@
+"""What keeps a controller from its work, decided on values that `fleet.cli.observed` gathers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fleet.roles import DIRECTOR
+from fleet.verify import Finding
+
+CLOCK_TOLERANCE = timedelta(minutes=5)
+"""How far the newest record may be ahead of this clock: replicas' clocks differ a little."""
+PLAIN = "http://"
+
+
+@dataclass(frozen=True, slots=True)
+class Blobs:
+    """Where devices fetch: `repository_url` is what they are told, `endpoint` where a redirect leads; "": none."""
+
+    repository_url: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """`synchronised` None: the kernel may not be asked. `newest`: the newest record of the database, if any."""
+
+    now: datetime
+    synchronised: bool | None
+    newest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Revision of the database and of this program; `problem`: why the database cannot be used, "" for nothing."""
+
+    revision: str
+    newest: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A certificate: where it is, from when until when it holds, how long before its end it is to be replaced."""
+
+    where: str
+    begins: datetime
+    ends: datetime
+    notice: timedelta
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleKeys:
+    """`threshold` of the published keys of `role` must sign, and the secret parts of `here` of them are here."""
+
+    role: str
+    threshold: int
+    here: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """All that is judged. `unpublished`: why no published keys are known, "" where they are."""
+
+    blobs: Blobs
+    clock: Clock
+    tables: Tables
+    certificates: Sequence[Lifetime]
+    keys: Sequence[RoleKeys]
+    unpublished: str = ""
+
+
+def findings(observed: Observed) -> tuple[Finding, ...]:
+    """Return what is wrong, in a fixed order."""
+    return (
+        *_tables(observed.tables),
+        *_clock(observed.clock),
+        *(finding for one in observed.certificates for finding in _certificate(one, observed.clock.now)),
+        *_keys(observed),
+        *_blobs(observed.blobs),
+    )
+
+
+def _tables(tables: Tables) -> Iterator[Finding]:
+    if tables.problem:
+        yield Finding("database", tables.problem, "see to the database, or to [database] url in fleet.toml")
+    elif not tables.revision:
+        yield Finding("database", "holds no tables yet", "edge-fleet serve makes them")
+    elif tables.revision != tables.newest:
+        problem = f"its tables are of {tables.revision}, this program works with {tables.newest}"
+        yield Finding("database", problem, "edge-fleet migrate, or start edge-fleet serve")
+
+
+def _clock(clock: Clock) -> Iterator[Finding]:
+    if clock.synchronised is False:
+        yield Finding("clock", "nothing keeps it right", "let systemd-timesyncd or chrony reach a time server")
+    if clock.newest and clock.newest - clock.now > CLOCK_TOLERANCE:
+        problem = f"says {clock.now:%Y-%m-%d %H:%M} UTC, but the newest record is of {clock.newest:%Y-%m-%d %H:%M} UTC"
+        yield Finding("clock", problem, "set the clock: what a clock that is behind signs expires early")
+
+
+def _certificate(one: Lifetime, now: datetime) -> Iterator[Finding]:
+    if now < one.begins:
+        yield Finding(one.where, f"does not hold before {one.begins:%Y-%m-%d %H:%M} UTC", "set the clock")
+    elif one.ends <= now:
+        yield Finding(one.where, f"expired at {one.ends:%Y-%m-%d %H:%M} UTC", one.remedy)
+    elif one.ends - now < one.notice:
+        left_d = (one.ends - now) / timedelta(days=1)
+        yield Finding(one.where, f"expires in {left_d:.1f} days, at {one.ends:%Y-%m-%d %H:%M} UTC", one.remedy)
+
+
+def _keys(observed: Observed) -> Iterator[Finding]:
+    if observed.unpublished:
+        yield Finding("repository", observed.unpublished, "sign the drafts, then edge-fleet publish")
+    for role in observed.keys:
+        if role.here < role.threshold:
+            problem = f"{role.threshold} of its published keys must sign, and {role.here} are in keys"
+            yield Finding(role.role, problem, _remedy(role.role))
+
+
+def _remedy(role: str) -> str:
+    put = "put NAME.pem and NAME.pub into keys"
+    if role == DIRECTOR:
+        return f"devices are assigned nothing: {put}; if lost: edge-fleet keys new, then edge-fleet rotate {role}"
+    return f"{put}; otherwise edge-fleet publish elsewhere, before it expires"
+
+
+def _blobs(blobs: Blobs) -> Iterator[Finding]:
+    if blobs.endpoint.startswith(PLAIN) and not blobs.repository_url.startswith(PLAIN):
+        problem = f"{blobs.endpoint} is plain http: devices come by https and refuse such a redirect"
+        yield Finding("[blobs.s3]", problem, "set endpoint, or public_endpoint, to an https address")
