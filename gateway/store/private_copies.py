@@ -32,7 +32,8 @@ ON_DISK = Path("/var/tmp")  # noqa: S108  the copies lie in a folder of their ow
 def private_copies(artifacts: Iterable[Artifact], folder: Path) -> Iterator[Path]:
     """Lend a folder with copies of these files of `folder`, at the same paths.
 
-    Raises VariantError for a file that is not what its digest says, or cannot be copied.
+    Raises VariantError for a file that is not what its digest says, or cannot be copied. A VariantError of the caller
+    names the paths of `folder`.
     """
     wanted = tuple(artifacts)
     made = _make_folder(sum(artifact.size_bytes for artifact in wanted))
@@ -40,6 +41,9 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path) -> Iterator[Path
         for artifact in wanted:
             _copy(artifact, folder / artifact.path, made / artifact.path)
         yield made
+    except VariantError as error:
+        reason = error.reason.replace(str(made), str(folder))
+        raise VariantError(reason, remedy=error.remedy, transient=error.transient) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

@@ -40,6 +40,15 @@ def test_copies_are_private_and_go_when_the_session_is_open(folder: Path) -> Non
     assert list((folder.parent / "run").iterdir()) == []
 
 
+def test_what_a_runtime_refuses_is_named_where_people_find_it(folder: Path) -> None:
+    with (
+        pytest.raises(VariantError, match=f"^{folder}/sub/model.onnx is no graph; export it again$") as refused,
+        private_copies.private_copies([artifact()], folder) as copies,
+    ):
+        raise VariantError(f"{copies}/sub/model.onnx is no graph", remedy="export it again", transient=True)
+    assert refused.value.transient
+
+
 @pytest.mark.parametrize("ill", ["other bytes", "gone", "a pipe"])
 def test_what_cannot_be_copied_as_named_is_refused_and_leaves_nothing(folder: Path, ill: str) -> None:
     file = folder / "sub" / "model.onnx"
