@@ -19,7 +19,7 @@ from fleet.control.leaving import Motive, Permit
     summary="Take a model off a device",
 )
 def withdraw_slot(request: Call, device: NameInPath, slot: NameInPath, because: ReasonInQuery = "") -> None:
-    """Its next assignment leaves the slot out, and the device withdraws what it runs there when its policy lets it.
+    """Its next assignment orders the removal, and the device carries that out when its policy lets it.
     404 where nothing is assigned there; 409 while a rollout that is not over has the device in that slot."""
     identity, control = caller_of(request), control_of(request)
     motive = Motive(actor(identity), because, control.clock())

@@ -120,7 +120,8 @@ def _register(arguments: argparse.Namespace) -> int:
 def _withdraw(arguments: argparse.Namespace) -> int:
     device, slot = arguments.device, arguments.slot
     _delete(arguments, path_of("devices", device, "slots", slot))
-    return _over(arguments, {"device": device, "withdrawn": slot}, f"{device}: {slot} is not assigned any more")
+    said = f"{device}: ordered to empty {slot}, when its policy lets it"
+    return _over(arguments, {"device": device, "withdrawn": slot}, said)
 
 
 def _remove(arguments: argparse.Namespace) -> int:

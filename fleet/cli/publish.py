@@ -52,7 +52,7 @@ def _running(folder: str) -> Mapping[tuple[str, str], int]:
             return watching.running_by_slot(connection)
     except ConfigurationError:  # no controller works in this folder
         return {}
-    except (UnreachableError, AwayError) as error:
+    except (UnreachableError, AwayError, OSError) as error:
         print(f"edge-fleet: devices that this concerns are not counted: {error}", file=sys.stderr)
         return {}
 

@@ -28,8 +28,8 @@ class Motive:
 
 
 def withdraw(rolling: Rollouts, device: str, slot: str, motive: Motive, *, permit: Permit) -> None:
-    """The device is to run nothing in the slot; its next assignment leaves it out. Raises AbsentError where nothing is
-    assigned there, ConflictError that names the rollout, AwayError, and what `permit` raises."""
+    """Order the device to empty the slot, by its next assignment. Raises AbsentError where nothing is assigned there,
+    ConflictError that names the rollout, AwayError, and what `permit` raises."""
     with rolling.database.read() as connection:  # most of the facts, while nobody waits
         permit(connection)
         _check_free(connection, rolling, device, slot)

@@ -118,7 +118,7 @@ class Poll:
 
     def withdrawal(self, path: str) -> Withdrawal | None:
         """Return its owner's withdrawal of a release; None also if its signature cannot be had or believed now."""
-        with suppress(Distrust):
+        with suppress(Distrust, FetchError):
             return read_withdrawal(self._look_up(path).target)
         return None
 
@@ -218,10 +218,13 @@ class Poll:
         self._storage.journal.accept(assignment, content, floors)
 
     def _risen_versions(self, assignment: Assignment) -> dict[str, str]:
-        """Return floors of the assigned models by "owner/model"; those that are damaged cost their own slots only."""
+        """Return floors of the assigned models by "owner/model".
+
+        Those that are damaged, or cannot be had, cost their own slots only: `new` says so.
+        """
         risen: dict[str, str] = {}
         for target in assignment.slots.values():
-            with suppress(Distrust):
+            with suppress(Distrust, FetchError):
                 self._look_up(target.path)
                 path = release_path(target.path)
                 if floor := self._floor(path.owner, path.model):

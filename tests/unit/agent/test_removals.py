@@ -100,6 +100,20 @@ def test_an_error_of_one_owner_costs_its_own_slots_only(two: Device) -> None:
     assert state(two)[0] == "refused"
 
 
+def test_an_owner_whose_metadata_cannot_be_had_costs_its_own_slots_only(two: Device) -> None:
+    """A mirror lost it: what runs goes on, and the other owner's slot is updated."""
+    two.repository.add_owner("beta")
+    theirs = two.repository.add_release("gate", "1", owner="beta")
+    camera = two.repository.add_release(OTHER, "2")
+    first = two.storage.active().slots[SLOT].target
+    two.repository.assign(DEVICE, {SLOT: first, OTHER: camera, "gate": theirs})
+    for file in (two.repository.public / "metadata").glob("*.models-beta.json"):
+        file.unlink()
+    assert "models-beta" in two.agent.poll().problem
+    two.agent.work(test_policy.Alarm())
+    assert running(two) == {SLOT: "1", OTHER: "2"}
+
+
 def test_a_withdrawn_release_goes_on_and_is_not_installed(two: Device) -> None:
     second = two.publish("2")
     two.repository.withdraw(SLOT, "1", "offer")
