@@ -32,7 +32,7 @@ from gateway.domain.errors import UnreachableError
 from gateway.domain.reconcile import Change, Install, Supersede, UnderWay, Withdraw, changes
 from gateway.domain.update import REVOCABLE, Step
 from gateway.observe.logs import get_logger
-from gateway.store.active import Active, retired
+from gateway.store.active import Active, retired, without_stopped
 from gateway.store.errors import SpaceError, StoreError
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.targets import Withdrawal
@@ -193,9 +193,11 @@ class Agent:
         for update in self._storage.journal.updates():
             if update.step in REVOCABLE and poll.withdrawal(update.activation.target):
                 self._supersede(update.slot)
-        for slot, running in self._storage.active().slots.items():
-            if poll.withdrawal(running.target) is Withdrawal.REMOVE:
-                self._withdraw(slot)
+        active = self._storage.active()
+        left = without_stopped(active, lambda one: poll.withdrawal(one.target) is Withdrawal.REMOVE)
+        if left != active:
+            self._log.warning("stopped by its owner", slots=sorted(active.slots.keys() - left.slots.keys()))
+            self._serve(left)
 
     def _going(self, found: Iterable[Change], pacing: Pacing, profile: str) -> list[str]:
         """Return the slots that may be emptied now. Raises StoreError."""
@@ -293,7 +295,11 @@ class Agent:
 
     def _withdraw(self, slot: str) -> None:
         self._log.info("withdrawn", slot=slot)
-        commit(self._storage, retired(self._storage.active(), slot))
+        self._serve(retired(self._storage.active(), slot))
+
+    def _serve(self, active: Active) -> None:
+        """Let the daemon serve no more than this. What nobody needs any more leaves the disk."""
+        commit(self._storage, active)
         tell(self._storage, self._control)
         self._storage.collect()
 

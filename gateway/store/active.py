@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ def committed(active: Active, activation: Activation) -> Active:
 def retired(active: Active, slot: str) -> Active:
     """Nothing serves `slot`, and there is nothing to go back to. Twice is as once."""
     return replace(active, slots=_without(active.slots, slot), previous=_without(active.previous, slot))
+
+
+def without_stopped(active: Active, is_stopped: Callable[[Activation], bool]) -> Active:
+    """Return `active` without releases that are to stop: their slots are retired, and none is gone back to."""
+    for slot in [slot for slot, one in active.slots.items() if is_stopped(one)]:
+        active = retired(active, slot)
+    return replace(active, previous={slot: one for slot, one in active.previous.items() if not is_stopped(one)})
 
 
 def rolled_back(active: Active, slot: str) -> Active:

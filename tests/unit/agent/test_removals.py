@@ -132,6 +132,16 @@ def test_what_its_owner_removes_stops_at_once_whatever_the_policy(two: Device) -
     assert running(two) == {}
 
 
+def test_what_its_owner_removes_is_not_gone_back_to(two: Device) -> None:
+    camera, second = two.storage.active().slots[OTHER].target, two.publish("2")
+    assert not ask(two, {SLOT: second, OTHER: camera})
+    assert two.storage.active().previous[SLOT].version == "1"
+    two.repository.withdraw(SLOT, "1", "remove")
+    assert not ask(two, {SLOT: second, OTHER: camera})
+    assert running(two) == {SLOT: "2", OTHER: "1"}
+    assert SLOT not in two.storage.active().previous
+
+
 def test_an_update_to_what_its_owner_withdraws_is_given_up(two: Device) -> None:
     camera, second = two.storage.active().slots[OTHER].target, two.publish("2")
     two.repository.assign(DEVICE, {SLOT: second, OTHER: camera})
