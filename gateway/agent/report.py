@@ -9,8 +9,8 @@ from typing import Any
 
 from gateway.agent.identity import Identity
 from gateway.agent.policy import read_holds
+from gateway.agent.polled import OUT_OF_REACH, POLLED, WAITING
 from gateway.agent.storage import Storage
-from gateway.agent.work import OUT_OF_REACH, POLLED, WAITING
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Assignment
 from gateway.domain.update import REPORTED, Failure

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.agent.answers import plain
@@ -22,6 +22,7 @@ from gateway.agent.identity import read_identity
 from gateway.agent.installer import Installer
 from gateway.agent.policy import Pacing, present, unlisted
 from gateway.agent.poll import Poll
+from gateway.agent.polled import POLLED, PROFILE, WAITING, Polled
 from gateway.agent.reference import forget_attestation
 from gateway.agent.signals import Alarm
 from gateway.agent.source import FetchError, Source
@@ -36,22 +37,6 @@ from gateway.store.active import Active, retired, without_stopped
 from gateway.store.errors import SpaceError, StoreError
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.targets import Withdrawal
-
-POLLED, WAITING, PROFILE = "polled", "waiting", "profile"
-"""Names of the facts: how the last question ended; why updates do not go on, by slot; this kind of device."""
-
-OUT_OF_REACH = frozenset({"unreachable", "daemon", "store"})
-"""Reasons that say nothing of what is assigned: another time it may be otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """How a question to the fleet ended. `reason`: of `Reason` (trust), of OUT_OF_REACH, "daemon-refuses" or ""."""
-
-    assignment: Assignment | None
-    reason: str = ""
-    problem: str = ""
-    retry_after_s: float = 0.0
 
 
 class Agent:

@@ -17,6 +17,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.connection import Connections
 from gateway.agent.enrol import Application, enrol
 from gateway.agent.identity import Identity
+from gateway.agent.polled import Polled
 from gateway.agent.report import document, read_standing
 from gateway.agent.reporting import report
 from gateway.agent.settings import AgentSettings, DiagnosticsSettings, FetchSettings, TelemetrySettings
@@ -72,7 +73,7 @@ class Device:
         with self.asked():
             pass
 
-    def asked_once(self) -> work.Polled:
+    def asked_once(self) -> Polled:
         """One question, however it ends."""
         with opened(self.folder, CONFIG) as storage:
             agent = work.Agent(storage, CONFIG, clocks=self.clocks)

@@ -11,8 +11,8 @@ import pytest
 from gateway.agent.control import RefusedError
 from gateway.agent.policy import HELD
 from gateway.agent.poll import Poll
+from gateway.agent.polled import Polled
 from gateway.agent.source import FetchError
-from gateway.agent.work import Polled
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.errors import UnreachableError
