@@ -11,11 +11,13 @@ from fleet.config import FleetConfig
 from fleet.control.claims import answered
 from fleet.control.director import Director
 from fleet.control.director_published import Publications
+from fleet.control.online_keys import OnlineKeys
 from fleet.control.reports import slot_report
 from fleet.control.rollouts_record import add
 from fleet.database import certificates
 from fleet.database.certificates import Certificate
 from fleet.database.seen import Seen
+from fleet.keys import ask_nobody
 from fleet.roles import DIRECTOR
 from fleet.rollouts.state import DeviceState
 from gateway.domain.assignment import Assignment
@@ -30,8 +32,8 @@ def director(fleet: RolledFleet) -> Director:
     config = FleetConfig()
     known = Publications(fleet.repository.workspace, fleet.database, 0.0)
     settings = (config.director, config.publisher)
-    signers = fleet.repository.keys[DIRECTOR]
-    return Director(fleet.database, known, signers, settings, seen=Seen(config.database), counts=Counter())
+    keys = OnlineKeys(fleet.repository.workspace.keys, fleet.repository.keys[DIRECTOR], ask_nobody, 0.0)
+    return Director(fleet.database, known, keys, settings, seen=Seen(config.database), counts=Counter())
 
 
 @dataclass
