@@ -10,7 +10,7 @@ from datetime import datetime
 from fleet.control.catalogue import usable
 from fleet.control.reports import Made
 from fleet.control.rollouts_record import Known
-from fleet.database import desired, rollouts
+from fleet.database import assignments, desired, rollouts
 from fleet.database.desired import Before, Desired
 from fleet.database.engine import Connection
 from fleet.database.rows import chunks
@@ -46,29 +46,36 @@ def carry_out(
 def answered(connection: Connection, known: Known, made: Sequence[Made]) -> Sequence[Reported]:
     """Return reports of devices by the attempts of this rollout; those that answer another offer are left out."""
     present = desired.of_devices(connection, sorted({one.report.device for one in made}), known.spec.slot)
-    found = []
+    base, found = assignments.base(connection), []
     for one in made:
-        offer = present.get(one.report.device)
-        attempt = _answered(known, one, offer if offer and offer.rollout == known.stored.id else None)
+        attempt = _answered(known, one, present.get(one.report.device), base)
         if attempt is not None:
             found.append(replace(one.report, attempt=attempt))
     return found
 
 
-def _answered(known: Known, made: Made, offer: Desired | None) -> int | None:
-    """Return the attempt that a report is of: the latest, if it names that of `offer`, the rollout's present one.
+def _answered(known: Known, made: Made, present: Desired | None, base: int) -> int | None:
+    """Return the attempt that a report is of: the latest, if it names that of the rollout's present offer.
 
     0: it names none, or the device was told to go back and reports what it runs since, whoever offered that. None: it
-    answers another offer, or was made before the device had an assignment with this one.
+    answers another offer, or was made before the device had an assignment with what it is to run now. A report on
+    another release counts only above `base`: versions up to it may be those of a controller that was lost since the
+    backup.
     """
     report, member = made.report, known.state.members.get(made.report.device)
-    if member is not None and member.returned and report.attempt and report.release != known.spec.target.sha256:
-        return 0
-    if offer and made.assignment and not 0 < offer.signed <= made.assignment:
+    if present and made.assignment and not 0 < present.signed <= made.assignment:
         return None
-    if member is None or not report.attempt:
+    if member is None:
         return report.attempt
-    return member.attempt if offer and offer.attempt == report.attempt else None
+    other = report.release != known.spec.target.sha256
+    if member.returned and report.attempt and other:
+        return 0
+    if other and 0 < made.assignment <= base:
+        return None
+    if not report.attempt:
+        return 0
+    mine = present is not None and (present.rollout, present.attempt) == (known.stored.id, report.attempt)
+    return member.attempt if mine else None
 
 
 def _offer(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleet.control.settings import SchedulerSettings
+from fleet.database import assignments
 from fleet.database.errors import ConflictError
 from fleet.rollouts.facts import Aborted, Paused, Resumed, RollbackRequested
 from fleet.rollouts.state import DeviceState, Status
@@ -69,6 +70,60 @@ def test_a_report_of_an_agent_that_names_no_assignment_counts_as_before(device: 
     del device.network[-1]["assignment"]
     device.deliver(-1, [rollout])
     assert device.state(rollout) is DeviceState.COMMITTED
+
+
+def digest(device: OfferedDevice, version: int) -> str:
+    """The release document's."""
+    target = device.fleet.repository.published.target(f"models/acme/meter-reader/{version}/release")
+    assert target
+    return target.hashes["sha256"]
+
+
+def test_a_report_from_before_an_offer_is_no_word_on_the_return_from_it(device: OfferedDevice) -> None:
+    """It says that version 1 is committed, as a report after the return does."""
+    fleet = device.fleet
+    first = fleet.start(target="acme/meter-reader/1", waves=ALL)
+    fleet.turn(1)
+    committed(device, first)
+    second = fleet.start(target="acme/meter-reader/2", waves=ALL, soak_s=9000)
+    fleet.turn(1)
+    committed(device, second)
+    fleet.say(second, Aborted("ann"))
+    fleet.say(second, RollbackRequested("ann"))
+    fleet.turn(1)
+    device.deliver(0, [second])
+    assert device.committed == digest(device, 2)
+    assert device.state(second) is DeviceState.COMMITTED, "it has not gone back yet"
+    committed(device, second)
+    assert device.committed == digest(device, 1)
+    assert device.state(second) is DeviceState.ROLLED_BACK
+
+
+def test_a_report_on_what_a_lost_controller_offered_does_not_fail_the_offer_of_its_backup(
+    device: OfferedDevice,
+) -> None:
+    """The backup holds the offer of version 2; after it the lost controller offered version 1, at its first attempt."""
+    fleet = device.fleet
+    rollout = fleet.start(target="acme/meter-reader/2", waves=ALL)
+    fleet.turn(1)
+    device.poll()
+    device.report()
+    offered = device.network[-1]
+    lost, since = digest(device, 1), offered["assignment"] + 1
+    said = {"state": "committed", "release": lost, "committed": {"release": lost}, "assignment": since}
+    with fleet.database.write() as connection:
+        base = assignments.leap(connection, 1_000_000)
+    device.network += [
+        {**offered, **said},
+        {**offered, "state": "downloading"},
+        {**offered, **said, "assignment": base + 1},
+    ]
+    device.deliver(1, [rollout])
+    assert device.state(rollout) is DeviceState.OFFERED
+    device.deliver(2, [rollout])
+    assert device.state(rollout) is DeviceState.DOWNLOADING, "on the offered release it counts as before"
+    device.deliver(3, [rollout])
+    assert device.state(rollout) is DeviceState.FAILED, "after the restore it speaks of the present offer"
 
 
 class Offers(RuleBasedStateMachine):
