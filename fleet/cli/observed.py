@@ -26,7 +26,7 @@ from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.terminal.kernel_clock import clock_synchronised
 
 PORT_NOTICE = timedelta(days=14)
-"""How long before its end somebody else is to have renewed the port's certificate."""
+"""How long before its end the certificate of the port is to be renewed by its owner."""
 NOTHING = "nothing is published yet"
 
 

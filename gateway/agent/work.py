@@ -283,7 +283,7 @@ class Agent:
         self._serve(retired(self._storage.active(), slot))
 
     def _serve(self, active: Active) -> None:
-        """Let the daemon serve no more than this. What nobody needs any more leaves the disk."""
+        """Let the daemon serve no more than this, and remove from the disk what it does not need."""
         commit(self._storage, active)
         tell(self._storage, self._control)
         self._storage.collect()
