@@ -23,7 +23,6 @@ for verb in PROGRAM.verbs:
         PROGRAM.main([verb.name, "--help"])
 """
 MISSING = [
-    ("edge-agent", "agent", "status"),
     ("edge-agent", "agent", "sync"),
     ("edge-agent", "agent", "enrol https://127.0.0.1:1 --token x"),
     ("edge-fleet", "fleet", "serve"),
