@@ -39,7 +39,7 @@ from gateway.runtimes.trial import inspect_file, runtime_status, try_variant
 from gateway.runtimes.witness import witness
 from gateway.store.library import scan, scan_model
 from gateway.store.private_copies import changed, private_copies
-from gateway.store.releases import changed_file
+from gateway.store.releases import changed_file, changed_golden
 from gateway.store.state import State
 
 MIB = 1024 * 1024
@@ -195,6 +195,8 @@ def _bound_data(limit_bytes: int) -> None:
 
 def _open_session(manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
     """Open a session over the bytes that were tried: exactly those that the manifest names. Raises VariantError."""
+    if golden := changed_golden(manifest, files):
+        raise changed(golden)
     with private_copies(variant.artifacts, files) as copies:
         return get_runtime(variant.runtime).open(manifest, variant, copies, budget)
 

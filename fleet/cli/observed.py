@@ -1,4 +1,4 @@
-"""What `edge-fleet serve` and `edge-fleet doctor` look at, read from the controller's folder. Nothing is changed."""
+"""Facts for the checks of `edge-fleet serve` and `edge-fleet doctor`, read from the controller's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a controller from its work, decided on values that `fleet.cli.observed` gathers. Pure."""
+"""Checks of a controller's surroundings, decided on values that `fleet.cli.observed` gathers. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = "http://"
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """Where devices fetch: `repository_url` is what they are told, `endpoint` where a redirect leads; "": none."""
+    """Addresses of files: `repository_url` is given to devices, `endpoint` is where a redirect leads ("": none)."""
 
     repository_url: str
     endpoint: str

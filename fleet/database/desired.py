@@ -75,9 +75,7 @@ def put(connection: Connection, wanted: Iterable[Desired], settings: DatabaseSet
         return
     _revise(connection, (row.device for row in rows))
     add = adding(connection, desired)
-    changed = {
-        name: add.excluded[name] for name in ("target", "digest", "size_bytes", "rollout", "at", "attempt", "signed")
-    }
+    changed = {name: add.excluded[name] for name in Desired.__slots__ if name not in {"device", "slot"}}
     statement = add.on_conflict_do_update(index_elements=[desired.c.device, desired.c.slot], set_=changed)
     connection.execute(statement, [{name: getattr(row, name) for name in Desired.__slots__} for row in rows])
     for slot in sorted({row.slot for row in rows}):

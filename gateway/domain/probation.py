@@ -129,7 +129,7 @@ def judge(  # noqa: PLR0917  two looks, what was seen between them, and the boun
     if last.at_s - first.at_s < settings.duration_s:
         return Judgement(None, "still on probation", evidence)
     if new.requests < settings.min_requests:
-        replayed = f"{replayed_rows} golden rows were answered meanwhile" if replayed_rows else "it has no golden set"
+        replayed = f"{replayed_rows} golden rows were answered meanwhile" if replayed_rows else "none of them failed"
         return Judgement(True, f"only {new.requests} requests came, too few to judge; {replayed}", evidence)
     return Judgement(True, f"{new.requests} requests answered as they should be", evidence)
 

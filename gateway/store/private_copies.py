@@ -69,12 +69,13 @@ def _make_folder(size_bytes: int) -> Path:
 
 
 def _copy(artifact: Artifact, source: Path, copy: Path) -> None:
-    """Copy and hash in one pass. Raises VariantError."""
-    digest = hashlib.sha256()
+    """Copy and hash in one pass, no more than one byte beyond the size that is named. Raises VariantError."""
+    digest, left_bytes = hashlib.sha256(), artifact.size_bytes + 1
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with open_plain(source) as reading, copy.open("xb") as writing:
-            while chunk := reading.read(CHUNK_BYTES):
+            while chunk := reading.read(min(CHUNK_BYTES, left_bytes)):
+                left_bytes -= len(chunk)
                 digest.update(chunk)
                 writing.write(chunk)
     except OSError as error:

@@ -122,9 +122,16 @@ def read_text(file: Path, limit_bytes: int) -> str:
 def changed_file(manifest: ModelManifest, variant: Variant, folder: Path) -> Path | None:
     """Return the first of a variant's files, or the golden set, that is not what was read when `folder` was scanned."""
     wanted = [(artifact.path, artifact.sha256) for artifact in variant.artifacts]
-    if manifest.golden:
-        wanted.append((manifest.golden.file, manifest.golden.sha256))
-    return next((folder / path for path, sha256 in wanted if _digest_or_none(folder / path) != sha256), None)
+    changed = next((folder / path for path, sha256 in wanted if _digest_or_none(folder / path) != sha256), None)
+    return changed or changed_golden(manifest, folder)
+
+
+def changed_golden(manifest: ModelManifest, folder: Path) -> Path | None:
+    """Return the golden set if it is not what was read when `folder` was scanned."""
+    golden = manifest.golden
+    if golden is None or _digest_or_none(folder / golden.file) == golden.sha256:
+        return None
+    return folder / golden.file
 
 
 def copy_listed(release: Release, folder: Path) -> Release:

@@ -151,7 +151,7 @@ def litert(folder: Path) -> Model:
     half = len(content) // 2
     content[half : half + 4096] = bytes(4096)
     inputs = {"image": np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 8, 8)}
-    return Model(replace(read, variants=(variant,)), folder, {path: bytes(content)}, inputs)
+    return Model(replace(read, variants=(variant,), golden=None), folder, {path: bytes(content)}, inputs)
 
 
 def reference(folder: Path) -> Model:
@@ -166,7 +166,7 @@ def reference(folder: Path) -> Model:
     changed = io.BytesIO()
     np.savez(changed, **halved)
     inputs = {"image": np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 1, 8, 8)}
-    return Model(replace(read, variants=(variant,)), folder, {path: changed.getvalue()}, inputs)
+    return Model(replace(read, variants=(variant,), golden=None), folder, {path: changed.getvalue()}, inputs)
 
 
 KINDS: dict[str, Callable[[Path], Model]] = {
@@ -224,3 +224,15 @@ def test_the_exchanged_bytes_would_have_answered_otherwise(kind: str, tmp_path: 
     session = get_runtime(variant.runtime).open(model.manifest, variant, model.folder, Budget(threads=1))
     (answer,) = session.run(model.inputs).values()
     assert not np.array_equal(answer, model.answer)
+
+
+def test_a_golden_set_that_changed_refuses_the_model(tmp_path: Path) -> None:
+    """Its first row is the known input by which failures are told apart."""
+    read = read_manifest((MODELS / "manifest.toml").read_text(), "manifest.toml")
+    model = reference(tmp_path)
+    model.manifest = replace(model.manifest, golden=read.golden)
+    (tmp_path / "golden.npz").write_bytes((MODELS / "golden.npz").read_bytes())
+    np.testing.assert_array_equal(model.run(), model.answer)
+    (tmp_path / "golden.npz").write_bytes(b"another")
+    with pytest.raises(VariantError, match=r"golden\.npz changed since it was read"):
+        model.run()

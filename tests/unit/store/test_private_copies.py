@@ -66,6 +66,23 @@ def test_what_cannot_be_copied_as_named_is_refused_and_leaves_nothing(folder: Pa
     assert list((folder.parent / "run").iterdir()) == []
 
 
+def test_no_more_is_copied_than_the_size_that_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that grows must not fill the memory."""
+    copied: list[int] = []
+    file = folder / "sub" / "model.onnx"
+    file.write_bytes(CONTENT * 1000)
+    remove = private_copies.shutil.rmtree
+
+    def measured(place: Path, **options: bool) -> None:
+        copied.extend(made.stat().st_size for made in place.rglob("*.onnx"))
+        remove(place, **options)
+
+    monkeypatch.setattr(private_copies.shutil, "rmtree", measured)
+    with pytest.raises(VariantError, match="changed since"), private_copies.private_copies([artifact()], folder):
+        raise AssertionError("nothing is lent")
+    assert copied == [len(CONTENT) + 1]
+
+
 def test_copies_that_a_killed_process_left_are_removed(folder: Path) -> None:
     run = folder.parent / "run"
     done = subprocess.Popen([sys.executable, "-c", ""])
