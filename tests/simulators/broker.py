@@ -9,7 +9,7 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,6 +24,8 @@ user {user}
 {extra}
 """
 START_S = 10.0
+TURNS = 5  # of the event loop: from an accepted connection to its task, or from a closed one to its socket
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def free_port() -> int:
@@ -89,6 +91,39 @@ async def mosquitto(folder: Path, extra: str = "", *, anonymous: bool = True) ->
         await broker.kill()
 
 
+@asynccontextmanager
+async def scripted(talk: Talk) -> AsyncIterator[int]:
+    """A server on a loopback port that calls `talk` for each connection; every connection is closed at the end."""
+    serving = set[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(_talked(talk, reader, writer))
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await _turns()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await _turns()
+
+
+async def _talked(talk: Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # the peer may leave at any time
+        await talk(reader, writer)
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
 class Relay:
     """A way to `broker` that can be cut. `old`: it refuses MQTT 5 with CONNACK code 1 (MQTT 3.1.1, 3.1.2.2), or, if
     `rude`, just hangs up, as some brokers of before 2019 do."""
@@ -124,11 +159,11 @@ class Relay:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         way = asyncio.ensure_future(self._carry(reader, writer))
         self._ways.add(way)
+        way.add_done_callback(self._ways.discard)
         try:
             await asyncio.wait({way})
         finally:
-            self._ways.discard(way)
-            writer.close()
+            way.cancel()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = await reader.readuntil(b"MQTT") + await reader.readexactly(1)
@@ -146,24 +181,18 @@ class Relay:
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            upstream_writer.close()
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            upstream_writer.close()
 
 
 @asynccontextmanager
 async def relay(broker: Mosquitto, *, old: bool = False, rude: bool = False) -> AsyncIterator[Relay]:
     """A running relay to `broker`."""
     way = Relay(broker, old=old, rude=rude)
-    server = await asyncio.start_server(way.serve, "127.0.0.1", 0)
-    way.port = server.sockets[0].getsockname()[1]
-    try:
+    async with scripted(way.serve) as way.port:
         yield way
-    finally:
-        server.close()
-        await way.cut()
-        await server.wait_closed()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_: asyncio.Event | None = None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.frontends.mqtt.frontend import MqttFrontend
 from gateway.frontends.mqtt.messages import Message
 from gateway.frontends.mqtt.samples import samples
+from tests.simulators.broker import scripted
 from tests.simulators.mqtt_gateway import frontend, simulated, until
 
 WELCOME = b"\x20\x03\x00\x00\x00"
@@ -44,14 +45,9 @@ async def test_nonsense_costs_the_connection_and_no_more(words: bytes) -> None:
         met += 1
         await reader.read(100)
         writer.write(words)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with frontend(simulated(), url, online=False):
+    async with scripted(serve) as port, frontend(simulated(), f"mqtt://127.0.0.1:{port}", online=False):
         await until(lambda: met >= 3)
-    server.close()
-    await server.wait_closed()
     assert not unhandled
 
 
@@ -69,13 +65,9 @@ async def test_a_defect_of_ours_costs_the_connection_and_no_more(monkeypatch: py
         await reader.read(100)
         writer.write(WELCOME + b"\x30\x05\x00\x01a\x00x")
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with frontend(simulated(), f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}", online=False):
+    async with scripted(serve) as port, frontend(simulated(), f"mqtt://127.0.0.1:{port}", online=False):
         await until(lambda: met >= 3)
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.mark.asyncio
@@ -94,14 +86,9 @@ async def test_only_a_broker_that_lacks_mqtt_5_is_asked_for_less(answer: bytes, 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append((await reader.read(100)).partition(b"MQTT")[2][0])
         writer.write(answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with frontend(simulated(), url, online=False):
+    async with scripted(serve) as port, frontend(simulated(), f"mqtt://127.0.0.1:{port}", online=False):
         await until(lambda: len(asked) >= 5)
-    server.close()
-    await server.wait_closed()
     assert asked[:5] == versions
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,8 +12,8 @@ from gateway.frontends.mqtt.identity import Identity
 from gateway.frontends.mqtt.messages import Publication
 from gateway.frontends.mqtt.session import Session
 from gateway.frontends.mqtt.settings import MqttSettings
+from tests.simulators.broker import Talk, scripted
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 NO_KEEPALIVE = b"\x20\x06\x00\x00\x03\x13\x00\x00"
 """CONNACK: accepted, Server Keep Alive 0, which turns the keepalive off (MQTT 5, 3.2.2.3.14)."""
 
@@ -50,12 +50,10 @@ async def connected(goes_on: Talk = _says_nothing) -> AsyncIterator[tuple[Sessio
         writer.write(NO_KEEPALIVE)
         await goes_on(reader, writer)
         await reader.read()
-        writer.close()
         gone.set()
 
-    broker = await asyncio.start_server(welcome, "127.0.0.1", 0)
-    async with broker:
-        owner, url = Owner(), f"mqtt://127.0.0.1:{broker.sockets[0].getsockname()[1]}"
+    async with scripted(welcome) as port:
+        owner, url = Owner(), f"mqtt://127.0.0.1:{port}"
         session = Session(MqttSettings(url=url), Identity("gw", Publication("s", b"")), owner, version_5=True)
         await session.connect()
         await asyncio.wait_for(owner.was_welcomed.wait(), 15)
