@@ -168,6 +168,18 @@ def trusted_root(pinned: bytes, roots: Sequence[bytes], version: int, settings: 
     return root
 
 
+def newest_root(pinned: bytes, roots: Sequence[bytes], settings: TrustSettings = DEFAULTS) -> tuple[Root, bytes]:
+    """Return the last of `roots` that follows from the pinned one, and its document. Raises Distrust."""
+    if len(roots) > settings.roots_limit:
+        raise Distrust(Reason.TOO_LARGE, "the chain of roots", f"it has {len(roots)}, over {settings.roots_limit}")
+    root = trusted_root(pinned, (), 1, settings)
+    for content in roots:
+        following = _next_root(root, content, settings)
+        if following is not root:
+            root, pinned = following, content
+    return root, pinned
+
+
 def _next_root(root: Root, content: bytes, settings: TrustSettings) -> Root:
     where = f"the root after {root.version}"
     following = _read_root(content, where, settings)
