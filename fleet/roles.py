@@ -15,7 +15,7 @@ from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
-PROFILES, POLICY, DIRECTOR = "profiles", "policy", "director"
+PROFILES, POLICY, DIRECTOR, SOFTWARE = "profiles", "policy", "director", "software"
 ONLINE = (SNAPSHOT, TIMESTAMP)
 """Signed while publishing, by keys that the publisher holds."""
 OWNER_PREFIX = "models-"
@@ -66,7 +66,7 @@ def owner_role(owner: str) -> str:
 
 def role_paths(role: str) -> list[str]:
     """The targets that a delegated role may sign. Raises ConfigurationError for a role that nobody may have."""
-    fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*"}
+    fixed = {PROFILES: "profiles/*", POLICY: "policy/*", DIRECTOR: "assignments/*", SOFTWARE: "software/*/*/*"}
     if role in fixed:
         return [fixed[role]]
     owner = role.removeprefix(OWNER_PREFIX)

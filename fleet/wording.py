@@ -11,11 +11,14 @@ from typing import cast
 
 from tuf.api.metadata import Key, Metadata, Role, Root, TargetFile, Targets
 
+from fleet.documents import SOFTWARE
 from fleet.drafts import Document, Draft
 from fleet.files import check_content
 from fleet.roles import Quorum, delegated_roles, printable, quorum, signer_name
+from fleet.software import software_line
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.signed_release import TIME_FORMAT, SignedRelease, read_release
+from gateway.domain.software_release import read_software
 from gateway.trust.distrust import Distrust
 from gateway.trust.targets import Withdrawal, check_floor, floor_of, read_withdrawal
 
@@ -121,6 +124,8 @@ def _target_lines(target: TargetFile, content: bytes | None) -> Iterator[str]:
     digest = f"sha256 {target.hashes['sha256']}"
     if content is None:
         yield f"{target.path}, {target.length} bytes, {digest}"
+    elif target.path.startswith(SOFTWARE):
+        yield f"{target.path}: {_software(content)}, {digest}"
     elif target.path.startswith("models/"):
         yield f"{target.path}: {_release(content)}, {digest}"
     else:
@@ -137,6 +142,13 @@ _WITHDRAWALS = {
 def _release(content: bytes) -> str:
     try:
         return release_line(read_release(content))
+    except ValueError as error:
+        return f"WHICH IS NO RELEASE ({error})"
+
+
+def _software(content: bytes) -> str:
+    try:
+        return software_line(read_software(content))
     except ValueError as error:
         return f"WHICH IS NO RELEASE ({error})"
 

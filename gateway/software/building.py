@@ -16,13 +16,11 @@ from gateway.domain.manifest import Artifact
 from gateway.domain.software_release import SoftwareVariant
 from gateway.runtimes.installed import REQUIREMENTS
 from gateway.software import environment
-from gateway.software.commands import Account, CommandError, run
+from gateway.software.commands import CommandError, run
 from gateway.software.places import Home
 from gateway.software.settings import SoftwareSettings
 from gateway.store.private_copies import private_copies
 
-SERVICE = Account("edge-gateway", "edge-gateway")
-"""User of the gateway's unit, which the self-test runs as."""
 IMPORTS = "import importlib.util, sys; importlib.util.find_spec(sys.argv[1]) and __import__(sys.argv[1])"
 """Python program that imports the package named, where it is installed."""
 
@@ -73,7 +71,7 @@ def build(
 
 
 def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, alive: Callable[[], object]) -> None:
-    """Run the new programs as the gateway's user. Raises CommandError for the first that does not work."""
+    """Run the new programs as the user of the gateway's unit. Raises CommandError for the first that does not work."""
     place = home.environment(name)
     for program in environment.PROGRAMS:
         said = _try((str(place / "bin" / program), "--version"), settings, alive)
@@ -88,7 +86,7 @@ def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, a
 
 
 def _try(command: Sequence[str], settings: SoftwareSettings, alive: Callable[[], object]) -> str:
-    return run(command, settings.test_timeout_s, account=SERVICE if os.geteuid() == 0 else None, alive=alive)
+    return run(command, settings.test_timeout_s, user=settings.test_user, alive=alive)
 
 
 def _compile(stage: Path, final: Path, settings: SoftwareSettings, alive: Callable[[], object]) -> None:

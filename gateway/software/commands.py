@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 LAST_WORDS_BYTES = 2000
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
+"""All that a command gets: nothing of ours could change what Python imports."""
 SLICE_S = 5.0
 """Longest time without a sign of life while a child runs."""
 
@@ -18,23 +20,14 @@ class CommandError(Exception):
     """A command failed: which one, how, and its last words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """User and group that a command runs as."""
-
-    user: str
-    group: str
-
-
 def run(
     command: Sequence[str],
     timeout_s: float,
     *,
-    account: Account | None = None,
-    environ: Mapping[str, str] | None = None,
+    user: str = "",
     alive: Callable[[], object] = bool,
 ) -> str:
-    """Run to the end and return what it wrote. Raises CommandError."""
+    """Run to the end, as `user` ("": as this one), and return what it wrote. Raises CommandError."""
     shown = " ".join(command[:4])
     with tempfile.TemporaryFile() as output:
         try:
@@ -44,10 +37,10 @@ def run(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd="/",
-                env=dict(environ) if environ is not None else _environment(),
-                user=account.user if account else None,
-                group=account.group if account else None,
-                extra_groups=[] if account else None,
+                env=ENVIRONMENT,
+                user=user or None,
+                group=pwd.getpwnam(user).pw_gid if user else None,
+                extra_groups=[] if user else None,
                 start_new_session=True,
             )
         except (OSError, KeyError) as error:
@@ -75,11 +68,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float, alive: Callable[[
     process.kill()
     process.wait()
     return False
-
-
-def _environment() -> dict[str, str]:
-    """Return what a command needs: nothing of ours that could change what Python imports."""
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _line(words: str) -> str:

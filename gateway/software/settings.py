@@ -19,6 +19,7 @@ class SoftwareSettings:
 
     store: str = "/var/lib/edge-agent"  # the agent's store; nothing that it holds is trusted
     gateway_config: str = "/etc/edge-gateway/edge-gateway.toml"  # checked by the new version before it runs
+    test_user: str = "edge-gateway"  # user that the programs of a new version are tried as
     wheels_limit_bytes: int = field(default=4_294_967_296, metadata=VAST)  # 4 GiB: wheels of one version together
     unpacked_factor: float = 4.0  # an environment takes at most that many times the size of its wheels
     keep_free_bytes: int = field(default=536_870_912, metadata=VAST)  # 512 MiB: never taken of the disk
