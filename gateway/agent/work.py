@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.agent import software
 from gateway.agent.answers import plain
 from gateway.agent.certificate import with_certificate
 from gateway.agent.clock import Clocks, read_clocks, system_now
@@ -85,6 +86,8 @@ class Agent:
         log("polled", assignment=version, reason=polled.reason or "believed", problem=polled.problem)
         fact = {"at": system_now().isoformat(), "reason": polled.reason, "problem": polled.problem}
         self._storage.journal.keep_facts({POLLED: json.dumps(fact)})
+        if not polled.problem:
+            software.confirm(self._config.installer)
         return polled
 
     def work(self, stop: Alarm, until_s: float = float("inf")) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ def _status(parser: argparse.ArgumentParser) -> None:
 
 
 def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", metavar="ROOT", type=named, help="root.json of the fleet's repository")
+    parser.add_argument("root", metavar="ROOT", type=named, help='root.json of the fleet; "-": standard input')
     parser.add_argument("--replace", action="store_true", help="also where another root is trusted already")
     _state(parser)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from gateway.software.cli.common import check_root, records, told
@@ -16,8 +17,11 @@ def command(arguments: argparse.Namespace) -> int:
     check_root()
     files = records(arguments)
     with told():
-        version = pin(
-            files, read_bounded(Path(arguments.root), DEFAULTS.metadata_limit_bytes), replace=arguments.replace
-        )
+        version = pin(files, _content(arguments.root), replace=arguments.replace)
     print(f"new versions of these programs are trusted from root {version} on, kept in {files.folder}")
     return 0
+
+
+def _content(named: str) -> bytes:
+    limit_bytes = DEFAULTS.metadata_limit_bytes
+    return sys.stdin.buffer.read(limit_bytes + 1) if named == "-" else read_bounded(Path(named), limit_bytes)
