@@ -120,8 +120,8 @@ class Device:
         return found
 
 
-def wheels(folder: Path, version: str, files: Mapping[str, str] | None = None) -> Path:
+def wheels(folder: Path, version: str, files: Mapping[str, str] | None = None, requires: Sequence[str] = ()) -> Path:
     """Make a folder with a release: a small wheel of the program, and what installs it."""
-    small_wheel(folder, version, files)
+    small_wheel(folder, version, files, requires)
     shutil.copy(pip_wheel(), folder)
     return folder

@@ -6,7 +6,7 @@ import base64
 import ensurepip
 import hashlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 DISTRIBUTION = "edge_inference_gateway"
@@ -22,13 +22,16 @@ def pip_wheel() -> Path:
     return found
 
 
-def small_wheel(folder: Path, version: str, files: Mapping[str, str] | None = None) -> Path:
+def small_wheel(
+    folder: Path, version: str, files: Mapping[str, str] | None = None, requires: Sequence[str] = ()
+) -> Path:
     """Write a wheel whose programs print their version; `files` are put over its own."""
     contents = {"gateway/__init__.py": f'__version__ = "{version}"\n'}
     for program, package in MODULES.items():
         contents.setdefault(f"{package}/__init__.py", "")
         contents[f"{package}/__main__.py"] = PROGRAM.format(program=program, version=version)
-    return _write(folder, version, {name: text.encode() for name, text in (contents | dict(files or {})).items()})
+    named = contents | dict(files or {})
+    return _write(folder, version, {name: text.encode() for name, text in named.items()}, requires)
 
 
 def changed_wheel(folder: Path, real: Path, version: str, files: Mapping[str, str] | None = None) -> Path:
@@ -41,11 +44,12 @@ def changed_wheel(folder: Path, real: Path, version: str, files: Mapping[str, st
     return _write(folder, version, contents | {name: text.encode() for name, text in (files or {}).items()})
 
 
-def _write(folder: Path, version: str, contents: Mapping[str, bytes]) -> Path:
+def _write(folder: Path, version: str, contents: Mapping[str, bytes], requires: Sequence[str] = ()) -> Path:
+    metadata = METADATA.format(version=version) + "".join(f"Requires-Dist: {one}\n" for one in requires)
     information = f"{DISTRIBUTION}-{version}.dist-info"
     every = {
         **contents,
-        f"{information}/METADATA": METADATA.format(version=version).encode(),
+        f"{information}/METADATA": metadata.encode(),
         f"{information}/WHEEL": WHEEL.encode(),
     }
     record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in every.items())

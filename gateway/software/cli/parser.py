@@ -40,6 +40,12 @@ def _status(parser: argparse.ArgumentParser) -> None:
     json_option(parser)
 
 
+def _check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", type=named, help="wheels of one version, pip's own among them")
+    _config(parser)
+    json_option(parser)
+
+
 def _trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", metavar="ROOT", type=named, help='root.json of the fleet; "-": standard input')
     parser.add_argument("--replace", action="store_true", help="also where another root is trusted already")
@@ -60,6 +66,13 @@ VERBS = (
         "show the installed versions, and how the last update went",
         "  edge-software status\n  edge-software status --json | jq .update.phase",
         _status,
+    ),
+    Verb(
+        "check",
+        "check",
+        "build and try a folder of wheels as a device would, for who publishes them",
+        "  edge-software check wheels\n  edge-software check wheels --json | jq .findings",
+        _check,
     ),
     Verb(
         "trust",
