@@ -32,7 +32,7 @@ class Activation:
     @property
     def version(self) -> str:
         """The release's version, as its path says it."""
-        return self.target.split("/")[3]
+        return self.target.split("/")[-2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.domain.assignment import SOFTWARE_SLOT
 from gateway.domain.manifest import Artifact
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
 
@@ -24,6 +25,8 @@ DISTRIBUTION = "edge_inference_gateway"
 INSTALLER = "pip"
 """Distribution that is not installed itself: its wheel installs the others."""
 KIND = "software"
+SLOT = SOFTWARE_SLOT
+"""Also how the owner of the programs is written."""
 SOFTWARE_LIMIT_BYTES = 262_144
 """Largest release document that is read."""
 VARIANTS_LIMIT = 32

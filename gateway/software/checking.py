@@ -16,8 +16,8 @@ from gateway.software.building import build, self_test
 from gateway.software.commands import ENVIRONMENT, CommandError
 from gateway.software.places import Home
 from gateway.software.settings import SoftwareSettings
-from gateway.software.worker import this_machine
 from gateway.store.plain import file_digest
+from gateway.store.this_machine import this_machine
 
 ABSENT = ("openvino-telemetry",)
 """Requirements that are left out on purpose: OpenVINO's package that reports its use to its vendor."""

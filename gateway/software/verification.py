@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 
 from gateway.domain.routing import version_order
 from gateway.domain.software_release import (
-    PROGRAM,
     SOFTWARE_LIMIT_BYTES,
     Machine,
     SoftwareRelease,
     SoftwareVariant,
     fitting,
-    read_software,
-    software_parts,
 )
 from gateway.trust.chain import Proof, newest_root
 from gateway.trust.distrust import Distrust, Reason
+from gateway.trust.paths import release_path
 from gateway.trust.settings import DEFAULTS
-from gateway.trust.targets import check_content
+from gateway.trust.targets import check_software
 
 if TYPE_CHECKING:
     from gateway.domain.software_request import Install
@@ -53,15 +51,13 @@ def verify(
     """
     root, content = newest_root(pinned, roots)
     where = f"the software release {wanted.target}"
-    version = _version(wanted.target, where)
+    version = release_path(wanted.target).version
     key: tuple[int | str, ...] = (root.version, *wanted.evidence)
     proof = Proof(key, root, f"the evidence for {wanted.target}", _reader(read), DEFAULTS)
     target = proof.vouched(wanted.target)
     if target.sha256 != wanted.release:
         raise Distrust(Reason.SWAPPED, where, f"{target.sha256:.12} is signed, {wanted.release:.12} is asked for")
-    document = read(wanted.release, SOFTWARE_LIMIT_BYTES)
-    check_content(document, target, where)
-    release = _parsed(document, version, where)
+    release = check_software(read(wanted.release, SOFTWARE_LIMIT_BYTES), target)
     if floor and version_order(version) < version_order(floor):
         raise Distrust(Reason.BELOW_FLOOR, where, f"{floor} and newer may be installed")
     try:
@@ -69,26 +65,6 @@ def verify(
     except ValueError as error:
         raise Distrust(Reason.WRONG_HARDWARE, where, str(error)) from None
     return Verified(release, variant, content, max(floor, release.floor, key=version_order))
-
-
-def _version(path: str, where: str) -> str:
-    try:
-        name, version = software_parts(path)
-    except ValueError as error:
-        raise Distrust(Reason.BAD_PATH, where, str(error)) from None
-    if name != PROGRAM:
-        raise Distrust(Reason.BAD_PATH, where, f"{name} is not installed here, only {PROGRAM}")
-    return version
-
-
-def _parsed(document: bytes, version: str, where: str) -> SoftwareRelease:
-    try:
-        release = read_software(document)
-    except ValueError as error:
-        raise Distrust(Reason.DAMAGED, where, str(error)) from error
-    if (release.name, release.version) != (PROGRAM, version):
-        raise Distrust(Reason.SWAPPED, where, f"it is the document of {release.target}")
-    return release
 
 
 def _reader(read: Read) -> Callable[[str], bytes]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.errors import VariantError
-from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, Machine, SoftwareVariant, fitting, read_software
+from gateway.domain.software_release import SOFTWARE_LIMIT_BYTES, SoftwareVariant, fitting, read_software
 from gateway.domain.software_request import Confirm, GiveUp, Install, Request
 from gateway.domain.software_update import (
     SWITCHED,
@@ -34,6 +32,7 @@ from gateway.software.verification import Verified, verify
 from gateway.store.blobs import Blobs
 from gateway.store.errors import StoreError
 from gateway.store.roots import read_roots
+from gateway.store.this_machine import this_machine
 from gateway.trust.distrust import Distrust
 from gateway.trust.settings import DEFAULTS
 
@@ -202,12 +201,6 @@ class Worker:
             log = self._log.warning if after.phase in {Phase.ROLL_BACK, Phase.ROLLED_BACK} else self._log.info
             log("software phase", version=after.version, phase=after.phase.value, reason=after.reason)
         return after
-
-
-def this_machine() -> Machine:
-    """Return what decides which wheels this device can install."""
-    name, version = platform.libc_ver()
-    return Machine(platform.machine(), f"3.{sys.version_info.minor}", version if name == "glibc" else "")
 
 
 def boot_now() -> tuple[str, float]:

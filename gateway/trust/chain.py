@@ -16,7 +16,7 @@ from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import is_file, release_path
+from gateway.trust.paths import is_file, is_software, release_path
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS, TrustSettings
 from gateway.trust.signatures import signers
@@ -69,6 +69,8 @@ class Chain:
 
     def activation(self, activation: Activation) -> SignedRelease:
         """The release that its owner signed, or Distrust."""
+        if is_software(activation.target):
+            raise Distrust(Reason.BAD_PATH, f"the target {activation.target}", "it is no model")
         release_path(activation.target)
         target = self._vouched(activation.target, activation.evidence, activation.root)
         if target.sha256 != activation.release:
