@@ -5,22 +5,16 @@ from __future__ import annotations
 from fleet.releases import model_files
 from fleet.software import software_files
 from gateway.domain.manifest import Artifact
+from gateway.domain.release_paths import is_software
 from gateway.domain.signed_release import SignedRelease, read_release
-from gateway.domain.software_release import KIND, SoftwareRelease, read_software
+from gateway.domain.software_release import SoftwareRelease, read_software
 
-MODELS, SOFTWARE = "models/", f"{KIND}/"
-"""How paths of their targets begin."""
 ReleaseDocument = SignedRelease | SoftwareRelease
-
-
-def is_release(path: str) -> bool:
-    """Return whether a target names further files, as a release does."""
-    return path.startswith((MODELS, SOFTWARE))
 
 
 def read_document(path: str, content: bytes) -> ReleaseDocument:
     """Return the document of the release at `path`. Raises ValueError."""
-    return read_software(content) if path.startswith(SOFTWARE) else read_release(content)
+    return read_software(content) if is_software(path) else read_release(content)
 
 
 def named_files(release: ReleaseDocument) -> tuple[Artifact, ...]:

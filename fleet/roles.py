@@ -13,6 +13,7 @@ from tuf.api.metadata import DelegatedRole, Delegations, Key, Metadata, Root, Ta
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.software_release import SLOT
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 PROFILES, POLICY, DIRECTOR, SOFTWARE = "profiles", "policy", "director", "software"
@@ -58,7 +59,12 @@ def add_signature(metadata: Metadata[Any], signer: Signer) -> None:
 
 
 def owner_role(owner: str) -> str:
-    """The role that signs an owner's releases. Raises ConfigurationError for what cannot be a name."""
+    """Return the role that signs an owner's releases; the owner of the programs is "@software".
+
+    Raises ConfigurationError for what cannot be a name.
+    """
+    if owner == SLOT:
+        return SOFTWARE
     if not NAME_PATTERN.fullmatch(owner):
         raise ConfigurationError(f"{owner!r:.150} is no owner's name; letters, digits, '.', '_' and '-' make one")
     return f"{OWNER_PREFIX}{owner}"

@@ -12,7 +12,7 @@ from typing import Any, cast
 from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 
 from fleet.disk import file_digest, read_bounded
-from fleet.documents import MODELS, ReleaseDocument, is_release, named_files, read_document
+from fleet.documents import ReleaseDocument, named_files, read_document
 from fleet.releases import signed_floor
 from fleet.repository import (
     ASSIGNMENTS,
@@ -28,10 +28,10 @@ from fleet.repository import (
 from fleet.roles import DIRECTOR, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, delegated_roles, quorum
 from fleet.settings import FleetSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.release_paths import is_release
 from gateway.terminal.tables import counted
 
 DAY_S = 86_400
-RELEASES = MODELS
 Advance = Callable[[int], object]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tuf.api.metadata import TargetFile
 
 from fleet.disk import copy_durably, read_bounded, sync_folder, write_durably
-from fleet.documents import is_release, named_files, read_document
+from fleet.documents import named_files, read_document
 from fleet.drafts import Draft, draft_bytes, read_draft
 from fleet.publish import Publication, is_published
 from fleet.repository import Published, blob_file, read_published, target_file
@@ -21,6 +21,7 @@ from fleet.settings import FleetSettings
 from fleet.signing import Drafting
 from gateway.domain.errors import ConfigurationError, UnreachableError
 from gateway.domain.manifest import Artifact
+from gateway.domain.release_paths import is_release
 
 Advance = Callable[[int], object]
 LOCK_FILE = ".lock"

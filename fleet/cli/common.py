@@ -102,8 +102,8 @@ def program_beside(program: str, named: str | None) -> str:
     return found
 
 
-def run_check(command: Sequence[str], settings: FleetSettings) -> dict[str, Any]:
-    """Return the JSON that a check prints, `ok` only where it ended well, too. Raises UnreachableError."""
+def run_check(program: str, command: Sequence[str], settings: FleetSettings) -> dict[str, Any]:
+    """Return the JSON that a check by `program` prints, `ok` only where it ended well. Raises UnreachableError."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=settings.check_timeout_s, check=False)
         verdict = json.loads(done.stdout)
@@ -115,8 +115,7 @@ def run_check(command: Sequence[str], settings: FleetSettings) -> dict[str, Any]
         said = done.stderr.decode(errors="replace").strip()[-SAID_LIMIT_CHARS:]
         raise UnreachableError(f"did not answer: {said or 'nothing'}", file=" ".join(command)) from None
     except OSError as error:
-        name = Path(command[0]).name
-        problem = f"cannot be run: {error.strerror}; name the program with --{name} PATH"
+        problem = f"cannot be run: {error.strerror}; name the program with --{program} PATH"
         raise UnreachableError(problem, file=command[0]) from None
 
 

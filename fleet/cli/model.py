@@ -69,7 +69,7 @@ def _add(arguments: argparse.Namespace) -> int:
 def check(program: str, folder: Path, settings: FleetSettings) -> dict[str, Any]:
     """Return what `edge-gateway models check` reports of the folder: digests, golden sets. Raises UnreachableError."""
     with tempfile.TemporaryDirectory(prefix="edge-fleet-") as state:
-        return run_check([program, "models", "check", str(folder), "--json", "--state", state], settings)
+        return run_check(PROGRAM, [program, "models", "check", str(folder), "--json", "--state", state], settings)
 
 
 def untried(verdict: Mapping[str, Any]) -> Iterator[str]:

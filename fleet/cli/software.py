@@ -43,7 +43,8 @@ def _findings(named: str | None, folder: Path, variant: SoftwareVariant, setting
     if reason := obstacle(variant, here):
         print(f"not tried here: {folder}: {reason}", file=sys.stderr)
         return []
-    verdict = run_check([program_beside(PROGRAM, named), "check", str(folder), "--json"], settings)
+    command = [program_beside(PROGRAM, named), "check", str(folder), "--json"]
+    verdict = run_check(PROGRAM, command, settings)
     return [] if verdict["ok"] else [str(finding) for finding in verdict["findings"]]
 
 

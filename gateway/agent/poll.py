@@ -24,6 +24,7 @@ from gateway.domain.activation import Activation, Installed
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.release_paths import release_prefix
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease, disagreement
 from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting
 from gateway.store.journal_rows import Accepted, Floors
@@ -33,7 +34,7 @@ from gateway.trust import clock
 from gateway.trust.assignment import DIRECTOR, read_signers, verify_assignment
 from gateway.trust.distrust import Distrust, Reason
 from gateway.trust.floors import ASSIGNMENT, keys_of, raised_floors, role_floor
-from gateway.trust.paths import release_path, release_prefix
+from gateway.trust.paths import release_path
 from gateway.trust.targets import (
     ONLINE,
     Withdrawal,

@@ -111,9 +111,15 @@ def refused(state: SoftwareState, reason: str, now: datetime) -> SoftwareState:
     return replace(state, phase=phase, failed_in=Phase.BUILD.value, reason=reason, changed=now.isoformat())
 
 
+def taken(state: SoftwareState, record: SoftwareUpdate, now: datetime) -> SoftwareState:
+    """Return the state once the installer has taken the request."""
+    return replace(state, phase=record.phase.value, changed=now.isoformat())
+
+
 def followed(state: SoftwareState, record: SoftwareUpdate | None, now: datetime) -> SoftwareState:
-    """Return the state as the installer's record has it; the same where that is of another release."""
-    if record is None or record.release != state.release or record.phase.value == state.phase:
+    """Return the state as the installer's record has it; the same where that is of another release, or of a request
+    before."""
+    if record is None or record.release != state.release or state.phase in {"", record.phase.value}:
         return state
     failed_in = record.failed_in.value if record.failed_in else ""
     committed = (record.target, record.release) if record.phase is Phase.DONE else state.committed

@@ -16,17 +16,19 @@ from gateway.agent.poll import Poll
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.software import InstallerRefusedError, ask, confirm, own_environment, record
-from gateway.agent.software_state import SoftwareState, begun, followed, keep_state, read_state, refused
+from gateway.agent.software_state import STEPS, SoftwareState, begun, followed, keep_state, read_state, refused, taken
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import Assignment
 from gateway.domain.software_choice import Choice, choose
 from gateway.domain.software_release import SLOT, SOFTWARE_LIMIT_BYTES, fitting, read_software
 from gateway.domain.software_request import GiveUp, Install
+from gateway.domain.software_update import environment_name
+from gateway.domain.update import Step
 from gateway.observe.logs import get_logger
 from gateway.store.this_machine import this_machine
 
-LOOK_S = 1.0
+LOOK_S = 0.5
 """Between two looks at the installer's record."""
 
 
@@ -73,12 +75,12 @@ class SoftwareWork:
         if state.wanted and not state.asked:
             self._fetch(state)
             state = self._ask(state)
-        while state.wanted and self._monotonic() < until_s and not stop.wait(LOOK_S):
+        while _is_ours(state) and self._monotonic() < until_s and not stop.wait(LOOK_S):
             state = self._follow()
 
     def goes_on(self, waiting: Mapping[str, str]) -> bool:
         """Return whether an update is under way that does not wait."""
-        return SLOT not in waiting and read_state(self._storage.journal).wanted
+        return SLOT not in waiting and _is_ours(read_state(self._storage.journal))
 
     def confirm(self) -> None:
         """Tell the installer that this version completed a poll."""
@@ -104,7 +106,7 @@ class SoftwareWork:
             state = refused(state, f"the installer refuses it: {error}", now)
         else:
             self._log.info("software update asked", target=state.target)
-            state = followed(state, update, now)
+            state = taken(state, update, now)
         keep_state(self._storage.journal, state)
         return state
 
@@ -114,3 +116,9 @@ class SoftwareWork:
             self._log.info("software update given up", version=update.version)
         except InstallerRefusedError as error:  # it ended meanwhile
             self._log.info("software update ended", reason=str(error))
+
+
+def _is_ours(state: SoftwareState) -> bool:
+    """Return whether this process has to follow the update: from the switch on that is for the new version."""
+    new = environment_name(state.activation.version, state.release) if state.wanted else ""
+    return state.wanted and (STEPS[state.phase] is not Step.PROBATION or own_environment() == new)

@@ -94,15 +94,6 @@ def software_path(name: str, version: str) -> str:
     return f"{KIND}/{name}/{version}/release"
 
 
-def software_parts(path: str) -> tuple[str, str]:
-    """Return name and version of a release document's path. Raises ValueError for any other path."""
-    parts = path.split("/")
-    named = len(parts) == 4 and all(NAME_PATTERN.fullmatch(part) for part in parts)
-    if not named or path != software_path(parts[1], parts[2]):
-        raise ValueError(f"{path!r:.200} is no path of a software release: {KIND}/<name>/<version>/release")
-    return parts[1], parts[2]
-
-
 def wheel_parts(name: str) -> tuple[str, str]:
     """Return normalised distribution and version of a wheel's file name (PEP 427, 503). Raises ValueError."""
     found = _WHEEL.fullmatch(name) if len(name) <= NAME_LIMIT_CHARS else None

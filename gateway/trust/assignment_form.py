@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.domain.assignment import Assignment, Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN, NAME_PATTERN
+from gateway.domain.release_paths import fits_slot, is_slot
 from gateway.domain.signed_release import TIME_FORMAT
 from gateway.domain.software_release import SLOT
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import check_path, is_file, is_software
+from gateway.trust.paths import check_path, is_file
 from gateway.trust.settings import TrustSettings
 
 if TYPE_CHECKING:
@@ -103,14 +104,10 @@ def _slot(path: str, file: TargetFile, where: str) -> str:
         if slot is not None:
             raise Distrust(Reason.DAMAGED, where, f"{path} is no model, yet it has a slot")
         return ""
-    if is_software(path) or slot == SLOT:
-        if not (is_software(path) and slot == SLOT):
-            raise Distrust(
-                Reason.DAMAGED, where, f"{path} is to take the slot {slot!r:.80}; {SLOT} holds software only"
-            )
-        return SLOT
-    if not (isinstance(slot, str) and NAME_PATTERN.fullmatch(slot)):
+    if not (isinstance(slot, str) and is_slot(slot)):
         raise Distrust(Reason.DAMAGED, where, f"{path} needs a slot that is a name, not {slot!r:.80}")
+    if not fits_slot(path, slot):
+        raise Distrust(Reason.WRONG_SLOT, where, f"{path} is to take the slot {slot}; {SLOT} holds programs only")
     return slot
 
 

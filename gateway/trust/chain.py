@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from gateway.domain.activation import Activation
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import DIGEST_PATTERN
+from gateway.domain.release_paths import is_software
 from gateway.domain.signed_release import RELEASE_LIMIT_BYTES, SignedRelease
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import is_file, is_software, release_path
+from gateway.trust.paths import is_file, release_path
 from gateway.trust.reading import read_metadata
 from gateway.trust.settings import DEFAULTS, TrustSettings
 from gateway.trust.signatures import signers

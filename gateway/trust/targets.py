@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from gateway.domain.assignment import Target
 from gateway.domain.manifest_toml import NAME_PATTERN
+from gateway.domain.release_paths import release_prefix
 from gateway.domain.routing import version_order
 from gateway.domain.signed_release import SignedRelease, read_release
 from gateway.domain.software_release import PROGRAM, SoftwareRelease, read_software
 from gateway.trust.distrust import Distrust, Reason
-from gateway.trust.paths import check_path, release_path, release_prefix
+from gateway.trust.paths import check_path, release_path
 from gateway.trust.settings import DEFAULTS, TrustSettings
 
 if TYPE_CHECKING:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from fleet.repository import blob_file, metadata_file, root_versions, target_file
+from gateway.agent import software, software_work
 from gateway.domain.software_request import Install
 from gateway.domain.software_update import SoftwareUpdate, UnitState
+from gateway.observe.notify import Notifier
 from gateway.software.places import CONFIRMED, CURRENT, Home
 from gateway.software.record import Records
+from gateway.software.server import Server
 from gateway.software.settings import SoftwareSettings
 from gateway.software.units import UNITS
 from gateway.software.worker import Worker
@@ -50,11 +58,13 @@ class SimulatedUnits:
 class Device:
     """`worker()` is a new process of the installer on the same disk; `clock[0]` are the seconds of the boot `boot`."""
 
-    def __init__(self, folder: Path, repository: FleetRepository, **settings: float) -> None:
+    def __init__(
+        self, folder: Path, repository: FleetRepository, *, store: Path | None = None, **settings: float
+    ) -> None:
         self.folder, self.repository = folder, repository
         self.clock, self.boot = [100.0], "boot-1"
         self.units = SimulatedUnits(self.clock)
-        self.store = folder / "store"
+        self.store = store or folder / "store"
         self.home, self.records = Home(folder / "lib"), Records(folder / "state")
         numbers = {"steady_s": 20.0, "confirm_within_s": 900.0, **settings}
         self.settings = SoftwareSettings(
@@ -125,3 +135,31 @@ def wheels(folder: Path, version: str, files: Mapping[str, str] | None = None, r
     small_wheel(folder, version, files, requires)
     shutil.copy(pip_wheel(), folder)
     return folder
+
+
+def running(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the agent of this process be of the environment `name` from now on."""
+    for module in (software, software_work):
+        patch.setattr(module, "own_environment", lambda: name)
+
+
+@contextmanager
+def socket_activated(device: Device, path: str) -> Iterator[None]:
+    """Be systemd for the installer's socket: start the installer again whenever it ended."""
+    stopped = threading.Event()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(4)
+
+        def serve() -> None:
+            while not stopped.is_set():
+                Server(listener, device.worker(), device.settings, Notifier(None)).run()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            device.clock[0] += 10_000  # a probation ends
+            thread.join()

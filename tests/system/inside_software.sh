@@ -1,15 +1,14 @@
 # Runs in the container at each boot: does what /result/plan says, a line each, and writes what it saw to /result/NAME.
 #   setup            install the configuration, join the fleet, trust its software keys
-#   ask NAME         let the agent's user ask for the release NAME of /srv/fleet
+#   assign NAME      let the fleet assign what NAME.json of /srv/fleet says, until the installer has begun
 #   wait PHASE…      until the record of the last update is in one of these phases
 #   see NAME         write what runs now
 #   stay             until power is cut
 set -u
 cd /result
 exec 2>> errors
-store=/var/lib/edge-agent
-phase() { sed -n 's/^ "phase": "\(.*\)",$/\1/p' /var/lib/edge-software/update.json; }
-agent_user() { setpriv --reuid=edge-agent --regid=edge-gateway --clear-groups "$@"; }
+record=/var/lib/edge-software/update.json
+phase() { sed -n 's/^ "phase": "\(.*\)",$/\1/p' $record; }
 
 setup() {
     systemd-sysusers
@@ -19,11 +18,13 @@ setup() {
     systemctl start edge-gateway edge-agent
 }
 
-ask() {
-    agent_user mkdir -p $store/blobs/sha256 $store/metadata/root_history
-    agent_user cp -r /srv/fleet/public/blobs/sha256/. "/srv/fleet/$1/." $store/blobs/sha256
-    agent_user cp /srv/fleet/public/metadata/*.root.json $store/metadata/root_history
-    agent_user /usr/local/lib/edge-gateway/current/bin/python3 - < "/srv/fleet/$1.py" > "ask.$1"
+assign() {
+    local before
+    before=$(stat -c %i "$record")
+    cp "/srv/fleet/$1.json" /srv/fleet/new && mv /srv/fleet/new /srv/fleet/public/assignments/door-1.json
+    until systemctl is-active --quiet edge-agent; do sleep 0.1; done
+    systemctl reload edge-agent
+    until [ "$(stat -c %i "$record")" != "$before" ]; do sleep 0.1; done
 }
 
 wait_for() {
@@ -38,6 +39,8 @@ see() {
     tr '\0' ' ' < "/proc/$(systemctl show edge-gateway --value -p MainPID)/cmdline" > "$1.cmdline"
     edge-gateway infer meter-reader --npz /usr/local/share/edge-gateway/models/meter-reader/1/golden.npz \
         --url 127.0.0.1:8000 --output json > "$1.infer"
+    # told by an agent that asked after the end
+    until edge-agent sync --json > "$1.agent"; [ $? != 3 ]; do sleep 0.5; done
     journalctl --no-pager -o cat -u edge-software -u edge-agent -u edge-gateway > "$1.journal"
     systemctl show edge-software -p FragmentPath -p NRestarts -p Result > "$1.installer"
     sync
@@ -46,7 +49,7 @@ see() {
 while read -r verb rest; do
     case $verb in
         setup) setup ;;
-        ask) ask "$rest" ;;
+        assign) assign "$rest" ;;
         wait) wait_for $rest ;;
         see) see "$rest" ;;
         stay) touch staying; sleep 1000 ;;

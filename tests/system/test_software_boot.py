@@ -5,7 +5,6 @@ Needs root and systemd-nspawn. The releases are real wheels of this project unde
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from fleet.repository import metadata_file, target_file
 from gateway import __version__
+from gateway.domain.software_release import SLOT
 from tests.simulators.fleet_repository import FleetRepository
 from tests.simulators.wheels import changed_wheel, pip_wheel
 from tests.system.installation import REPOSITORY, installed, run, wheel
@@ -43,11 +42,17 @@ RELEASES: Mapping[str, tuple[str, dict[str, str]]] = {
     "agent": ("0.9.3", {"gateway/agent/turn.py": BROKEN_AGENT}),
     "next": ("0.9.4", {}),
 }
-ASK = """from gateway.agent.settings import InstallerSettings
-from gateway.agent.software import ask
-from gateway.domain.software_request import Install
-print(ask(InstallerSettings(), Install({target!r}, {release!r}, {evidence!r})).phase.value)
-"""
+ASSIGNMENTS: Mapping[str, tuple[str, int]] = {
+    "good": ("good", 1),
+    "daemon": ("daemon", 1),
+    "agent": ("agent", 1),
+    "daemon-build": ("daemon", 2),
+    "daemon-switch": ("daemon", 3),
+    "daemon-probation": ("daemon", 4),
+    "agent-back": ("agent", 2),
+    "next": ("next", 1),
+}
+"""What the fleet assigns, one after the other: a release, and at which attempt."""
 
 
 class Machine:
@@ -129,15 +134,21 @@ def _phase(record: Path) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with every release, what a device is bootstrapped from, and what its agent would ask for."""
+    """A repository with every release, what a device is bootstrapped from, and what it is assigned later."""
     folder = tmp_path_factory.mktemp("fleet")
     wheels, repository = _common_wheels(folder / "common"), FleetRepository(folder / "publisher")
-    repository.assign("door-1", {})
+    paths = {}
     for name, (version, files) in RELEASES.items():
         place = folder / "wheels" / name
         shutil.copytree(wheels, place)
         changed_wheel(place, wheel(), version, files)
-        _asked(folder / "fleet", name, repository, repository.add_software([place]))
+        paths[name] = repository.add_software([place])
+    repository.assign("door-1", {})
+    (folder / "fleet").mkdir()
+    for name, (release, attempt) in ASSIGNMENTS.items():
+        extra = {"attempts": {SLOT: attempt}}
+        content = repository.assignment("door-1", {SLOT: paths[release]}, extra=extra)
+        (folder / "fleet" / f"{name}.json").write_bytes(content)
     shutil.copytree(repository.public, folder / "fleet" / "public")
     run("chmod", "--recursive", "a+rX", folder / "fleet")
     _given(folder / "fleet" / "given", repository)
@@ -155,24 +166,6 @@ def _common_wheels(folder: Path) -> Path:
     run(sys.executable, "-m", "pip", "download", *options, "-r", lock, "-d", folder)
     shutil.copy(pip_wheel(), folder)
     return folder
-
-
-def _asked(folder: Path, name: str, repository: FleetRepository, path: str) -> None:
-    """Write the request, and the documents that vouch for it, as blobs."""
-    published = repository.published
-    target, targets = published.target(path), published.targets
-    assert target
-    assert targets
-    role = published.roles["software"].signed.version
-    files = (metadata_file("targets", targets.signed.version), metadata_file("software", role), target_file(target))
-    (folder / name).mkdir(parents=True)
-    digests = []
-    for file in files:
-        content = (repository.public / file).read_bytes()
-        digests.append(hashlib.sha256(content).hexdigest())
-        (folder / name / digests[-1]).write_bytes(content)
-    text = ASK.format(target=path, release=digests[2], evidence=tuple(digests[:2]))
-    (folder / f"{name}.py").write_text(text)
 
 
 def _given(folder: Path, repository: FleetRepository) -> None:
@@ -218,22 +211,25 @@ def test_bootstrap_as_root_pins_whom_the_installer_trusts(machine: Machine) -> N
 
 
 def test_a_good_version_is_installed_confirmed_and_kept(machine: Machine) -> None:
-    machine.boot("ask good", "wait done rolled-back", "see good")
+    machine.boot("assign good", "wait done rolled-back", "see good")
     assert outcome(machine, "good")["phase"] == "done", machine.seen("good")["journal"][-5000:]
+    slot = json.loads(machine.seen("good")["agent"])["slots"][SLOT]
+    assert slot["committed"]["target"] == "software/edge-gateway/0.9.1/release"
     assert versions(machine, "good") == ("0.9.1",) * 3
     assert machine.seen("good")["version"] == "edge-gateway 0.9.1\n"
 
 
 def test_a_daemon_that_does_not_start_is_taken_back(machine: Machine) -> None:
-    machine.boot("ask daemon", "wait done rolled-back", "see daemon")
+    machine.boot("assign daemon", "wait done rolled-back", "see daemon")
     assert versions(machine, "daemon") == ("0.9.1",) * 3
     found = outcome(machine, "daemon")
     assert (found["phase"], found["failed_in"]) == ("rolled-back", "probation")
     assert "edge-gateway.service is" in found["reason"]
+    assert json.loads(machine.seen("daemon")["agent"])["slots"][SLOT]["rejected"] == found["reason"]
 
 
 def test_an_agent_that_cannot_ask_is_taken_back(machine: Machine) -> None:
-    machine.boot("ask agent", "wait done rolled-back", "see agent")
+    machine.boot("assign agent", "wait done rolled-back", "see agent")
     assert versions(machine, "agent") == ("0.9.1",) * 3
     found = outcome(machine, "agent")
     assert (found["phase"], found["failed_in"]) == ("rolled-back", "probation")
@@ -242,21 +238,21 @@ def test_an_agent_that_cannot_ask_is_taken_back(machine: Machine) -> None:
 
 @pytest.mark.parametrize("phase", ["build", "switch", "probation"])
 def test_power_cut_under_a_bad_version_ends_with_the_old_one(phase: str, machine: Machine) -> None:
-    machine.boot_until(phase, "ask daemon")
+    machine.boot_until(phase, f"assign daemon-{phase}")
     machine.boot("wait done rolled-back", f"see cut-{phase}")
     assert versions(machine, f"cut-{phase}") == ("0.9.1",) * 3
     assert outcome(machine, f"cut-{phase}")["phase"] == "rolled-back"
 
 
 def test_power_cut_during_the_way_back_ends_with_the_old_one(machine: Machine) -> None:
-    machine.boot_until("roll-back", "ask agent")
+    machine.boot_until("roll-back", "assign agent-back")
     machine.boot("wait done rolled-back", "see cut-back")
     assert versions(machine, "cut-back") == ("0.9.1",) * 3
 
 
 def test_power_cut_in_every_phase_of_a_good_version_ends_with_it(machine: Machine) -> None:
     """One phase after the other: each boot goes on from where power was cut."""
-    machine.boot_until("build", "ask next")
+    machine.boot_until("build", "assign next")
     for phase in ("test", "switch", "probation", "commit"):
         machine.boot_until(phase)
     machine.boot("wait done rolled-back", "see next")

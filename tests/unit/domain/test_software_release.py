@@ -20,7 +20,6 @@ from gateway.domain.software_release import (
     fitting,
     read_software,
     software_bytes,
-    software_parts,
     wheel_parts,
 )
 
@@ -42,7 +41,6 @@ def release(*names: str, **requires: str) -> SoftwareRelease:
 def test_what_is_written_is_read() -> None:
     assert read_software(software_bytes(release())) == release()
     assert release().target == "software/edge-gateway/1.0/release"
-    assert software_parts(release().target) == ("edge-gateway", "1.0")
 
 
 def test_the_installer_is_not_installed_itself() -> None:
