@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from gateway.domain.activation import Activation
+from gateway.domain.release_paths import parse_path
 from gateway.domain.software_choice import Tried
 from gateway.domain.software_release import SLOT
-from gateway.domain.software_update import Phase, SoftwareUpdate
+from gateway.domain.software_update import Phase, SoftwareUpdate, environment_name
 from gateway.domain.update import ENDS, Failure, Step
 from gateway.store.journal import Journal
 from gateway.store.journal_rows import Update
@@ -131,6 +132,20 @@ def followed(state: SoftwareState, record: SoftwareUpdate | None, now: datetime)
         changed=now.isoformat(),
         committed=committed,
     )
+
+
+def seen_running(state: SoftwareState, running: str, now: datetime) -> SoftwareState:
+    """Return the state as the environment of this process shows it: an operator may have put another version there."""
+    if state.wanted or state.committed is None:
+        return state
+    target, release = state.committed
+    if running == environment_name(parse_path(target).version, release):
+        return state
+    if release != state.release:
+        return replace(state, committed=None)
+    reason, phase = "another version was put in its place by hand", Phase.PROBATION.value
+    gone = replace(state, committed=None, phase=Phase.ROLLED_BACK.value, failed_in=phase, reason=reason)
+    return replace(gone, changed=now.isoformat())
 
 
 def read_state(journal: Journal) -> SoftwareState:

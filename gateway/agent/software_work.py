@@ -16,7 +16,17 @@ from gateway.agent.poll import Poll
 from gateway.agent.settings import InstallerSettings
 from gateway.agent.signals import Alarm
 from gateway.agent.software import InstallerRefusedError, ask, confirm, own_environment, record
-from gateway.agent.software_state import STEPS, SoftwareState, begun, followed, keep_state, read_state, refused, taken
+from gateway.agent.software_state import (
+    STEPS,
+    SoftwareState,
+    begun,
+    followed,
+    keep_state,
+    read_state,
+    refused,
+    seen_running,
+    taken,
+)
 from gateway.agent.source import Source
 from gateway.agent.storage import Storage
 from gateway.domain.assignment import Assignment
@@ -87,8 +97,10 @@ class SoftwareWork:
         confirm(self._settings)
 
     def _follow(self) -> SoftwareState:
-        """Copy the installer's record into the journal."""
-        state = followed(read_state(self._storage.journal), record(self._settings), system_now())
+        """Copy the installer's record, and what runs, into the journal."""
+        now = system_now()
+        state = followed(read_state(self._storage.journal), record(self._settings), now)
+        state = seen_running(state, own_environment(), now)
         keep_state(self._storage.journal, state)
         return state
 

@@ -2,6 +2,7 @@
 #   setup            install the configuration, join the fleet, trust its software keys
 #   assign NAME      let the fleet assign what NAME.json of /srv/fleet says, until the installer has begun
 #   wait PHASE…      until the record of the last update is in one of these phases
+#   back             go back by hand
 #   see NAME         write what runs now
 #   stay             until power is cut
 set -u
@@ -51,6 +52,7 @@ while read -r verb rest; do
         setup) setup ;;
         assign) assign "$rest" ;;
         wait) wait_for $rest ;;
+        back) edge-software switch-back > back ;;
         see) see "$rest" ;;
         stay) touch staying; sleep 1000 ;;
     esac

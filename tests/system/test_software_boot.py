@@ -259,3 +259,12 @@ def test_power_cut_in_every_phase_of_a_good_version_ends_with_it(machine: Machin
     assert outcome(machine, "next")["phase"] == "done", machine.seen("next")["journal"][-5000:]
     assert versions(machine, "next") == ("0.9.4",) * 3
     assert len(json.loads(machine.seen("next")["status"])["versions"]) == 2
+
+
+def test_an_operator_goes_back_by_hand_and_the_fleet_does_not_undo_it(machine: Machine) -> None:
+    machine.boot("back", "see back")
+    assert versions(machine, "back") == ("0.9.1",) * 3
+    slot = json.loads(machine.seen("back")["agent"])["slots"][SLOT]
+    assert slot["assigned"] == "software/edge-gateway/0.9.4/release"
+    assert (slot["update"], slot["committed"]) == (None, None)
+    assert "by hand" in slot["rejected"]

@@ -101,6 +101,20 @@ def test_what_was_rolled_back_is_told_with_its_reason_and_tried_again_at_a_great
     assert len(both.installer.units.restarts) == 3
 
 
+def test_a_version_that_an_operator_replaced_is_told_and_not_put_back(both: Both, tmp_path: Path) -> None:
+    both.assign(both.publish(tmp_path, "1.0"), 1)
+    both.device.sync()
+    both.runs(both.installer.home.leads_to(CURRENT))
+    both.device.sync()
+    assert both.told()["state"] == "committed"
+    both.runs(FIRST)
+    both.device.sync()
+    told = both.told()
+    assert (told["state"], told["committed"]) == ("rolled_back", None)
+    assert "by hand" in told["rejected"]
+    assert len(both.installer.units.restarts) == 1
+
+
 def test_another_assignment_gives_up_what_is_under_way(both: Both, tmp_path: Path) -> None:
     first, second = both.publish(tmp_path, "1.0"), both.publish(tmp_path, "2.0")
     both.assign(first, 1)
