@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from gateway.domain.tensor import Datatype
 
-RUNTIMES = ("onnx", "openvino", "litert", "reference")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
 """Axes by letter: N rows, C channels, H height, W width, L length."""

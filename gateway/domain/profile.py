@@ -6,11 +6,12 @@ The file format is described for people in device_profiles/SCHEMA.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.domain.document import Table, read_document
 from gateway.domain.inventory import ACCELERATOR_KINDS, CPU, Inventory
-from gateway.domain.manifest import PRECISIONS, RUNTIMES
+from gateway.domain.manifest import PRECISIONS
+from gateway.domain.runtimes import RUNTIMES
 
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
@@ -50,6 +51,10 @@ class Budget:
     memory_bytes: int = 0
     watts: float | None = None
     worker_nice: int = WORKER_NICE
+
+
+OTHERS = "others"
+"""In a profile's ladder: every runtime that no other step names for this accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def read_profile(text: str, file: str) -> Profile:
         priority=top.integer("priority", low=0, high=PRIORITY_LIMIT),
         match=_match(top.table("match", required=True)),
         budget=_budget(top.table("budget")),
-        ladder=tuple(_step(table) for table in top.tables("ladder")),
+        ladder=_without_others([_step(table) for table in top.tables("ladder")]),
         origin=file,
     )
     if not profile.ladder:
@@ -135,12 +140,23 @@ def _budget(table: Table | None) -> Budget:
 def _step(table: Table) -> Step:
     step = Step(
         accelerator=table.text("accelerator", among=LADDER_ACCELERATORS),
-        runtime=table.text("runtime", among=RUNTIMES),
+        runtime=table.text("runtime", among=(*RUNTIMES, OTHERS)),
         precisions=table.texts("precisions", among=PRECISIONS),
         options=_options(table.table("options")),
     )
     table.finish()
     return step
+
+
+def _without_others(ladder: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the ladder with a step for each runtime that it does not name in place of a step for the others."""
+    named = {(step.accelerator, step.runtime) for step in ladder}
+    return tuple(
+        replace(step, runtime=name)
+        for step in ladder
+        for name in (RUNTIMES if step.runtime == OTHERS else (step.runtime,))
+        if step.runtime != OTHERS or (step.accelerator, name) not in named
+    )
 
 
 def _options(table: Table | None) -> dict[str, str]:

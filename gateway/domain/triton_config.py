@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LAYOUTS
 from gateway.domain.routing import version_order
+from gateway.domain.runtimes import BY_BACKEND
 from gateway.domain.tensor import Datatype
 from gateway.domain.text_format import Block, read_text_format
 
@@ -20,16 +21,6 @@ ROWS_LIMIT = 1_000_000
 """Largest max_batch_size: the rows of one request."""
 DIMENSION_LIMIT = 2**31 - 1
 VERSION_LIMIT = 2**63 - 1
-
-BACKENDS: Mapping[str, str] = {
-    "onnxruntime": "onnx",
-    "onnxruntime_onnx": "onnx",
-    "onnx": "onnx",
-    "openvino": "openvino",
-    "armnn_tflite": "litert",
-    "litert": "litert",
-}
-"""Runtime by Triton's backend or platform."""
 
 _DATATYPES: Mapping[str, Datatype] = {
     f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.label}": datatype for datatype in Datatype
@@ -159,12 +150,12 @@ def _runtime(top: Block) -> str:
     found = ""
     for key in ("platform", "backend"):
         value = top.text(key)
-        if value and value not in BACKENDS:
-            offered = ", ".join(name for name in BACKENDS if name not in BACKENDS.values())
+        if value and value not in BY_BACKEND:
+            offered = ", ".join(name for name in BY_BACKEND if name not in BY_BACKEND.values())
             top.refuse(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")
-        if value and found not in {"", BACKENDS[value]}:
+        if value and found not in {"", BY_BACKEND[value]}:
             top.refuse(key, "platform and backend contradict each other; remove one")
-        found = BACKENDS.get(value, found)
+        found = BY_BACKEND.get(value, found)
     return found
 
 

@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.model_files import (
-    MODEL_SUFFIXES,
     NO_MODEL,
     is_document,
     is_hidden,
@@ -23,6 +22,7 @@ from gateway.domain.model_files import (
 )
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
+from gateway.domain.runtimes import BY_SUFFIX
 from gateway.store.releases import CONFIG, MANIFEST, Described, read_described, read_version, refused, unreadable
 from gateway.store.settings import LibrarySettings
 
@@ -58,7 +58,7 @@ def scan_model(root: Path, model: str, settings: LibrarySettings | None = None) 
     settings = settings or LibrarySettings()
     if os.path.isdir(root / model):  # noqa: PTH112 - False for any string
         return tuple(release for release in scan_folder(root / model, settings) if release.name == model)
-    named = [root / f"{model}{suffix}" for suffix in MODEL_SUFFIXES]
+    named = [root / f"{model}{suffix}" for suffix in BY_SUFFIX]
     files = [file for file in named if os.path.isfile(file)]  # noqa: PTH113 - as above
     return tuple(_files_of_root(root, files, (), settings))
 
