@@ -11,6 +11,7 @@ from gateway.domain.routing import newest_version, version_order
 from gateway.domain.sharing import WHOLE, Turns, percentages
 from gateway.engine.servable import Servable
 from gateway.engine.split import Split
+from gateway.engine.target import Target
 from gateway.engine.versions import Change, Held, VersionRecord, changed
 
 Record = VersionRecord[Servable]
@@ -45,7 +46,7 @@ class Entry:
     """
 
     records: dict[str, Record] = field(default_factory=dict)
-    routes: dict[str, Servable | Split] = field(default_factory=dict)
+    routes: dict[str, Target] = field(default_factory=dict)
     committed: str = ""
     route: Route | None = None
 
@@ -152,7 +153,7 @@ class Entry:
             servable.raw.close()
         self.route = _healed(self.route, loaded)
         serving = self.serving
-        routes: dict[str, Servable | Split] = dict(serving)
+        routes: dict[str, Target] = dict(serving)
         if (default := self.default) is not None:
             routes[""] = serving[default]
         if self.route is not None:
@@ -182,7 +183,7 @@ class Registry:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
-    def find(self, model: str, version: str = "") -> Servable | Split:
+    def find(self, model: str, version: str = "") -> Target:
         """Return what answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
