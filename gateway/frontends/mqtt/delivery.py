@@ -17,8 +17,8 @@ from functools import partial
 from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.dedup import Dedup, Seen
 from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, Publication
 from gateway.frontends.mqtt.requests import Reply
@@ -160,7 +160,7 @@ class Delivery:
         elif code < REFUSED:
             self._settle(debt, payload)
         elif code in TRY_AGAIN_CODES and debt.attempts + 1 < self._settings.max_attempts:
-            wait_s = delay_s(debt.attempts, self._settings.retry_min_s, self._settings.retry_max_s)
+            wait_s = pause_s(debt.attempts + 1, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
             debt.attempts += 1
             asyncio.get_running_loop().call_later(wait_s, self.answer, debt, payload)
         elif debt.refusal:

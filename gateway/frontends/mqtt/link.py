@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from gateway.frontends.mqtt.backoff import delay_s
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.identity import Identity
 from gateway.frontends.mqtt.messages import REFUSED, Message, Publication, Subscription
 from gateway.frontends.mqtt.outbox import Outbox
@@ -130,9 +130,9 @@ class Link:
                 return
             held_s = time.monotonic() - began
             failures = 0 if held_s > self._settings.reconnect_max_s else failures
-            wait_s = delay_s(failures, self._settings.reconnect_min_s, self._settings.reconnect_max_s)
-            _LOG.warning("no MQTT broker at %s (%s); next try in %.1f s", self._settings.url, reason, wait_s)
             failures += 1
+            wait_s = pause_s(failures, self._settings.reconnect_min_s, self._settings.reconnect_max_s, draw_chance())
+            _LOG.warning("no MQTT broker at %s (%s); next try in %.1f s", self._settings.url, reason, wait_s)
             await _wait(self._stop, wait_s)
 
     async def _one_connection(self) -> str:

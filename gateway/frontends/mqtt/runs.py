@@ -15,8 +15,8 @@ from typing import Protocol
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import InferenceEngine
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.delivery import Delivery
 from gateway.frontends.mqtt.jobs import Job, expired, passed
 from gateway.frontends.mqtt.messages import Message
@@ -95,7 +95,7 @@ class Runs:
     def retry_s(self, refused: RequestError, failures: int) -> float:
         """Count a retry after so many failures. Return the time before it."""
         self._counters["retries"] += 1
-        wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+        wait_s = pause_s(failures, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
         return wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s)
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
