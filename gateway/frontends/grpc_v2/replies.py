@@ -35,7 +35,7 @@ NO_POST = encode(((b":status", b"405"), (b"allow", b"POST"), (b"content-length",
 
 
 def trailers(error: RequestError, retry_after_s: float) -> Headers:
-    """Return status, message and, where waiting helps, the retry hint; `retry_after_s` if the error has none."""
+    """Return status, message and, if waiting helps, the retry hint; `retry_after_s` if the error has none."""
     return _trailers(error.fault, error.message, _wait_ms(error, retry_after_s))
 
 
@@ -50,7 +50,7 @@ def refusal(error: RequestError, retry_after_s: float, extra: Headers = ()) -> b
 
 
 def percent_encoded(text: str) -> bytes:
-    """Status-Message: UTF-8, all but printable ASCII (and "%") as %XX."""
+    """Return a Status-Message: UTF-8, with every byte other than printable ASCII (and "%") as %XX."""
     return quote(text, safe=_PRINTABLE).encode()
 
 

@@ -1,4 +1,4 @@
-"""How long to wait before another try: full jitter, so that a fleet does not come back in step."""
+"""Random delays before another attempt: full jitter, so that the devices of a fleet do not reconnect together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ _RANDOM = SystemRandom()
 
 
 def ceiling_s(failures: int, low_s: float, high_s: float) -> float:
-    """Upper end of the delay after `failures` (from 0) failed tries: `low_s`, doubled each time, at most `high_s`."""
+    """Return the upper end of the delay after `failures` (from 0) failed attempts.
+
+    It is `low_s`, doubled for each failure, and at most `high_s`.
+    """
     return min(high_s, low_s * 2.0 ** min(failures, 32))
 
 
 def delay_s(failures: int, low_s: float, high_s: float) -> float:
-    """A random delay in seconds between 0 and the ceiling."""
+    """Return a random delay in seconds between 0 and the upper end."""
     return _RANDOM.uniform(0.0, ceiling_s(failures, low_s, high_s))

@@ -1,6 +1,6 @@
-"""One route at work: a message becomes what its model takes, at once or when a sensor's window is full.
+"""Processing of one route: a message becomes a model input, at once or when a sensor's window is full.
 
-The model is asked for anew with every message: it may be loaded later, replaced, or go away for a while.
+The model is looked up for every message: it may be loaded later, replaced, or unavailable for a while.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sample:
 
 
 class Feed:
-    """Decodes a route's messages and keeps its sensors' windows."""
+    """Decoder of one route's messages, with the windows of its sensors."""
 
     def __init__(self, route: MqttRoute, describe: Describe, counters: Counter[str]) -> None:
         self.route = route
@@ -75,7 +75,7 @@ class Feed:
         self._windows: Windows | None = None
 
     def prepare(self) -> None:
-        """Ask for the model before the first message, so that the log says at once if it is away or does not fit."""
+        """Look up the model before the first message: the log then says at once if it is missing or unfit."""
         try:
             self._current()
         except RequestError as refused:
@@ -119,7 +119,7 @@ class Feed:
 
     def fits(self, reading: Reading) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
-        with suppress(RequestError):  # it is away: the windows that it had are filled
+        with suppress(RequestError):  # it is unavailable: the existing windows are filled
             self._current()
         return reading.windows is self._windows
 
@@ -151,7 +151,7 @@ class Feed:
         return self._other_plan
 
     def _current(self) -> ModelManifest:
-        """The model's manifest now. While it is away, samples go on filling the windows it had."""
+        """Return the model's current manifest. While it is unavailable, samples fill the existing windows."""
         try:
             manifest = self._describe(self.route.model, self.route.version)
         except RequestError as error:
@@ -163,7 +163,7 @@ class Feed:
         return manifest
 
     def _adopt(self, manifest: ModelManifest) -> None:
-        """Decide the plan of results. Windows that fit another shape of input are given up."""
+        """Use another manifest: plan the results. Windows of another shape are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
         if shape is None:
@@ -199,9 +199,9 @@ class Feed:
 
 
 def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
-    """The route's windows: its own sizes before the manifest's; None where each message is an input of its own.
+    """Return the shape of the route's windows; its own sizes have precedence over the manifest's.
 
-    Raises RequestError UNAVAILABLE where route and model do not fit.
+    Return None if each message is an input of its own. Raises RequestError UNAVAILABLE if route and model do not fit.
     """
     window, spec = manifest.window, manifest.inputs[0]
     size_rows = route.size_rows or (window.size_rows if window else 0)
@@ -216,7 +216,7 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
 
 
 def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
-    """Raise RequestError UNAVAILABLE where the route names an output that the model lacks."""
+    """Raise RequestError UNAVAILABLE if the route names an output that the model does not have."""
     missing = [name for name in route.outputs if manifest.output(name) is None]
     if missing:
         known = ", ".join(spec.name for spec in manifest.outputs)
