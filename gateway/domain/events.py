@@ -31,7 +31,7 @@ class VariantChosen:
 
 @dataclass(frozen=True, slots=True)
 class TrialFinished:
-    """A variant was tried in a throw-away process."""
+    """A variant was tried in a child process."""
 
     model: str
     version: str
@@ -43,7 +43,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True)
 class ModelRefused:
-    """A model on disk cannot be served, with the problem and its place. The others serve."""
+    """A model on disk cannot be served; `reason` states the problem and its place. The others are served."""
 
     model: str
     version: str

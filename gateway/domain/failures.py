@@ -18,7 +18,7 @@ class Failures:
         self._buckets: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many addresses are remembered."""
+        """Return the number of addresses that are remembered."""
         return len(self._buckets)
 
     def count(self, address: str, now_ns: int) -> float:
