@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 LAST = 19
-"""Nice value that lets everything else run first (nice(2))."""
+"""Nice value with the lowest priority (nice(2))."""
 
 
 def step_back(nice: int, thread: threading.Thread | None = None) -> str:
-    """Add to the nice value of `thread`, else of the calling thread. Return why the kernel refused ("": it did not)."""
+    """Add to the nice value of `thread`, else of the calling thread. Return why the kernel refused, or ""."""
     number = (thread or threading.current_thread()).native_id or 0
     try:
         os.setpriority(os.PRIO_PROCESS, number, min(LAST, os.getpriority(os.PRIO_PROCESS, number) + nice))
