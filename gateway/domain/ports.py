@@ -234,7 +234,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Result of golden rows that a staged version ran: 0 rows if it has no golden set, or requests came meanwhile."""
+    """Result of golden rows that a staged version ran: 0 rows without a golden set, or if requests came first."""
 
     rows: int
     passed: bool

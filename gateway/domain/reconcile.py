@@ -12,7 +12,7 @@ from gateway.domain.update import REVOCABLE, Step
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Begin an update of a slot to `target`."""
+    """Change: begin an update of a slot to `target`."""
 
     slot: str
     target: Target
@@ -20,14 +20,14 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Supersede:
-    """Abandon the update of a slot that is in progress: another release, or none, is assigned now."""
+    """Change: abandon the update in progress of a slot, because another release, or none, is assigned now."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Stop serving a slot: its removal is ordered."""
+    """Change: stop serving a slot, whose removal is ordered."""
 
     slot: str
 

@@ -240,7 +240,7 @@ class Servable:
         self._worker.reprice(cost)
 
     def leave(self, ticket: Ticket) -> None:
-        """Free a cancelled ticket's place at once. A run that it is part of goes on for the others."""
+        """Free a cancelled ticket's place at once. A run that it is part of continues for the others."""
         self.statistics.drop("cancelled")
         self._forget(ticket)
 

@@ -7,7 +7,7 @@ import ctypes
 TIME_ERROR = 5
 """State of adjtimex(2): the clock is not synchronised."""
 _TIMEX_BYTES = 512
-"""Buffer larger than struct timex on any architecture. All zeros read the state and change nothing."""
+"""Size of the buffer, larger than struct timex on any architecture. All zeros read the state and change nothing."""
 
 
 def clock_synchronised() -> bool | None:

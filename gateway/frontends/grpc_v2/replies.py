@@ -45,7 +45,7 @@ def ending(error: RequestError, retry_after_s: float) -> bytes:
 
 
 def refusal(error: RequestError, retry_after_s: float, extra: Headers = ()) -> bytes:
-    """Return the block of a response that is nothing but its end ("Trailers-Only"), with `extra` behind it."""
+    """Return the block of a response without a body ("Trailers-Only"), followed by `extra`."""
     return _block(_RESPONSE, error.fault, error.message, _wait_ms(error, retry_after_s)) + encode(extra)
 
 

@@ -101,7 +101,7 @@ class HeadPattern:
 
 
 class DirectConnection(Connection):
-    """Connection whose requests are direct where that is possible."""
+    """Connection whose requests are direct if possible."""
 
     def __init__(self, direct: Direct, *arguments: Any) -> None:
         super().__init__(*arguments)

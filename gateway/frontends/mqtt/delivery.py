@@ -2,13 +2,13 @@
 
 A message is acknowledged as follows:
 
-- Request or single message: after the broker accepted the answer, if one of its copies came at QoS 1.
+- Request or single message: after the broker accepted the answer, sent at QoS 1 if a copy of the message came at QoS 1.
 - Sample: once it is in its window.
 - Message that cannot be processed: after the broker accepted the error.
 - Message whose answer does not fit into the outbox: not at all; the broker sends it again on the next connection.
 
 Acknowledgements are sent in the order of the answers, not in the order of MQTT 5, 4.6. Brokers match them by packet id.
-Otherwise one slow model would delay every sensor behind it: a broker stops at about 20 unacknowledged messages.
+Otherwise one slow model would delay all other sensors: a broker stops at about 20 unacknowledged messages.
 """
 
 from __future__ import annotations

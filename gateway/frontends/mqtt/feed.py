@@ -29,10 +29,10 @@ Describe = Callable[[str, str], ModelManifest]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One input for the model.
+    """Input for the model, complete.
 
-    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` says
-    what results of the version that `manifest` describes carry.
+    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` is the
+    content of results of the version that `manifest` describes.
     """
 
     sensor: str
@@ -109,9 +109,9 @@ class Feed:
         return Sample(sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels))
 
     def complete(self, message: Message, reading: Reading, sample: Sample) -> Iterator[Ready]:
-        """Yield what a decoded message gives the model: one input, or the windows it completes (often none).
+        """Yield the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
-        Samples are in their windows once all is taken.
+        The samples are in their windows once all inputs were taken.
         """
         if reading.windows is None:
             return iter((self._whole(message, reading.manifest, sample),))
@@ -137,8 +137,8 @@ class Feed:
     def plan(self, ready: Ready, version: str) -> ResultPlan:
         """Return the plan for an answer that `version` gave.
 
-        It is not the version that `ready` expected while versions share the requests. Outputs go by name where it is
-        no longer known: labels of another version could be wrong.
+        While versions share the requests, it may differ from the version that `ready` expected. If it is no longer
+        known, outputs are published by name: labels of another version could be wrong.
         """
         if version == ready.manifest.version:
             return ready.plan

@@ -149,7 +149,7 @@ class MqttSettings:
     max_payload_bytes: int = 4 * 2**20
     """Largest payload that is decoded; a larger one is refused as TOO_LARGE."""
     max_packet_bytes: int = 16 * 2**20
-    """Largest packet that the broker may send us (MQTT 5, where it discards larger ones)."""
+    """Largest packet that the broker may send us (MQTT 5; it discards larger ones)."""
     max_result_bytes: int = 256 * 2**10
     """Largest result of a route that is published; a larger one is refused as TOO_LARGE."""
     max_topic_bytes: int = 1_024
