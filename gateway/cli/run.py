@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _allow_files(config: Config) -> None:
     """Allow as many open files as there may be connections.
 
-    A connection that cannot be accepted for want of a descriptor also delays callers whose share is not used up.
+    A connection that cannot be accepted because no descriptor is left also delays callers whose share is not used up.
     Handshakes of HTTP are counted separately from its connections.
     """
     from gateway.terminal.open_files import allow_open_files

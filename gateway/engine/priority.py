@@ -25,7 +25,7 @@ def step_back(nice: int, thread: threading.Thread | None = None) -> str:
 
 
 def stepped_back(nice: int, call: Callable[[], T]) -> T:
-    """Add to the calling thread's nice value for good, then call. Threads that the call starts inherit it."""
+    """Add to the calling thread's nice value permanently, then call. Threads that the call starts inherit it."""
     if nice:
         step_back(nice)
     return call()

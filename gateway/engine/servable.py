@@ -209,7 +209,7 @@ class Servable:
             self.raw.close()
 
     def _check_overrun(self) -> None:
-        """Leave the event loop for good if a run used too much CPU time; time of other processes does not count."""
+        """Leave the event loop permanently if a run used too much CPU time; other processes do not count."""
         used_ns = self._turn.used_ns()
         if used_ns > self._overrun_ns:
             self.statistics.overruns += 1

@@ -187,7 +187,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, OPTIMIZATIONS[level])
     options.log_severity_level = FATAL_SEVERITY
-    # Idle threads of ONNX Runtime spin by default and burn a core each (architecture.md, "Invariants").
+    # Idle threads of ONNX Runtime spin by default and burn a core each (gateway/ARCHITECTURE.md, "Invariants").
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.add_session_config_entry(*_arena().option)

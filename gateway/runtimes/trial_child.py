@@ -137,7 +137,7 @@ class _Exam:
 
     @contextmanager
     def opened(self, threads: int) -> Iterator[Session]:
-        """Open a session with so many threads; closing it is part of the trial, too."""
+        """Open a session with `threads` threads; closing it is part of the trial, too."""
         trial, budget = self.trial, replace(self.trial.budget, threads=threads)
         self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
@@ -179,12 +179,12 @@ class _Exam:
         return measure.once_us(session, self._rows[0])
 
     def held(self, threads: int) -> Verdict:
-        """Open, evaluate and measure with so many threads."""
+        """Open, evaluate and measure with `threads` threads."""
         with self.opened(threads) as session:
             return self.judged(session, threads) if self.prepare(session) else self.unverified(session)
 
     def judged(self, session: Session, threads: int) -> Verdict:
-        """Evaluate a session with so many threads. If it passes, prove joining and measure."""
+        """Evaluate a session with `threads` threads. If it passes, prove joining and measure."""
         verdict = self._answers(session)
         if not verdict.passed:
             return verdict

@@ -151,7 +151,7 @@ class Delivery:
     ) -> None:
         """Publish a refusal on the error topic, and on the response topic if there is one.
 
-        The message is acknowledged when the broker accepted the refusal, or refused it for good. Otherwise a message
+        The message is acknowledged when the broker accepted the refusal, or refused it permanently. Otherwise a message
         that cannot be processed would block the broker's queue.
         """
         self._counters["refused"] += 1

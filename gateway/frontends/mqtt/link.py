@@ -214,8 +214,8 @@ class Link:
     def _choose_version(self, end: End) -> None:
         """Choose the protocol version of the next connection.
 
-        A refused version is replaced for good. After two connections that the broker only closed, the other version is
-        tried for one connection.
+        If the broker refused the version, the other one is used from then on. After two connections that the broker
+        only closed, the other version is tried for one connection.
         """
         if end is End.OLD_PROTOCOL:
             self._version_5 = not self._version_5

@@ -138,7 +138,7 @@ class Runs:
 
     # ---- internal --------------------------------------------------------------------------------------------------
     def _begin(self, job: Job) -> None:
-        """Submit a job again, and fill its place if it is refused for good."""
+        """Submit a job again, and fill its place if it is refused permanently."""
         self._submit(job)
         self.flush()
 

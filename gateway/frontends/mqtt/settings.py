@@ -163,7 +163,7 @@ class MqttSettings:
     dedup_bytes: int = 8 * 2**20
     """Bytes of answers that are remembered."""
     max_attempts: int = 3
-    """Runs after which a message is refused for good, if it fails with INTERNAL or the broker refuses its answer."""
+    """Runs after which a message is refused permanently, if it fails with INTERNAL or the broker refuses its answer."""
     retry_min_s: float = 0.05
     """Upper end of the first random delay before an overloaded or failed inference is tried again; it doubles."""
     retry_max_s: float = 5.0
