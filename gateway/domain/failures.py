@@ -15,7 +15,7 @@ class Failures:
         self._buckets = TokenBuckets(bounds.per_s, bounds.burst, bounds.addresses)
 
     def __len__(self) -> int:
-        """Return how many addresses are remembered."""
+        """Return the number of addresses that are remembered."""
         return len(self._buckets)
 
     def count(self, address: str, now_ns: int) -> float:

@@ -31,7 +31,7 @@ from gateway.domain.tensor import DATATYPES, Datatype
 SCHEMA = 1
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
-"""SHA-256 as this project writes it."""
+"""SHA-256 digest in the form that this project writes."""
 DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
 IMAGE_SIDE_LIMIT_PX = 16384

@@ -1,4 +1,4 @@
-"""Names in a model directory: which files are models, which belong to them, which are never served. Pure values."""
+"""Names in a model directory: files that are models, files that belong to them, and files that are never served."""
 
 from __future__ import annotations
 

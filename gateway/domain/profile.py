@@ -1,4 +1,4 @@
-"""Device profiles: which class of device this is, what it may spend, and its ladder of ways to run a model.
+"""Device profiles: class of a device, its budget, and its ladder of ways to run a model.
 
 The file format is described for people in device_profiles/SCHEMA.md.
 """
@@ -16,22 +16,28 @@ from gateway.domain.runtimes import RUNTIMES
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
 WORKER_NICE = 10
-"""Nice value of threads that run models, unless a profile has another: from here on the event loop goes first."""
+"""Nice value of threads that run models, unless a profile has another.
+
+From this value on the event loop takes precedence.
+"""
 NICE_LIMIT = 19
-"""The kernel's least urgent (nice(2))."""
+"""Highest nice value of the kernel, the least urgent one (nice(2))."""
 LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """All that is named must hold: one of `arch`, one of `compatible` among the board's, one of `accelerators`."""
+    """Conditions on a device: one of `arch`, one of `compatible` of the board, one of `accelerators`. All must hold."""
 
     arch: tuple[str, ...] = ()
     compatible: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
 
     def holds(self, inventory: Inventory) -> bool:
-        """Decided from bus and device-tree facts, never from whether an accelerator is usable (contracts.md)."""
+        """Return True if the conditions hold.
+
+        They use facts of bus and device tree only, never whether an accelerator is usable (contracts.md).
+        """
         kinds = {accelerator.kind for accelerator in inventory.accelerators}
         return (
             (not self.arch or inventory.arch in self.arch)
@@ -42,10 +48,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
-
-    `worker_nice` is added to the nice value of threads that run models on the CPU.
-    """
+    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded."""
 
     threads: int = 0
     memory_bytes: int = 0
@@ -54,12 +57,12 @@ class Budget:
 
 
 OTHERS = "others"
-"""In a profile's ladder: every runtime that no other step names for this accelerator."""
+"""Runtime name in a profile's ladder for every runtime that no other step names for this accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a ladder: on this accelerator, with this runtime, these precisions, best first."""
+    """Step of a ladder: accelerator, runtime, and precisions, best first."""
 
     accelerator: str
     runtime: str
@@ -69,9 +72,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A class of devices. Among those that match, the highest `priority` wins; `ladder` is best first.
+    """Class of devices. Among those that match, the highest `priority` wins; `ladder` is best first.
 
-    `origin` says where it came from: its file, or "signed by the fleet".
+    `origin` is its file, or "signed by the fleet".
     """
 
     name: str
@@ -84,7 +87,7 @@ class Profile:
 
 
 def choose_profile(profiles: Sequence[Profile], inventory: Inventory) -> Profile | None:
-    """The matching profile of highest priority (ties: by name), or None."""
+    """Return the matching profile of highest priority (ties: by name), or None."""
     matching = [profile for profile in profiles if profile.match.holds(inventory)]
     return min(matching, key=lambda profile: (-profile.priority, profile.name), default=None)
 
@@ -149,7 +152,7 @@ def _step(table: Table) -> Step:
 
 
 def _without_others(ladder: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the ladder with a step for each runtime that it does not name in place of a step for the others."""
+    """Return the ladder with each step for OTHERS replaced by one step per runtime that the ladder does not name."""
     named = {(step.accelerator, step.runtime) for step in ladder}
     return tuple(
         replace(step, runtime=name)

@@ -1,4 +1,4 @@
-"""Model versions as found on disk, before anything of them is loaded; bare model files as releases."""
+"""Model versions as found on disk, before they are loaded; bare model files as releases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.domain.triton_manifest import described
 from gateway.domain.verdict import Signature
 
 NO_VERSION = "-"
-"""Version of an entry that is no model version at all: a file or folder not served. No folder can have that name."""
+"""Version of an entry that is no model version: a file or folder not served. No folder can have that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Release:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return remarks on what is served differently from what the files suggest, each with a remedy."""
+        """Return remarks on parts that are served differently from what the files suggest, each with a remedy."""
         return self.config.remarks if self.config else ()
 
 

@@ -1,4 +1,4 @@
-"""Table of runtimes: everything that must be known of one before its engine is imported.
+"""Table of runtimes: everything that must be known about one before its engine is imported.
 
 A new runtime is a file in `gateway/runtimes/` that implements `Runtime` (gateway/domain/ports.py), and an entry here.
 """
@@ -14,7 +14,7 @@ from gateway.domain.inventory import CPU
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An import package and the distributions that bring it, the preferred one first."""
+    """Import package and the distributions that provide it, the preferred one first."""
 
     module: str
     distributions: tuple[str, ...]
@@ -24,8 +24,8 @@ class Package:
 class RuntimeSpec:
     """Declaration of a runtime.
 
-    `implementation`: `module:class` of the `Runtime`. `packages`: any one of them is enough; `remedy`: what to type if
-    none is installed. `suffixes`: files that are models of this runtime without a manifest, which may run on the
+    `implementation`: `module:class` of the `Runtime`. `packages`: any one of them is enough. `remedy`: command if none
+    is installed. `suffixes`: files that are models of this runtime without a manifest, which may run on the
     `accelerators`. `triton_backends`: names in Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
     """
 

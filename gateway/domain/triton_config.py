@@ -1,7 +1,7 @@
 """Triton's `config.pbtxt` next to a bare model: the supported subset, and the reason to refuse any other field.
 
-Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused;
-one that changes only how Triton schedules its runs is accepted, and a remark says what to set here instead.
+Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused. A
+field that changes only how Triton schedules its runs is accepted, and a remark says which setting replaces it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConfigTensor:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Versions to serve: the `latest` so many (0: not bounded), or the `specific` ones."""
+    """Versions to serve: the number of `latest` ones (0: not bounded), or the `specific` ones."""
 
     latest: int = 0
     specific: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig:
-    """A configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
+    """Configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
 
-    `remarks`: fields that were accepted and have no effect here, each with what to set instead.
+    `remarks`: fields that were accepted and have no effect here, each with its replacement.
     """
 
     file: str
@@ -255,7 +255,7 @@ def _versions(block: Block | None) -> VersionPolicy:
 
 
 def _scheduling(top: Block, model: str) -> list[str]:
-    """Return remarks on fields that say only how Triton is to run a model."""
+    """Return remarks on fields that state only how Triton runs a model."""
     remarks = [f"{key} is not applied: {why}" for key, why in _REMARKS.items() if top.skip(key)]
     readers: Mapping[str, Callable[[Block], str]] = {
         "instance_group": _instances,

@@ -16,7 +16,7 @@ from gateway.engine.versions import Change, Held, VersionRecord, changed
 
 Record = VersionRecord[Servable]
 NEW: Record = VersionRecord()
-"""Record of a version of which nothing is known."""
+"""Record of an unknown version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Route:
 class Entry:
     """Versions of one model.
 
-    `records`: what is known of each version. `committed`: the version that the fleet committed ("": none). `routes`:
+    `records`: the record of each version. `committed`: the version that the fleet committed ("": none). `routes`:
     servables by the version that a request names. The key "" is the route's choice, else the committed version, else
     the newest.
     """
@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def serving(self) -> dict[str, Servable]:
-        """Return what answers requests, by version."""
+        """Return the servables that answer requests, by version."""
         return {version: held.servable for version, one in self.records.items() if (held := one.serving)}
 
     @property
@@ -80,11 +80,11 @@ class Entry:
         return {} if (default := self.default) is None else {default: WHOLE}
 
     def record(self, version: str) -> Record:
-        """Return what is known of a version."""
+        """Return the record of a version."""
         return self.records.get(version, NEW)
 
     def note(self, version: str, record: Record) -> None:
-        """Keep what is known of a version; forget it if that is nothing."""
+        """Store the record of a version; remove it if it is empty."""
         if record.is_empty:
             self.records.pop(version, None)
         else:
@@ -112,7 +112,7 @@ class Entry:
         return old
 
     def withdraw(self, version: str, reason: str = "") -> Servable | None:
-        """Stop serving a version for `reason`. Return its servable, or None."""
+        """Stop serving a version, for `reason`. Return its servable, or None."""
         servable = self._change(version, Change.WITHDRAW) if self.record(version).serving else None
         if reason:
             self.refuse(version, reason)
@@ -127,15 +127,15 @@ class Entry:
         return servable
 
     def forget(self, version: str) -> None:
-        """Forget a version that is gone from disk, except what is staged of it."""
+        """Forget a version that was removed from disk, except its staged release."""
         self.note(version, replace(NEW, staged=self.record(version).staged))
 
     def refuse(self, version: str, reason: str) -> None:
-        """Note why the newest release of a version does not serve ("": it does)."""
+        """Record why the newest release of a version does not serve ("": it does)."""
         self.note(version, replace(self.record(version), refused=reason))
 
     def load(self, version: str, *, under_way: bool) -> None:
-        """Note whether a release is being loaded to serve."""
+        """Record whether a release is being loaded to serve."""
         self.note(version, replace(self.record(version), loading=under_way))
 
     def _change(self, version: str, change: Change, held: Held[Servable] | None = None) -> Servable | None:
@@ -184,19 +184,19 @@ class Registry:
         return entry
 
     def find(self, model: str, version: str = "") -> Target:
-        """Return what answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
+        """Return the target that answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
         except KeyError:
             raise self._absent(model, version, self.known(model)) from None
 
     def record(self, model: str, version: str) -> Record:
-        """Return what is known of a version."""
+        """Return the record of a version."""
         entry = self._entries.get(model)
         return NEW if entry is None else entry.record(version)
 
     def records(self) -> Iterator[Record]:
-        """Iterate over what is known of every version."""
+        """Iterate over the records of all versions."""
         for entry in self._entries.values():
             yield from entry.records.values()
 
@@ -218,15 +218,15 @@ class Registry:
             yield from ((loaded[version], weights.get(version, 0)) for version in sorted(loaded, key=version_order))
 
     def listed(self) -> set[tuple[str, str]]:
-        """Return model and version of everything that serves, loads or is refused."""
+        """Return model and version of every version that serves, loads or is refused."""
         return {(name, v) for name, entry in self._entries.items() for v, one in entry.records.items() if one.is_listed}
 
     def staged(self) -> set[tuple[str, str]]:
-        """Return model and version of everything that is staged."""
+        """Return model and version of every staged version."""
         return {(name, v) for name, entry in self._entries.items() for v, one in entry.records.items() if one.staged}
 
     def tidy(self, model: str) -> None:
-        """Forget a model of which no version is known."""
+        """Forget a model without known versions."""
         if not self.entry(model).records:
             del self._entries[model]
 

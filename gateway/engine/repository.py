@@ -31,7 +31,7 @@ from gateway.engine.versions import Held
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
-"""Release digest, variant, accelerator."""
+"""Key of a trial: release digest, variant, accelerator."""
 
 
 class ModelRepository:
@@ -226,7 +226,7 @@ class ModelRepository:
             await self._bring_up(release)
 
     async def _bring_up(self, release: Release) -> None:
-        """Serve a release, or note why it is refused."""
+        """Serve a release, or record why it is refused."""
         entry = self._registry.entry(release.name)
         record = entry.record(release.version)
         if record.serving is not None and record.serves(release):

@@ -21,7 +21,7 @@ from gateway.engine.settings import EngineSettings
 from gateway.engine.versions import Held
 
 Key = tuple[str, str]
-"""Model, version."""
+"""Key of a staged release: model and version."""
 
 
 class Staging:
@@ -44,7 +44,7 @@ class Staging:
     async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
         """Implement `ModelRepository.stage`. On cancellation no session is left open."""
         key = (model, version)
-        if self._registry.serving(model, version) is None:  # else it may be the one that serves: it takes no place
+        if self._registry.serving(model, version) is None:  # else it may be the serving one, which takes no place
             self._check_room(key)
         load = self._loads[key] = object()
         try:
@@ -79,7 +79,7 @@ class Staging:
         return record.staged.servable if record.staged and record.stages(release) else None
 
     def close(self) -> None:
-        """Discard everything that is still being tried or opened."""
+        """Discard all trials and releases that are not open yet."""
         self._closed = True
 
     def _served(self, release: Release) -> Servable | None:

@@ -1,4 +1,4 @@
-"""What answers requests for a name: one version of a model, or several that share its requests."""
+"""Target of requests for a name: one version of a model, or several that share its requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.engine.raw_batches import RawBatch
 
 
 class Target(Protocol):
-    """A `Servable`, or a `Split` of several. Manifest, placement and statistics are those that callers are told of."""
+    """A `Servable`, or a `Split` of several. Manifest, placement and statistics are those that callers see."""
 
     @property
     def manifest(self) -> ModelManifest:
@@ -21,7 +21,7 @@ class Target(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """Return what runs where, and why."""
+        """Return the variant, the accelerator and the reason for them."""
 
     @property
     def statistics(self) -> ServableStatistics:

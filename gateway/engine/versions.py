@@ -1,4 +1,4 @@
-"""Record of one model version, and the table of its transitions. Pure: what is loaded is an opaque value."""
+"""Record of one model version, and the table of its transitions. Pure: loaded objects are opaque values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S = TypeVar("S")
 
 
 class Holding(enum.Enum):
-    """What of a version is loaded. BOTH: one release serves, another one is staged under the same version."""
+    """Loaded parts of a version. BOTH: one release serves, another one is staged under the same version."""
 
     NOTHING = "nothing"
     STAGED = "staged"
@@ -22,7 +22,7 @@ class Holding(enum.Enum):
 
 
 class Change(enum.Enum):
-    """Change of what is loaded. TAKE_OVER: the staged release serves from now on."""
+    """Change of the loaded parts. TAKE_OVER: the staged release serves from now on."""
 
     STAGE = "stage"
     UNSTAGE = "unstage"
@@ -51,7 +51,7 @@ TRANSITIONS: Mapping[tuple[Holding, Change], Holding] = {
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[S]):
-    """What was loaded (a servable), and the release that it was loaded from."""
+    """Loaded object (a servable), and the release that it was loaded from."""
 
     release: Release
     servable: S
@@ -73,7 +73,7 @@ class VersionRecord(Generic[S]):
 
     @property
     def holding(self) -> Holding:
-        """Return what is loaded."""
+        """Return the loaded parts."""
         if self.serving is not None:
             return Holding.SERVING if self.staged is None else Holding.BOTH
         return Holding.NOTHING if self.staged is None else Holding.STAGED
@@ -100,7 +100,7 @@ class VersionRecord(Generic[S]):
 def changed(
     record: VersionRecord[S], change: Change, held: Held[S] | None = None
 ) -> tuple[VersionRecord[S], Held[S] | None]:
-    """Return the record after `change`, and what it holds no longer. `held`: what is staged or served by the change.
+    """Return the record after `change`, and the object that it no longer holds. `held`: the staged or serving object.
 
     Raises ValueError for a change that the table does not allow: a defect of the caller.
     """

@@ -1,4 +1,4 @@
-"""Runtimes by name, imported late: naming one imports its module; the module imports its engine when it is used."""
+"""Runtimes by name. A lookup imports the runtime's module; the module imports its engine when it is used."""
 
 from __future__ import annotations
 

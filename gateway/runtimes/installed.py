@@ -1,4 +1,4 @@
-"""Which engines are installed, asked of package metadata: nothing of an engine is imported here."""
+"""Installed engines, by package metadata: no engine is imported here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gateway.domain.runtimes import RUNTIMES, Package
 from gateway.domain.verdict import RuntimeStatus
 
 ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
-"""Environment variable: "1" lets OpenVINO be imported beside the package that reports usage to its vendor."""
+"""Environment variable: "1" permits OpenVINO although a package that reports usage to its vendor is installed."""
 
 
 def conflict() -> str:
-    """What is wrong where both ONNX Runtime distributions are installed, "" where they are not."""
+    """Return the problem if both ONNX Runtime distributions are installed, or ""."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
     if len(both) < 2:
         return ""
@@ -24,7 +24,7 @@ def conflict() -> str:
 
 
 def telemetry() -> str:
-    """What is wrong where OpenVINO would report usage to its vendor, "" where it would not or may."""
+    """Return the problem if OpenVINO would report usage to its vendor without permission, or ""."""
     if not _version("openvino-telemetry") or os.environ.get(ALLOW_TELEMETRY) == "1":
         return ""
     return "openvino-telemetry is installed, which reports usage to its vendor"
@@ -50,12 +50,15 @@ _OBSTACLES: Mapping[str, Callable[[], tuple[str, str]]] = {"onnx": _onnx_obstacl
 
 
 def installed_package(name: str) -> Package | None:
-    """The first package of runtime `name` that is installed, or None."""
+    """Return the first installed package of runtime `name`, or None."""
     return next((package for package in RUNTIMES[name].packages if importlib.util.find_spec(package.module)), None)
 
 
 def installed_version(name: str) -> RuntimeStatus:
-    """Version of runtime `name`, or the problem and its remedy; cheap enough for the daemon's start."""
+    """Return the version of runtime `name`, or the problem and its remedy.
+
+    It is cheap enough for the daemon's start.
+    """
     spec = RUNTIMES.get(name)
     if spec is None:
         known = ", ".join(RUNTIMES)
@@ -72,7 +75,10 @@ def installed_version(name: str) -> RuntimeStatus:
 
 
 def require(name: str) -> str:
-    """The version of runtime `name`. Raises VariantError (problem, remedy) where it must not or cannot be imported."""
+    """Return the version of runtime `name`.
+
+    Raises VariantError (problem, remedy) if it must not or cannot be imported.
+    """
     status = installed_version(name)
     if status.problem or status.version is None:
         raise VariantError(f"runtime {name} cannot be used: {status.problem}", remedy=status.remedy)
@@ -80,7 +86,7 @@ def require(name: str) -> str:
 
 
 def unimportable(name: str, error: ImportError) -> VariantError:
-    """What to raise where an installed engine fails to import (a broken or foreign wheel)."""
+    """Return the error of an installed engine that fails to import (a broken or foreign wheel)."""
     return VariantError(f"runtime {name} is installed but cannot be imported: {error}", remedy=RUNTIMES[name].remedy)
 
 
