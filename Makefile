@@ -94,7 +94,7 @@ bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop:
 	@$(BIN)/python -m tests.performance.bench
 
 docs: $(VENV)/.docs ## build the documentation as a site: build/docs/index.html
-	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/docs:. $(BIN)/python -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/docs:. $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml
 	@echo "built: build/docs/index.html"
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see

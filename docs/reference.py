@@ -29,8 +29,8 @@ def commands(_root: Path) -> str:
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Yield a parser and those of its verbs, in the order of its help."""
     yield parser
-    for action in parser._actions:  # noqa: SLF001  argparse names its verbs nowhere else
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
             for verb in dict.fromkeys(action.choices.values()):
                 yield from _parsers(verb)
 
@@ -41,7 +41,10 @@ def _command(parser: argparse.ArgumentParser) -> tuple[str, str]:
 
 def settings(root: Path) -> str:
     """Return the sample configurations, which name every setting with its default and unit."""
-    parts = ["# Settings", "Every setting with its default and its unit. `edge-gateway config check FILE` checks a file."]
+    parts = [
+        "# Settings",
+        "Every setting with its default and its unit. `edge-gateway config check FILE` checks a file.",
+    ]
     for name, title in SAMPLES.items():
         parts += [f"## {title}: {name}", _block((root / "packaging" / name).read_text("utf-8"), "toml")]
     return "\n\n".join(parts)
