@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-long test-world check bench attack docs fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-system test-long test-world check bench attack docs fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -77,11 +77,18 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 	@$(BIN)/python packaging/demo-fleet
 
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
-test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs runtime-only debian-test ## install what the tests need and pass them
-	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
+PYTEST := $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
+.PHONY: tested
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs runtime-only debian-test
 
-test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs runtime-only debian-test ## everything, however long it takes
+test: tested ## install what the tests need; checks, unit tests and contracts
+	@$(MAKE) --no-print-directory check
+	@$(PYTEST) tests/architecture tests/unit tests/contract tests/conformance tests/fuzz
+
+test-system: tested ## real daemons, controllers, clients and attacks, from start to end
+	@$(PYTEST) tests/system tests/attack tests/performance tests/world
+
+test-long: tested ## everything, however long it takes
 	@$(BIN)/pytest -q
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
