@@ -92,7 +92,7 @@ async def find_release(config: Config, model: str, version: str) -> Release:
 def explanation(
     model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
 ) -> dict[str, Any]:
-    """Return the document of `explain --json` (contracts.md, "Selection"), with `why` in one sentence."""
+    """Return the document of `explain --json`, with `why` in one sentence."""
     return {
         "model": model,
         "profile": profile,

@@ -1,6 +1,6 @@
 """Declaration of a model release: inputs, outputs, labels, variants, golden set. Pure values.
 
-The TOML form (contracts.md, "A model on disk") is read by `gateway.domain.manifest_toml`.
+The TOML form (docs/pages/reference/manifest.md) is read by `gateway.domain.manifest_toml`.
 """
 
 from __future__ import annotations

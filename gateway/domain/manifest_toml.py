@@ -1,6 +1,6 @@
 """Strict reader of manifest.toml: unknown keys, wrong types and dangling names are errors.
 
-Source: contracts.md, "A model on disk".
+Source: docs/pages/reference/manifest.md.
 """
 
 from __future__ import annotations

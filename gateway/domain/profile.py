@@ -36,7 +36,7 @@ class Match:
     def holds(self, inventory: Inventory) -> bool:
         """Return True if the conditions hold.
 
-        They use facts of bus and device tree only, never whether an accelerator is usable (contracts.md).
+        They use facts of bus and device tree only, never whether an accelerator is usable.
         """
         kinds = {accelerator.kind for accelerator in inventory.accelerators}
         return (

@@ -1,6 +1,6 @@
 """Selection of a variant: the ladder filters and breaks ties, the golden set gates, the measured objective decides.
 
-Source: contracts.md, "Selection".
+Source: gateway/decisions/0003-trials-decide-everything.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Release document, which an owner signs: one per model version, with all variants and the floor.
 
 It is the repository's target `models/<owner>/<model>/<version>/release`; every file that it names is a blob by digest.
-Source: contracts.md, "Fleet".
+Source: fleet/README.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inventory as `probe --json` prints it (contracts.md, "Inventory"): these keys, in this order; unknown is null."""
+"""Inventory as `probe --json` prints it: these keys, in this order; unknown is null."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -152,3 +153,19 @@ def unexplained_handlers(file: Path) -> Iterator[str]:
 def catches_all(node: ast.ExceptHandler) -> bool:
     """Return whether the handler takes every exception."""
     return node.type is None or getattr(node.type, "id", "") in {"Exception", "BaseException"}
+
+
+FOREIGN_DOCUMENTS = {"PROTOCOL-HTTP2.md"}
+"""Documents of others that the source cites: gRPC's specification of its protocol."""
+
+
+def test_a_document_that_is_named_exists() -> None:
+    known = {file.name for file in ROOT.rglob("*.md") if not any(part.startswith(".") for part in file.parts)}
+    named_documents = {
+        (named(file), name)
+        for file in SOURCES
+        for name in re.findall(r"[\w-]+\.md\b", TEXTS[file])
+        if not name.startswith(("self.", "device."))
+    }
+    missing = [place for place in sorted(named_documents) if place[1] not in known | FOREIGN_DOCUMENTS]
+    assert missing == []

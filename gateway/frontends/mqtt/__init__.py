@@ -1,1 +1,1 @@
-"""MQTT frontend: inference requests and sensor routes, with manual acknowledgement (contracts.md, "MQTT")."""
+"""MQTT frontend: inference requests and sensor routes, with manual acknowledgement (docs/pages/howto/sensors.md)."""
