@@ -24,6 +24,7 @@ DOCUMENTS = {
     "fleet/METRICS.md": "reference/fleet-metrics.md",
     "gateway/ARCHITECTURE.md": "explanation/architecture.md",
     "SECURITY.md": "explanation/security.md",
+    "gateway/GLOSSARY.md": "explanation/glossary.md",
     "fleet/SIZING.md": "explanation/fleet-sizing.md",
     "CHANGELOG.md": "explanation/changelog.md",
     **{
