@@ -46,8 +46,8 @@ def installation(stage: Path, pip: Path, requirements: Path) -> tuple[str, ...]:
 def compilation(stage: Path, final: Path) -> tuple[str, ...]:
     """Return the command that compiles an environment under its final path.
 
-    It ends with 1 if a dependency carries a template that is no Python. Byte code is not compared with its source: copying
-    an image changes times, and the daemon may not write.
+    It ends with 1 if a dependency carries a template that is no Python. Byte code is not compared with its source:
+    copying an image changes times, and the daemon may not write.
     """
     names = ("-s", str(stage), "-p", str(final), "--invalidation-mode", "unchecked-hash")
     return (str(interpreter(stage)), "-m", "compileall", "-qq", "-f", "-j", "0", *names, str(stage / "lib"))
