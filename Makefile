@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 
-.PHONY: help demo demo-fleet test test-long test-world check bench attack fuzz lock format clean runtime-only
+.PHONY: help demo demo-fleet test test-system test-long test-world check bench attack docs fuzz lock format clean runtime-only
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ $(VENV)/.world: requirements/world.txt | $(VENV)/.test
 	@$(PIP) --no-compile --target $(VENV)/world --upgrade -r $<
 	@touch $@
 
+$(VENV)/.docs: requirements/docs.txt | $(VENV)/.test
+	@$(PIP) --target $(VENV)/docs --upgrade -r $<
+	@touch $@
+
 $(VENV)/.fuzz: requirements/fuzz.txt | $(VENV)/.test
 	@$(PIP) --only-binary :all: -r $< || echo "no atheris for this Python or machine: bytes are spoilt by chance"
 	@touch $@
@@ -73,11 +77,18 @@ demo-fleet: $(VENV)/.test debian-demo ## a controller and three devices: two goo
 	@$(BIN)/python packaging/demo-fleet
 
 # Where a process dies, pytest-xdist would leave the others waiting: no restart, the run ends and says in which test.
-test: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm runtime-only debian-test ## install what the tests need and pass them
-	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
+PYTEST := $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not long"
+.PHONY: tested
+tested: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm $(VENV)/.docs runtime-only debian-test
 
-test-long: $(VENV)/.test $(VENV)/.s3 $(VENV)/.npm runtime-only debian-test ## everything, however long it takes
+test: tested ## install what the tests need; checks, unit tests and contracts
+	@$(MAKE) --no-print-directory check
+	@$(PYTEST) tests/architecture tests/unit tests/contract tests/conformance tests/fuzz
+
+test-system: tested ## real daemons, controllers, clients and attacks, from start to end
+	@$(PYTEST) tests/system tests/attack tests/performance tests/world
+
+test-long: tested ## everything, however long it takes
 	@$(BIN)/pytest -q
 
 test-world: $(VENV)/.world debian-world ## serve models from packages and exporters, compare with their runtimes; WORLD='--help' for options
@@ -88,6 +99,10 @@ check: $(VENV)/.test ## format, lint, types, import contracts, in seconds
 
 bench: $(VENV)/.test debian-test ## the gateway beside grpcio and the bare loop: one run of about eight minutes
 	@$(BIN)/python -m tests.performance.bench
+
+docs: $(VENV)/.docs ## build the documentation as a site: build/docs/index.html
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(VENV)/docs:. $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml
+	@echo "built: build/docs/index.html"
 
 attack: $(VENV)/.test ## attack a daemon in every known way, and measure what its well-behaved clients see
 	@$(BIN)/python -m tests.attack.run
@@ -105,6 +120,7 @@ lock: $(VENV)/.test ## compile the locked requirement files anew
 	$(COMPILE_ALONE) requirements/s3.in -c requirements/test.txt -o requirements/s3.txt
 	$(COMPILE_ALONE) --no-deps requirements/world.in -c requirements/test.txt -o requirements/world.txt
 	@$(COMPILE_ALONE) requirements/fuzz.in -o requirements/fuzz.txt
+	$(COMPILE_ALONE) requirements/docs.in -c requirements/test.txt -o requirements/docs.txt
 	@$(MAKE) --no-print-directory lock-build
 
 format: $(VENV)/.test ## format and mend what can be mended

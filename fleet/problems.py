@@ -29,7 +29,7 @@ STATUSES: Mapping[Fault, int] = {
     Fault.UNSUPPORTED: 501,
     Fault.INTERNAL: 500,
 }
-"""contracts.md, "Faults"."""
+"""HTTP status of each fault."""
 _WAITING_HELPS = frozenset({Fault.OVERLOADED, Fault.UNAVAILABLE})
 _FAULTS = {status: fault for fault, status in reversed(list(STATUSES.items()))} | {
     408: Fault.EXPIRED,

@@ -1,4 +1,4 @@
-"""Who may sign what: roles, their paths, and the quorums that their documents need. Pure (updates.md, "Trust")."""
+"""Who may sign what: roles, their paths, and the quorums that their documents need. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long signatures hold and how much is read at most (updates.md, "Trust")."""
+"""How long signatures hold and how much is read at most."""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ from gateway.config import Config, models_folder, site_profiles_folder
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.events import Publish
 from gateway.domain.inventory import Inventory, RuntimeListing
-from gateway.domain.manifest import RUNTIMES, ModelManifest, Variant
+from gateway.domain.manifest import ModelManifest, Variant
 from gateway.domain.ports import Session
 from gateway.domain.profile import Profile, choose_profile
 from gateway.domain.release import Release
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
 from gateway.domain.verdict import Budget, RuntimeStatus, Signature, Verdict
 from gateway.engine.decode_pool import DecodePool

@@ -261,7 +261,7 @@ def gateway_id(config: Config) -> str:
 
 
 def state_folder(named: str | None, environ: typing.Mapping[str, str] = os.environ) -> Path:
-    """Return `--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway (contracts.md, "Commands")."""
+    """Return `--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-gateway."""
     if named:
         return Path(named)
     if environ.get("STATE_DIRECTORY"):

@@ -1,5 +1,4 @@
-"""How the tests are shared by the processes of `make test`: a file is one process's; properties' settings; and what no
-test leaves to the next."""
+"""Distribution of the tests over the processes of `make test`, settings of properties, and isolation of tests."""
 
 from __future__ import annotations
 
@@ -27,6 +26,26 @@ def logging_as_before() -> Iterator[None]:
     yield
     logging.root.setLevel(level)
     logging.root.handlers[:] = handlers
+
+
+class Failures:
+    """Reporter that names each failed test as it fails: a run that dies has told of every failure before."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the test and the last line of its error."""
+        terminal = self._plugins.getplugin("terminalreporter")
+        if report.failed and terminal is not None:
+            why = (report.longreprtext.strip().splitlines() or [""])[-1]
+            terminal.write_line(f"\nFAILED so far: {report.nodeid} ({report.when}): {why}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name failures at once where one process starts the others."""
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(Failures(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,1 +1,1 @@
-"""The controller's HTTP routes (contracts.md, "Fleet"). Litestar is loaded by these modules."""
+"""The controller's HTTP routes. Litestar is loaded by these modules."""

@@ -106,13 +106,16 @@ class PreviewWave:
 @dataclass(frozen=True, slots=True)
 class PreviewView:
     """What the fleet, as it is now, makes of a specification. `devices`: that match, by set of accelerators; `held` of
-    them another rollout has in this slot; `unknown_zones`: sites whose windows would never open."""
+    them another rollout has in this slot; `unknown_zones`: sites whose windows would never open; `running`: matching
+    devices by the version that they report in the slot ("": none), `running_others`: devices with rarer versions."""
 
     devices: int
     accelerators: Mapping[str, int]
     waves: Sequence[PreviewWave]
     held: int
     unknown_zones: Sequence[str]
+    running: Mapping[str, int]
+    running_others: int
     spec: Mapping[str, Any]
     spec_digest: str
 
@@ -163,8 +166,17 @@ def device(member: Member) -> RolloutDevice:
 def preview(found: Preview, spec: Spec) -> PreviewView:
     """Before anything is created."""
     waves = [PreviewWave(wave, devices) for wave, devices in found.waves.items()]
-    said = (found.devices, found.strata, waves, found.held, found.unknown_zones)
-    return PreviewView(*said, spec_document(spec), spec_digest(spec))
+    return PreviewView(
+        found.devices,
+        found.strata,
+        waves,
+        found.held,
+        found.unknown_zones,
+        found.running,
+        found.running_others,
+        spec_document(spec),
+        spec_digest(spec),
+    )
 
 
 def opening(spec: Spec, state: State, now: datetime) -> datetime | None:

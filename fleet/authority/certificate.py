@@ -14,7 +14,7 @@ from gateway.domain.manifest_toml import NAME_PATTERN
 
 DEVICE_URI = "urn:edge-fleet:device:"
 RENEWAL_SHARE = 2 / 3
-"""Of a certificate's life, after which the device asks for the next (updates.md, "Controller")."""
+"""Of a certificate's life, after which the device asks for the next."""
 
 
 class NoDeviceError(ValueError):

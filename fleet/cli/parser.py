@@ -1,4 +1,4 @@
-"""The verbs of `edge-fleet`: options and examples (contracts.md, "Commands")."""
+"""The verbs of `edge-fleet`: options and examples."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from fleet.cli.remote import ago, bounded, client, facts, listed, local, short
 from fleet.cli.replay import replay
 from fleet.cli.rollouts_spec import specification, words
-from fleet.cli.rollouts_view import headline, notes, wave_rows
+from fleet.cli.rollouts_view import headline, notes, running_words, wave_rows
 from fleet.cli.watch import watch
 from fleet.client.client import Json, path_of
 from gateway.domain.errors import ConfigurationError
@@ -61,6 +61,8 @@ def _print(arguments: argparse.Namespace, view: Json) -> int:
 
 def _create(arguments: argparse.Namespace) -> int:
     asked, document = client(arguments), specification(arguments)
+    if not arguments.json:
+        facts([("changes", running_words(asked.ask("POST", path_of("rollouts", "preview"), body=document)))])
     view = asked.ask("POST", path_of("rollouts"), body=document)
     if arguments.start:
         path = path_of("rollouts", view["id"])
@@ -80,7 +82,8 @@ def _preview(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     kinds = ", ".join(f"{count} {kind}" for kind, count in found["accelerators"].items())
-    facts([*words(found["spec"]), ("matches", f"{counted(found['devices'], 'device')}{f': {kinds}' if kinds else ''}")])
+    matches = f"{counted(found['devices'], 'device')}{f': {kinds}' if kinds else ''}"
+    facts([*words(found["spec"]), ("matches", matches), ("changes", running_words(found))])
     print()
     print_table(("wave", "takes"), [(_wave(one["wave"]), str(one["devices"])) for one in found["waves"]])
     if found["held"]:

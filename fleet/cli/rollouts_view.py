@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fleet.cli.remote import local
+from fleet.cli.remote import local, short
 from fleet.client.client import Json
 from fleet.rollouts.spec import CANARY, Wave
 from fleet.rollouts.waves import places
@@ -31,6 +31,18 @@ class WaveRow:
     under_way: int
     failed: int
     states: str
+
+
+def running_words(preview: Json) -> str:
+    """Return in words what the devices of a preview run now, and what they would run."""
+    parts = [
+        f"{counted(int(devices), 'device')} from {f'version {plain(version)}' if version else 'an empty slot'}"
+        for version, devices in sorted(preview["running"].items())
+    ]
+    if others := int(preview["running_others"]):
+        parts.append(f"{counted(others, 'device')} from other versions")
+    target = short(preview["spec"]["target"]["path"])
+    return f"{', '.join(parts) or 'no device'} to {target}"
 
 
 def wave_rows(view: Json) -> list[WaveRow]:

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -16,6 +17,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from fleet.client.settings import ClientSettings
 from gateway import __version__
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, UnreachableError
+from gateway.domain.retry import retry_after_s
 
 LATER = frozenset({429, 503})
 """Nothing of the request was done; it is asked again after a pause."""
@@ -72,7 +74,8 @@ class Client:
             response, content = self._once(method, f"{path}{_query(query or {})}", body)
             if response.status not in LATER or attempt == self._settings.attempts:
                 break
-            self._sleep(min(_retry_after(response), self._settings.wait_limit_s))
+            after_s = retry_after_s(response.headers.get("retry-after", ""), datetime.now(UTC)) or RETRY_AFTER_S
+            self._sleep(min(after_s, self._settings.wait_limit_s))
         if response.status >= 300:
             raise _refusal(response.status, content, self._url)
         return self._read(content or b"{}")
@@ -160,12 +163,6 @@ def _query(query: Query) -> str:
     said = {name: value for name, value in query.items() if value not in (None, "", [], ()) and value is not False}
     plain = {name: "true" if value is True else value for name, value in said.items()}
     return f"?{urlencode(plain, doseq=True)}" if plain else ""
-
-
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    """Seconds (RFC 9110, 10.2.3); a date is not sent by this controller."""
-    said = response.headers.get("retry-after", "")
-    return float(said) if said.isascii() and said.isdecimal() and len(said) < 10 else RETRY_AFTER_S
 
 
 def _refusal(status: int, content: bytes, url: str) -> Exception:

@@ -37,8 +37,8 @@ from fleet.rollouts.facts import Fact, Reported
 from fleet.rollouts.fold import fold
 from fleet.rollouts.spec import Spec
 from fleet.rollouts.state import IN_FLIGHT, Member, Status
-from fleet.serving.rates import Buckets
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.retry import TokenBuckets
 
 CONCERNED = (*LIVE, Status.ABORTED.value)
 """Stored states of rollouts to which a report may mean something."""
@@ -63,7 +63,7 @@ class Intake:
     def __init__(self, database: Database, settings: IntakeSettings, states: States, counts: Counter[str]) -> None:
         self._database, self._settings, self._states, self._counts = database, settings, states, counts
         self._door = Door(settings.at_once, settings.wait_s)
-        self._rows = Buckets(settings.rows_per_s, settings.rows_burst, TRACKED_DEVICES)
+        self._rows = TokenBuckets(settings.rows_per_s, settings.rows_burst, TRACKED_DEVICES)
         self._lock = threading.Lock()
 
     def take(self, serial: str, body: bytes, encoding: str, now: Callable[[], datetime]) -> list[Acknowledgement]:

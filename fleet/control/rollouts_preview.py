@@ -20,29 +20,45 @@ from fleet.rollouts.state import stratum_of
 from fleet.rollouts.waves import places
 
 ZONES_SHOWN = 20
+VERSIONS_SHOWN = 20
+"""Of a preview: the versions that most devices run; the others are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`strata`: devices by set of accelerators; `waves`: how many each takes; `held`: by other rollouts."""
+    """Number of matching devices by set of accelerators (`strata`), by wave, `held` by other rollouts, and by the
+    version that they report in the slot (`running`; "": none; `running_others`: devices with other versions)."""
 
     devices: int
     strata: Mapping[str, int]
     waves: Mapping[int, int]
     held: int
     unknown_zones: Sequence[str]
+    running: Mapping[str, int]
+    running_others: int
 
 
 def preview(rolling: Rollouts, spec: Spec) -> Preview:
     """Every device of the fleet is held against the query. Raises AwayError."""
     held, strata, zones, counted = _held(rolling, spec), Counter[str](), set[str](), 0
+    running = Counter[str]()
     for device in _matching(rolling, spec):
         strata[stratum_of(device.accelerators)] += 1
         zones.add(device.zone)
         counted += device.id in held
+        running[device.versions.get(spec.slot, "")] += 1
     devices = sum(strata.values())
     unknown = sorted(zone for zone in zones if not known_zone(zone)) if _by_site(spec) else []
-    return Preview(devices, dict(sorted(strata.items())), wave_sizes(spec, strata), counted, unknown[:ZONES_SHOWN])
+    shown = dict(running.most_common(VERSIONS_SHOWN))
+    return Preview(
+        devices,
+        dict(sorted(strata.items())),
+        wave_sizes(spec, strata),
+        counted,
+        unknown[:ZONES_SHOWN],
+        shown,
+        devices - sum(shown.values()),
+    )
 
 
 def wave_sizes(spec: Spec, strata: Mapping[str, int]) -> dict[int, int]:

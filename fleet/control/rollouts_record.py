@@ -133,5 +133,5 @@ def _stored_as(known: StoredRollout, state: State, events: Iterable[Event], *, s
 
 
 def shown(stored_state: str) -> str:
-    """As contracts.md calls it."""
+    """Return the state as the API names it."""
     return Status.ABORTED.value if stored_state == RETURNING else stored_state

@@ -92,7 +92,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a device says of the slot: `state` as in contracts.md, `release` the digest that it speaks of.
+    """What a device says of the slot: `state` as reported, `release` the digest that it speaks of.
 
     "pending": it has the offer, and its signed policy holds it back. `attempt`: of the offer that it answers, as its
     assignment said; 0 where it cannot say. Reports may come twice and in any order.

@@ -20,7 +20,7 @@ _RANK_BYTES = 8
 
 
 class Status(enum.Enum):
-    """Of a rollout (contracts.md, "Fleet")."""
+    """Of a rollout."""
 
     DRAFT = "draft"
     APPROVED = "approved"
@@ -34,7 +34,7 @@ ENDED = frozenset({Status.FINISHED, Status.ABORTED})
 
 
 class DeviceState(enum.Enum):
-    """Of a device in a rollout (contracts.md, "Fleet")."""
+    """Of a device in a rollout."""
 
     PENDING = "pending"
     OFFERED = "offered"

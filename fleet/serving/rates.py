@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from fleet.problems import STATUSES, ProblemError
 from fleet.serving.asgi import Application, Message, Receive, Scope, Send, peer_of
 from fleet.serving.settings import RateSettings
 from gateway.domain.errors import RequestError
+from gateway.domain.retry import TokenBuckets
 
 NS = 1_000_000_000
 AGAIN_S = 1.0
@@ -19,49 +20,12 @@ AGAIN_S = 1.0
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
-class Buckets:
-    """One bucket a key: `burst` at first, refilled by `per_s`. Of keys beyond `limit` the longest silent is forgotten,
-    which fills its bucket."""
-
-    def __init__(self, per_s: float, burst: float, limit: int) -> None:
-        self._per_s, self._burst, self._limit = per_s, max(1.0, burst), limit
-        self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def take(self, key: str, now_ns: int, cost: float = 1.0) -> float:
-        """Seconds until it is `key`'s turn: 0.0 where it is now; then `cost` is taken."""
-        if not self._per_s:
-            return 0.0
-        level = self._level(key, now_ns)
-        granted = level >= 1.0
-        self._keep(key, level - cost if granted else level, now_ns)
-        return 0.0 if granted else (1.0 - level) / self._per_s
-
-    def fine(self, key: str, now_ns: int, cost: float) -> None:
-        """Take `cost` whatever is left; never more than one burst of debt."""
-        if self._per_s:
-            self._keep(key, max(-self._burst, self._level(key, now_ns) - cost), now_ns)
-
-    def __len__(self) -> int:
-        """How many are remembered."""
-        return len(self._levels)
-
-    def _level(self, key: str, now_ns: int) -> float:
-        level, then_ns = self._levels.get(key, (self._burst, now_ns))
-        return min(self._burst, level + max(0, now_ns - then_ns) / NS * self._per_s)
-
-    def _keep(self, key: str, level: float, now_ns: int) -> None:
-        self._levels[key] = (level, now_ns)
-        self._levels.move_to_end(key)
-        if len(self._levels) > self._limit:
-            self._levels.popitem(last=False)
-
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """Devices, or addresses. `inside`: how many requests of each are in progress."""
 
     name: str
-    buckets: Buckets
+    buckets: TokenBuckets
     at_once: int
     inside: Counter[str] = field(default_factory=Counter)
 
@@ -77,8 +41,8 @@ class Rates:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._app, self._settings, self._counts, self._now_ns = app, settings, counts, now_ns
-        devices = Buckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
-        addresses = Buckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
+        devices = TokenBuckets(settings.device_per_s, settings.device_burst, settings.tracked_limit)
+        addresses = TokenBuckets(settings.address_per_s, settings.address_burst, settings.tracked_limit)
         self._devices = _Kind("device", devices, settings.device_at_once)
         self._addresses = _Kind("address", addresses, settings.address_at_once)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from fleet.serving.asgi import Application
 from fleet.serving.proxies import read_proxies
-from fleet.serving.rates import Buckets
 from fleet.serving.settings import ServingSettings
 from fleet.serving.tls import load_chain
 from gateway.domain.access import Address
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.retry import TokenBuckets
 from gateway.wire.handshakes import Terms
 from gateway.wire.listeners import Connect, Listeners
 
@@ -70,7 +70,7 @@ class Server:
 
     def _terms(self, context: ssl.SSLContext) -> Terms:
         settings, rates = self._settings, self._settings.rates
-        handshakes = Buckets(rates.handshake_per_s, rates.handshake_burst, rates.tracked_limit)
+        handshakes = TokenBuckets(rates.handshake_per_s, rates.handshake_burst, rates.tracked_limit)
         return Terms(
             lambda: context,
             settings.handshake_timeout_s,

@@ -16,6 +16,7 @@ from fleet.simulation.line import Line, LostError
 from fleet.simulation.settings import Settings
 from fleet.simulation.stage import Stage, TurnedAwayError
 from fleet.simulation.wire import device_context
+from gateway.domain.retry import longest_pause_s
 from gateway.trust.distrust import Distrust
 
 JSON = (("Content-Type", "application/json"),)
@@ -128,6 +129,6 @@ def pause_s(settings: Settings, told_s: float | None, failures: int, least_s: fl
     if settings.poll_s is not None and told_s is not None:
         base_s = settings.poll_s
     if failures:
-        base_s = min(base_s, settings.retry_s * 2.0 ** min(failures - 1, DOUBLINGS))
+        base_s = longest_pause_s(failures, settings.retry_s, base_s)
     jitter = 1.0 + (2.0 * chance - 1.0) * settings.jitter_percent / 100.0
     return max(base_s * jitter, least_s)

@@ -7,10 +7,12 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.retry import retry_after_s
 
 if TYPE_CHECKING:
     import h11
@@ -35,8 +37,7 @@ class Answer:
     @property
     def retry_after_s(self) -> float:
         """What it asks for; 0 where it asks for nothing."""
-        said = self.headers.get("retry-after", "")
-        return float(said) if said.isascii() and said.isdigit() else 0.0
+        return retry_after_s(self.headers.get("retry-after", ""), datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from fleet.watch.documents import count, mapping
 from fleet.watch.otlp_devices import LOGS, METRICS, Piece, pieces
 from fleet.watch.otlp_names import Names
 from fleet.watch.otlp_points import request
-from fleet.watch.post import Answer, Post, pause_s
+from fleet.watch.post import Answer, Post
 from fleet.watch.settings import OtlpSettings
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.retry import pause_s
 
 PATHS = {METRICS: "/v1/metrics", LOGS: "/v1/logs"}
 REJECTED = {METRICS: "rejectedDataPoints", LOGS: "rejectedLogRecords"}
@@ -136,7 +137,7 @@ class Exporter:
             self._done(export, outcome)
             return bool(answer.status)
         settings = self._settings
-        wait_s = pause_s(settings.retry_s, settings.retry_limit_s, self._attempts, self._chance())
+        wait_s = pause_s(self._attempts, settings.retry_s, settings.retry_limit_s, self._chance())
         wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
         self._not_before = now + timedelta(seconds=wait_s)
         return False

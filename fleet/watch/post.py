@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import email.utils
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from gateway.domain.retry import retry_after_s
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
 
 ANSWER_LIMIT_BYTES = 65_536
-DOUBLINGS_LIMIT = 40
 RETRYABLE = frozenset({429, 502, 503, 504})
 """OTLP 1.x, "Retryable Response Codes"; what Standard Webhooks says of load is among them."""
 
@@ -69,22 +69,6 @@ class Post:
             timeout = Timeout(connect=self._timeout_s, read=self._timeout_s)
             self._pool = PoolManager(num_pools=1, maxsize=1, timeout=timeout, ssl_context=self._trust)
         return self._pool
-
-
-def pause_s(base_s: float, limit_s: float, failures: int, chance: float) -> float:
-    """Full jitter: from 0 to what doubles with each failure in a row (from 1 on); `chance` is 0..1, drawn anew."""
-    return float(chance * min(limit_s, base_s * 2.0 ** min(max(failures, 1) - 1, DOUBLINGS_LIMIT)))
-
-
-def retry_after_s(text: str, now: datetime) -> float:
-    """Seconds or a date (RFC 9110, 10.2.3); 0.0 for anything else."""
-    if text.isascii() and text.isdigit():
-        return float(text[:10])
-    try:
-        at = email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
-    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=UTC)) - now).total_seconds())
 
 
 def _answer(response: BaseHTTPResponse, now: datetime) -> Answer:

@@ -13,8 +13,9 @@ from fleet.database import alerts
 from fleet.database.alerts import Untold
 from fleet.database.engine import Database
 from fleet.watch.message import body, headers, message_id
-from fleet.watch.post import RETRYABLE, Answer, Post, pause_s
+from fleet.watch.post import RETRYABLE, Answer, Post
 from fleet.watch.settings import AlertSettings
+from gateway.domain.retry import pause_s
 
 SENT, FAILED, DROPPED = "webhook_sent", "webhook_failed", "webhook_dropped"
 GONE = 410
@@ -106,7 +107,7 @@ class Webhook:
                 self._drop(untold, done, answer.problem)
                 return True
         settings = self._settings
-        wait_s = pause_s(settings.retry_s, settings.retry_limit_s, self._failures, self._chance())
+        wait_s = pause_s(self._failures, settings.retry_s, settings.retry_limit_s, self._chance())
         wait_s = max(wait_s, min(answer.retry_after_s, settings.retry_limit_s))
         self._not_before = now + timedelta(seconds=wait_s)
         _log.warning("the webhook did not take an alert, next attempt in %.0f s: %s", wait_s, answer.problem)

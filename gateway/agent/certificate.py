@@ -30,7 +30,7 @@ CA_FILE = "ca.pem"
 """Who may sign the controller's certificate, where that was named at enrolment."""
 KEY_MODE = 0o600
 RENEW_AT_SHARE = 2 / 3
-"""Of its life: what is left is for controllers that are away (updates.md, "Controller")."""
+"""Of its life: what is left is for controllers that are away."""
 PEM_LIMIT_BYTES = 65_536
 
 

@@ -75,7 +75,7 @@ def parse_config(text: str, file: str) -> AgentConfig:
 
 
 def state_folder(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent (contracts.md, "Commands")."""
+    """`--state`, else $STATE_DIRECTORY, else $XDG_STATE_HOME/edge-agent."""
     if named:
         return Path(named)
     if environ.get("STATE_DIRECTORY"):

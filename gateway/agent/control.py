@@ -46,7 +46,7 @@ class Control:
         return self._ask("GET", "/v1/vitals")
 
     def inventory(self) -> Document:
-        """What the device has (contracts.md, "Inventory")."""
+        """What the device has."""
         return self._ask("GET", "/v1/inventory")
 
     def statistics(self, slot: str) -> dict[str, Document]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from urllib3 import Timeout
@@ -17,6 +18,7 @@ from gateway.agent.answers import plain
 from gateway.agent.connection import Connections, HungUpError, Line
 from gateway.agent.pace import Patience
 from gateway.agent.source import FetchError
+from gateway.domain.retry import retry_after_s
 
 ANSWER_LIMIT_BYTES = 1_048_576
 """Of one answer: an enrolment brings a signed root."""
@@ -72,8 +74,8 @@ class Controller:
                 content += piece
                 if len(content) > ANSWER_LIMIT_BYTES:
                     raise HungUpError(f"its answer has more than {ANSWER_LIMIT_BYTES} bytes")
-            after = answer.headers.get("Retry-After", "")
-            return answer.status, float(after) if after.isascii() and after.isdigit() else 0.0, bytes(content)
+            after_s = retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(UTC))
+            return answer.status, after_s, bytes(content)
         finally:
             answer.close() if answer.length_remaining else answer.release_conn()
 

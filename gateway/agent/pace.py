@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gateway.agent.settings import FetchSettings
+from gateway.domain.retry import pause_s
 
 NS = 1_000_000_000
 
@@ -101,8 +102,6 @@ def backoff_ns(settings: FetchSettings, failures: int, chance: float, retry_afte
     """The pause after `failures` in a row (from 1), `chance` being drawn from [0, 1): full jitter.
 
     A server's Retry-After is kept to where it is longer, and believed up to `retry_after_limit_s`.
-    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
     """
-    longest_s = min(settings.backoff_limit_s, settings.backoff_base_s * 2.0 ** min(failures - 1, 62))
-    asked_s = min(retry_after_s, settings.retry_after_limit_s)
-    return round(max(chance * longest_s, asked_s) * NS)
+    wait_s = pause_s(failures, settings.backoff_base_s, settings.backoff_limit_s, chance)
+    return round(max(wait_s, min(retry_after_s, settings.retry_after_limit_s)) * NS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.agent.settings import AgentSettings
-
-DOUBLINGS_LIMIT = 30
+from gateway.domain.retry import longest_pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,6 @@ def pause_s(
     poll_s = settings.poll_s if asked_s is None else asked_s
     base_s = poll_s
     if failures:
-        base_s = min(poll_s, settings.retry_s * 2 ** min(failures - 1, DOUBLINGS_LIMIT))
+        base_s = longest_pause_s(failures, settings.retry_s, poll_s)
     jitter = 1.0 + (2.0 * chance - 1.0) * settings.jitter_percent / 100.0
     return max(base_s * jitter, retry_after_s)

@@ -31,6 +31,7 @@ from gateway.agent.source import FetchError
 from gateway.agent.storage import Storage, looked_at
 from gateway.agent.telemetry import MARKS, Document, Observed, digest, event, observe, telling
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.retry import longest_pause_s
 from gateway.observe.logs import get_logger
 from gateway.store.errors import DamagedError, StoreError
 from gateway.store.spool import Spool
@@ -205,7 +206,7 @@ class _Report:
         held = read_held(self._storage.folder)
         settings, failures = self._config.telemetry, int(self._pause(RETRY).get("failures", 0))
         if problem:
-            pause_s = max(min(settings.retry_s * 2.0 ** min(failures, 30), settings.retry_limit_s), retry_after_s)
+            pause_s = max(longest_pause_s(failures + 1, settings.retry_s, settings.retry_limit_s), retry_after_s)
             pause_s = min(pause_s, self._config.fetch.retry_after_limit_s)
             retry = {"failures": failures + 1, **_until(pause_s)}
             self._spool.append([], self._now, {RETRY: json.dumps(retry)})

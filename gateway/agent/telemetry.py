@@ -141,7 +141,7 @@ def _changed(observed: Observed, told: str | None, now: datetime, refresh_s: flo
 
 
 def _slot_document(slot: str, told: Document, observed: Observed) -> Document:
-    """What a slot is to run, how far that is (contracts.md, "Fleet"), what is committed, and what the daemon serves.
+    """What a slot is to run, how far that is, what is committed, and what the daemon serves.
     `told`: what `edge-agent status` says of it."""
     accepted = observed.standing.accepted
     assigned = accepted.assignment.slots.get(slot) if accepted else None

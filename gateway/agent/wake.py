@@ -23,6 +23,7 @@ from gateway.agent.signals import Alarm
 from gateway.agent.tls import tls_context
 from gateway.agent.wake_packets import PINGREQ, Kind, Reader, WireError, connect, subscribe
 from gateway.domain.errors import ConfigurationError
+from gateway.domain.retry import longest_pause_s
 from gateway.observe.logs import configure_logging, get_logger
 from gateway.store.text import read_text
 
@@ -116,7 +117,7 @@ class Wake:
         since all devices lose a broker at once."""
         self._hang_up()
         settings = self._settings
-        longest_s = min(settings.retry_s * 2.0 ** min(self._failures, 30), settings.retry_limit_s)
+        longest_s = longest_pause_s(self._failures + 1, settings.retry_s, settings.retry_limit_s)
         self._failures += 1
         self._next_try_s = self._monotonic() + self._chance() * longest_s
         if not self._logs:  # not before: what sleeps has nothing else to say, and what says nothing is smaller

@@ -12,7 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import urllib3
@@ -22,6 +22,7 @@ from gateway.agent.connection import Connections, HungUpError, Line
 from gateway.agent.pace import NS, Patience, TokenBucket, backoff_ns, least_bytes
 from gateway.agent.settings import FetchSettings
 from gateway.agent.source import Document, FetchError, Receiver
+from gateway.domain.retry import retry_after_s
 
 Answer = urllib3.BaseHTTPResponse
 Result = TypeVar("Result")
@@ -219,7 +220,7 @@ class WebSource:
 def _judge_status(url: str, answer: Answer, retry_after_limit_s: float) -> None:
     if answer.status in {200, 206, 304, 416}:
         return
-    after_s = min(_retry_after_s(answer.headers.get("Retry-After", "")), retry_after_limit_s)
+    after_s = min(retry_after_s(answer.headers.get("Retry-After", ""), datetime.now(UTC)), retry_after_limit_s)
     if answer.status >= 500:
         raise _PassingError(f"the server answered {_summary(answer)}", answer.status, after_s)
     remedy = LOCKED_OUT if answer.status == 401 else ""
@@ -240,16 +241,6 @@ def _redirected(url: str, target: str) -> str:
     if schemes[1] not in {"http", "https"} or schemes == ("https", "http"):
         raise FetchError(f"{_shown(url)} redirects to {_shown(there)}, which is not followed", final=True)
     return there
-
-
-def _retry_after_s(value: str) -> float:
-    """RFC 9110, 10.2.3: seconds, or a date, which is only as good as this device's clock."""
-    if _NUMBER.fullmatch(value):
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def _stated_length(answer: Answer) -> int | None:

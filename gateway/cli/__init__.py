@@ -1,4 +1,4 @@
-"""The command `edge-gateway`: one file per verb, parsed here, imported when called."""
+"""Command `edge-gateway`: one file per verb, parsed here, imported when it is called."""
 
 from __future__ import annotations
 

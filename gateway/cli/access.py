@@ -95,7 +95,7 @@ def _judged(account: Account, path: Path, wanted: int) -> Denial | None:
     nodes: list[Node] = []
     try:
         for node in _nodes(path):
-            nodes.append(node)  # noqa: PERF402  what was seen before an error counts
+            nodes.append(node)  # noqa: PERF402  nodes before an error count
         return denial(account, nodes, wanted)
     except FileNotFoundError:
         return None
@@ -107,7 +107,7 @@ def _judged(account: Account, path: Path, wanted: int) -> Denial | None:
 
 
 def _nodes(path: Path) -> Iterator[Node]:
-    """Yield every folder above where the path leads, then that itself; links are followed."""
+    """Yield every folder on the resolved path, then the path itself; links are followed."""
     real = Path(os.path.realpath(path))
     for step in (*reversed(real.parents), real):
         found = step.stat()
@@ -117,5 +117,5 @@ def _nodes(path: Path) -> Iterator[Node]:
 def _has_acl(path: Path) -> bool:
     try:
         return ACL in os.listxattr(path)
-    except OSError:  # a file system without them
+    except OSError:  # a file system without access control lists
         return False

@@ -1,4 +1,4 @@
-"""What verbs share: the configuration as the command line changes it, and the folder of another device."""
+"""Shared parts of the verbs: the configuration with the command line's changes, and the root of another device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gateway.terminal.tables import plain
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The configuration with what the command line says laid over it. Raises ConfigurationError."""
+    """Return the configuration with the changes of the command line. Raises ConfigurationError."""
     path = Path(arguments.config) if arguments.config else None
     return overrides(arguments)(load_config(path))
 
 
 def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
-    """What the command line changes in any configuration; SIGHUP applies it again."""
+    """Return a function that applies the command line's changes to a configuration; SIGHUP applies it again."""
     changes: dict[str, Any] = {}
     for name in ("grpc", "http"):
         texts = getattr(arguments, name, None)
@@ -46,12 +46,12 @@ def overrides(arguments: argparse.Namespace) -> Callable[[Config], Config]:
 
 
 def warn(message: str) -> None:
-    """Print one line on standard error; the command goes on."""
+    """Print one line on standard error; the command continues."""
     print(f"edge-gateway: {plain(message)}", file=sys.stderr)
 
 
 def root_folder(arguments: argparse.Namespace) -> Path:
-    """The folder of --root. Raises ConfigurationError where it is none."""
+    """Return the folder of --root. Raises ConfigurationError if it is no folder."""
     root = Path(arguments.root)
     if not root.is_dir():
         raise ConfigurationError("is no folder; --root takes the root of a device's files", file=arguments.root)

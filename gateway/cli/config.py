@@ -1,4 +1,4 @@
-"""`edge-gateway config`: the settings in force; `config check FILE`: a check whether the service could use a file."""
+"""Verb `edge-gateway config`: show the effective settings; `config check FILE`: check a file for the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gateway.domain.profile import Profile
 from gateway.terminal.tables import print_json, print_table
 
 NAMES_SHOWN = 5
-"""Names in one remark."""
+"""Most names in one remark."""
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def effective(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def _shown(key: str, value: Any) -> str:
-    """Return the value as the file would hold it; "" if nothing is set."""
+    """Return the value in the file's syntax; "" if nothing is set."""
     if value is None:
         return ""
     return f"0o{value:o}" if key.endswith("_mode") else json.dumps(value, ensure_ascii=False)
@@ -130,7 +130,7 @@ def _models_absent(config: Config) -> list[str]:
             return []
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except OSError:  # not ours to see: judged by permissions
+    except OSError:  # not readable by this user: the check of permissions reports it
         return []
     return [f"models.dir: {folder} is no folder; create it, or name another one"]
 

@@ -1,4 +1,4 @@
-"""`edge-gateway doctor`: what keeps this device from its best; each accelerator's first broken rung, and the remedy."""
+"""Verb `edge-gateway doctor`: problems of this device, such as each accelerator's first broken rung, with remedies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.terminal.tables import mark, print_json, print_table
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to mend: where, what, how."""
+    """Problem to fix: its subject, its description and its remedy."""
 
     subject: str
     problem: str
@@ -30,7 +30,7 @@ class Finding:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print findings; 1 where there are any."""
+    """Print the findings; return 1 if there are any."""
     config, root = configured(arguments), root_folder(arguments)
     surveyed = asyncio.run(assembly.survey(config, root, ask_all=True))
     findings: list[Finding] = []
@@ -63,7 +63,10 @@ def _accelerators(surveyed: Survey) -> list[Finding]:
 
 
 def _runtimes(surveyed: Survey) -> list[Finding]:
-    """A runtime that is broken or in the way; one that is merely absent is none, as long as any engine is there."""
+    """Return runtimes that are broken or in conflict.
+
+    An absent one is no finding as long as any engine is installed.
+    """
     statuses = (surveyed.statuses or {}).values()
     engines = [status for status in statuses if status.name != "reference"]
     absent_all = bool(engines) and not any(status.version for status in engines)
@@ -75,7 +78,7 @@ def _runtimes(surveyed: Survey) -> list[Finding]:
 
 
 def _with_trials(config: Config, surveyed: Survey, folder: Path) -> tuple[Survey, list[Finding]]:
-    """Return the survey with the rungs that earlier trials climbed, and why the state cannot be written."""
+    """Return the survey with the rungs of earlier trials, and findings if the state cannot be written."""
     problems: list[str] = []
     inventory = climb_trials(surveyed.inventory, _trials(config, surveyed, folder, problems.append))
     findings = [Finding("state", *problem.rsplit("; ", 1)) for problem in problems]
@@ -83,13 +86,13 @@ def _with_trials(config: Config, surveyed: Survey, folder: Path) -> tuple[Survey
 
 
 def _trials(config: Config, surveyed: Survey, folder: Path, remark: Callable[[str], None]) -> list[Candidate]:
-    """What earlier trials on this device found, without trying anything now."""
-    if surveyed.profile is None or not os.path.lexists(folder):  # also False where it may not be looked for
+    """Return the candidates with the results of earlier trials on this device, without new trials."""
+    if surveyed.profile is None or not os.path.lexists(folder):  # also False if the folder is not accessible
         return []
     with assembly.opened(config, surveyed, folder, remark) as loader:
         try:
             releases = asyncio.run(releases_here(config))
-        except ConfigurationError:  # a finding of its own
+        except ConfigurationError:  # reported as a finding of its own
             return []
         manifests = [release.manifest for release in releases if release.manifest]
         return [candidate for manifest in manifests for candidate in loader.candidates(manifest)]

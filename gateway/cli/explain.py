@@ -1,4 +1,4 @@
-"""`edge-gateway explain MODEL`: every variant with rank, eligibility and reason; what was measured; the choice."""
+"""Verb `edge-gateway explain MODEL`: every variant with rank, eligibility and reason; measurements; the choice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _report(running: Running, arguments: argparse.Namespace) -> int:
 async def find_release(config: Config, model: str, version: str) -> Release:
     """Return the named version (default: the newest) of a model on disk.
 
-    Raises ConfigurationError that lists what is there, RequestError UNAVAILABLE for a version that is refused.
+    Raises ConfigurationError that lists the known ones, RequestError UNAVAILABLE for a version that is refused.
     """
     versions = await releases_here(config, model)
     if not versions:
@@ -92,7 +92,7 @@ async def find_release(config: Config, model: str, version: str) -> Release:
 def explanation(
     model: str, profile: str, candidates: Sequence[Candidate], chosen: Candidate | None, objective: str
 ) -> dict[str, Any]:
-    """Return the document of `explain --json` (contracts.md, "Selection"), with `why` in one sentence."""
+    """Return the document of `explain --json`, with `why` in one sentence."""
     return {
         "model": model,
         "profile": profile,

@@ -1,4 +1,4 @@
-"""Files that a request is made of, read within a bound."""
+"""Input files of a request, read with a size limit."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ FILE_LIMIT_BYTES = 64 * 1_048_576
 
 
 def images(names: list[str]) -> Tensor:
-    """BYTES tensor [n] of encoded images."""
+    """Return a BYTES tensor [n] of encoded images."""
     encoded = np.empty(len(names), object)
     encoded[:] = [read_file(name) for name in names]
     return Tensor(Datatype.BYTES, encoded)
 
 
 def tensors(name: str, wanted: Iterable[str]) -> dict[str, Tensor]:
-    """The wanted arrays of an npz file, each stored as NAME or, as in a golden set, as input.NAME.
+    """Return the wanted arrays of an npz file, each stored as NAME or, as in a golden set, as input.NAME.
 
-    Raises ConfigurationError for a file that is no npz, RequestError INVALID for arrays that make no tensors.
+    Raises ConfigurationError for a file that is no npz, RequestError INVALID for arrays that are no tensors.
     """
     content = io.BytesIO(read_file(name))
     if not zipfile.is_zipfile(content):
@@ -61,7 +61,7 @@ def _tensor(array: Array, wish: str, name: str) -> Tensor:
 
 
 def read_file(name: str) -> bytes:
-    """A bounded file; "-" is standard input. Raises ConfigurationError."""
+    """Return the content of a bounded file; "-" is standard input. Raises ConfigurationError."""
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)

@@ -75,7 +75,7 @@ class Keys:
             if self.ca or self.pinned:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.load_verify_locations(self.ca or self.pinned)
-            if self.pinned and not self.ca:  # it is this device's own: what names it lists does not matter
+            if self.pinned and not self.ca:  # it is this device's own: the names in it do not matter
                 context.check_hostname = False
                 context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             if self.cert:
@@ -145,7 +145,7 @@ class Client:
                 content = response.read(ANSWER_LIMIT_BYTES + 1)
             if self._late:
                 raise TimeoutError
-        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: no host that DNS could have
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: an impossible host name
             found = TimeoutError() if self._late else error
             kind = NoListenerError if _is_nowhere(error) else UnreachableError
             raise kind(f"no gateway answers at {self.place}: {_words(found, self.place)}") from error
@@ -223,4 +223,4 @@ def _tls_words(error: ssl.SSLError, text: str) -> str:
 
 def pem_exists(name: str | None) -> bool:
     """Return True if `name` is a file, in a folder that this process may search."""
-    return name is not None and os.path.isfile(name)  # noqa: PTH113  Path.is_file raises where a folder is closed to us
+    return name is not None and os.path.isfile(name)  # noqa: PTH113  Path.is_file raises for an inaccessible folder

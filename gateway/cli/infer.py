@@ -1,4 +1,4 @@
-"""`edge-gateway infer MODEL`: one request, answered in this process or by a running daemon."""
+"""Verb `edge-gateway infer MODEL`: one request, answered in this process or by a running daemon."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ async def _infer_here(config: Config, arguments: argparse.Namespace) -> tuple[In
 
 
 def read_request(arguments: argparse.Namespace, manifest: ModelManifest) -> InferRequest:
-    """The request that the options describe. Raises ConfigurationError for a file, RequestError for its content."""
+    """Return the request that the options describe.
+
+    Raises ConfigurationError for a file, RequestError for its content.
+    """
     name, version = manifest.name, manifest.version
     if arguments.json:
         return decode_request(read_file(arguments.json), name, version, now_ns=time.monotonic_ns()).request

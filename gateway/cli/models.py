@@ -1,4 +1,4 @@
-"""`edge-gateway models`: what the model directory holds; `models check DIR`: digests and golden sets of releases."""
+"""Verb `edge-gateway models`: list the models; `models check DIR`: check digests and golden sets of releases."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gateway.store.releases import MANIFEST, copy_listed
 from gateway.terminal.tables import mark, print_json, print_remarks, print_table, progress
 
 Checked = tuple[Release, str, list[Candidate]]
-"""A release, the problem that keeps it from being tried (""), and every candidate with its verdict."""
+"""Release, the problem because of which it was not tried (or ""), and every candidate with its verdict."""
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, or check: 1 where nothing can be served, or a checked release has a finding."""
+    """List or check models; return 1 if nothing can be served, or a checked release has a finding."""
     config = configured(arguments)
     if arguments.action is None:
         running = ask_running(config, arguments)
@@ -52,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
 def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
     """Return the releases of `folder`: a version's, a model's or a whole model directory.
 
-    Raises ConfigurationError where it is no folder or holds no model.
+    Raises ConfigurationError if it is no folder or contains no model.
     """
     if not folder.is_dir():
         raise ConfigurationError("is no folder; name a version's, a model's or a model directory", file=str(folder))
@@ -68,7 +68,7 @@ def releases_in(folder: Path, config: Config) -> tuple[Release, ...]:
 
 
 def _several_models(folder: Path) -> bool:
-    """Return whether `folder` holds several model files and none called `model`, as only a model directory may."""
+    """Return True if `folder` contains several model files and none called `model`, as only a model directory may."""
     try:
         models = [entry.stem for entry in folder.iterdir() if is_model(entry.name) and entry.is_file()]
     except OSError:
@@ -90,7 +90,7 @@ async def _check(config: Config, folder: Path, state_dir: Path) -> list[Checked]
 
 
 async def _check_release(loader: Loader, release: Release) -> Checked:
-    """Try every variant that this machine can run, whatever verdicts are kept, with the files that are listed."""
+    """Try every variant that this machine can run, whatever verdicts are stored, with only the listed files."""
     if release.problem:
         return release, release.problem, []
     with tempfile.TemporaryDirectory(prefix="edge-gateway-") as scratch:
@@ -106,7 +106,7 @@ async def _check_release(loader: Loader, release: Release) -> Checked:
 
 
 def _passed(entry: Checked) -> bool:
-    """No problem, and no variant that was tried failed."""
+    """Return True if there is no problem, and no variant that was tried failed."""
     _, problem, candidates = entry
     return not problem and all(candidate.eligible for candidate in candidates if candidate.verdict is not None)
 
@@ -158,7 +158,7 @@ def _list(config: Config, why: str, *, as_json: bool) -> int:
 
 
 def _any_whole(config: Config, releases: Sequence[Release]) -> int:
-    """Return 0 where a release can be served, else 1 and say so."""
+    """Return 0 if a release can be served; otherwise print the problem and return 1."""
     if any(not release.problem for release in releases):
         return 0
     print(f"edge-gateway: {models_folder(config)} {NO_MODEL}, or name another with --models", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The verbs of `edge-gateway`: options and examples (contracts.md, "Commands")."""
+"""Verbs of `edge-gateway`: options and examples."""
 
 from __future__ import annotations
 

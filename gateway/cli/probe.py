@@ -1,4 +1,4 @@
-"""`edge-gateway probe`: the inventory of this machine, or of a copied tree."""
+"""Verb `edge-gateway probe`: the inventory of this machine, or of a copied tree."""
 
 from __future__ import annotations
 

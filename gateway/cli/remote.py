@@ -34,7 +34,7 @@ def ask(arguments: argparse.Namespace, place: Place, keys: Keys) -> dict[str, An
 
 @contextmanager
 def checked(place: Place) -> Iterator[None]:
-    """Turn the errors that unexpected JSON raises into UnreachableError."""
+    """Convert the errors that unexpected JSON raises to UnreachableError."""
     try:
         yield
     except (TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""`edge-gateway run`: the daemon, until SIGTERM or SIGINT."""
+"""Verb `edge-gateway run`: the daemon, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES_BESIDE = 512
 
 def command(arguments: argparse.Namespace) -> int:
     """Serve; return 0 once drained after SIGTERM or SIGINT."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not catch it yet
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it would end a process that does not handle it yet
     gc.disable()  # the daemon enables it once it has started
     from gateway.cli.common import configured, overrides
     from gateway.config import state_folder
@@ -29,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     async def serve() -> None:
         daemon = Daemon(config, state_folder(arguments.state), overrides(arguments))
-        # Callbacks run once run() first waits. It has caught its signals by then.
+        # Callbacks run once run() first waits. Its signal handlers are set by then.
         asyncio.get_running_loop().call_soon(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGHUP})
         await daemon.run()
 
@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _allow_files(config: Config) -> None:
     """Allow as many open files as there may be connections.
 
-    A connection that cannot be accepted for want of a descriptor also delays callers whose share is not used up.
+    A connection that cannot be accepted because no descriptor is left also delays callers whose share is not used up.
     Handshakes of HTTP are counted separately from its connections.
     """
     from gateway.terminal.open_files import allow_open_files

@@ -1,4 +1,4 @@
-"""Models of the gateway that runs on this device, as it reports them: over HTTP, else over its control socket."""
+"""Models of the gateway that runs on this device, as it reports them, over HTTP or else over its control socket."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The models of a running gateway and its address (`where`); "" if none was asked, for the reason `why_not`."""
+    """Models of a running gateway and its address (`where`); "" if none was queried, for the reason `why_not`."""
 
     where: str = ""
     models: Sequence[Served] = ()
@@ -109,7 +109,7 @@ def print_served(running: Running, *, as_json: bool) -> None:
 
 
 def sentences(running: Running, model: str) -> Iterator[str]:
-    """Yield sentences on what serves now of one model."""
+    """Yield sentences about the versions of one model that serve now."""
     if not running.where:
         yield f"from the disk: {running.why_not}"
         return
@@ -179,13 +179,13 @@ def _ask_http(place: Place, keys: Keys) -> Running:
 
 
 def _served(client: Client, line: dict[str, Any]) -> Served:
-    """Return one line of the index; for a ready version, with what serves it."""
+    """Return one line of the index; for a ready version, with its variant."""
     name, version, state = line["name"], line["version"], line["state"]
     if state != "READY":
         return Served(name, version, state, line["reason"])
     try:
         config = read_object(*client.exchange("GET", f"{model_path(name, version)}/config"))
-    except RequestError as error:  # it went since the index was read
+    except RequestError as error:  # it was unloaded after the index was read
         return Served(name, version, "UNAVAILABLE", error.message)
     facts = {key: value["string_value"] for key, value in config["parameters"].items()}
     variant, accelerator, level, why = (facts.get(key, "") for key in ("variant", "accelerator", "level", "reason"))

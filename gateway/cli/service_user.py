@@ -1,4 +1,4 @@
-"""Account that the service runs as: that of the installed unit, of `--user`, or the caller's."""
+"""Account of the service: that of the installed unit, of `--user`, or the caller's."""
 
 from __future__ import annotations
 

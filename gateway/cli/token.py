@@ -1,4 +1,4 @@
-"""`edge-gateway token new`: a new token, and its line for the tokens file."""
+"""Verb `edge-gateway token new`: make a token, and its line for the tokens file."""
 
 from __future__ import annotations
 

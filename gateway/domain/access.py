@@ -20,7 +20,7 @@ _COMMENT = re.compile(r"(?:^|\s)#.*")
 _OPTIONS = ("scopes=", "models=", "expires=")
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d))?", re.ASCII)
-""" "full-date" and "date-time" of RFC 3339, section 5.6."""
+"""Date or time by RFC 3339, section 5.6 ("full-date" and "date-time")."""
 
 
 class AuthenticationError(RequestError):
@@ -78,7 +78,7 @@ class Tokens:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """Return the POSIX time at which the next token expires, None where none will."""
+        """Return the POSIX time at which the next token expires, or None if none will."""
         valid = (token.expires_s for token in self.by_digest.values() if not token.expired)
         return min((expires_s for expires_s in valid if expires_s is not None), default=None)
 
@@ -123,7 +123,7 @@ class Security:
         return Caller(name, rights or NOTHING)
 
     def at(self, now_s: float) -> Security:
-        """Return the same with tokens whose `expired` is as of a POSIX time."""
+        """Return the same security with tokens whose `expired` is as of a POSIX time."""
         return self if self.tokens is None else replace(self, tokens=self.tokens.at(now_s))
 
 
@@ -160,7 +160,7 @@ def changes(old: Security, new: Security) -> tuple[str, ...]:
 
 
 def read_tokens(text: str, file: str) -> Tokens:
-    """Read a tokens file, one token a line.
+    """Read a tokens file, one token per line.
 
     A line is `NAME TOKEN [scopes=a,b] [models=cam-*,door] [expires=2031-05-09]`, or `TOKEN` alone. TOKEN is the token
     itself or `sha256:` with the 64 hex digits of its digest. '#' at a word's start begins a comment. A line without
@@ -254,7 +254,7 @@ class Address:
         except ValueError:
             return False
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return (mapped or address).is_loopback  # Python looks behind the mapping only from 3.13 on
+        return (mapped or address).is_loopback  # Python resolves the mapping itself only from 3.13 on
 
 
 def read_address(text: str, table: str = "", key: str = "listen") -> Address | None:

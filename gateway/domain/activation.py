@@ -1,4 +1,4 @@
-"""What the agent hands the daemon: a release that lies in the store, and what proves that its owner signed it."""
+"""Signed items in the store that the agent passes to the daemon, with the evidence of their signatures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ TARGET_PARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A signed release in a slot (the model's name on this device). All digests are SHA-256, as hex, of blobs.
+    """Signed release in a slot (the model's name on this device). All digests are SHA-256 of blobs, as hex.
 
     `target` is its path in the repository (`models/<owner>/<model>/<version>/release`), `release` the digest of that
-    signed document. `variants` are those whose artifacts are here. `evidence`: signed metadata from the top-level
-    targets role down to the owner's; `root` is the version of the root that vouches for the first of them.
+    signed document. `variants` are those whose artifacts are in the store. `evidence`: signed metadata from the
+    top-level targets role down to the owner's. `root` is the version of the root metadata that verifies the first of
+    them.
     """
 
     slot: str
@@ -31,13 +32,13 @@ class Activation:
 
     @property
     def version(self) -> str:
-        """The release's version, as its path says it."""
+        """Return the release's version, as stated in its path."""
         return self.target.split("/")[-2]
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A device profile or policy that lies in the store, and what proves that it is signed, as in `Activation`."""
+    """Device profile or policy in the store, with the evidence of its signature, as in `Activation`."""
 
     target: Target
     evidence: tuple[str, ...]
@@ -45,7 +46,7 @@ class Installed:
 
 
 def activation_document(activation: Activation) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return plain values for JSON."""
     return {
         "slot": activation.slot,
         "target": activation.target,
@@ -57,8 +58,10 @@ def activation_document(activation: Activation) -> dict[str, Any]:
 
 
 def read_activation(document: Mapping[str, Any]) -> Activation:
-    """The inverse of `activation_document`: slots and digests become paths. Raises ValueError, TypeError or
-    KeyError for anything else."""
+    """Read the output of `activation_document`. Slots and digests become paths, so both are checked.
+
+    Raises ValueError, TypeError or KeyError for anything else.
+    """
     root, target = document["root"], _text(document["target"])
     if type(root) is not int or root < 1:
         raise ValueError(f"root must be a version, not {root!r:.80}")

@@ -1,4 +1,4 @@
-"""Strict reading of TOML documents: every key is asked for by name and type, what nobody asked for is an error."""
+"""Strict reader of TOML documents: every key is taken by name and type; a key that is not taken is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from gateway.domain.errors import ConfigurationError
 NUMBER_LIMIT = 1e300
 """Largest magnitude of an array's numbers: finite, and an integer that converts to float."""
 KEY_PARTS_LIMIT = 100
-"""Of one dotted key. tomllib's time grows with their square: a key that fills 1 MiB would take it half an hour."""
+"""Most parts of one dotted key.
+
+The time of tomllib grows with their square: a key that fills 1 MiB would take half an hour.
+"""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{KEY_PARTS_LIMIT}}}")
 
@@ -23,7 +26,7 @@ _REQUIRED: Any = object()
 def read_document(text: str, file: str) -> Table:
     """Parse TOML `text`; `file` is named in errors.
 
-    Raises ConfigurationError with the line the TOML parser names.
+    Raises ConfigurationError with the line that the TOML parser reports.
     """
     if _LONG_KEY.search(text):
         raise ConfigurationError(f"not valid TOML here: a key has more than {KEY_PARTS_LIMIT} parts", file=file)
@@ -40,7 +43,7 @@ def read_document(text: str, file: str) -> Table:
 
 
 class Table:
-    """One TOML table. Take what is known by type, then call `finish()`: the rest is refused."""
+    """TOML table. Take the known keys by type, then call `finish()`, which refuses the others."""
 
     def __init__(self, values: dict[str, Any], *, file: str, text: str = "", name: str = "") -> None:
         self.name = name
@@ -52,18 +55,18 @@ class Table:
         return key in self._values
 
     def remaining(self) -> tuple[str, ...]:
-        """Keys not taken yet, in the order of the file."""
+        """Return the keys that were not taken yet, in the order of the file."""
         return tuple(self._values)
 
     def text(self, key: str, default: str = _REQUIRED, *, among: tuple[str, ...] = ()) -> str:
-        """Take a string, one of `among` where given."""
+        """Take a string. If `among` is given, the value must be one of it."""
         value: str = self._take(key, str, "a string", default)
         if among and value not in among:
             self.refuse(key, f"must be one of {', '.join(among)}, not {value!r:.80}")
         return value
 
     def time(self, key: str, form: str) -> datetime:
-        """Take a time in UTC, written as `form` says, in the words of `strptime`."""
+        """Take a time in UTC; `form` is its format for `strptime`."""
         value = self.text(key)
         try:
             return datetime.strptime(value, form).replace(tzinfo=UTC)
@@ -84,7 +87,7 @@ class Table:
         return value
 
     def texts(self, key: str, default: tuple[str, ...] = _REQUIRED, *, among: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Take an array of strings, each one of `among` where given."""
+        """Take an array of strings. If `among` is given, each value must be one of it."""
         values = self._array(key, str, "strings", default)
         for value in values:
             if among and value not in among:
@@ -104,12 +107,12 @@ class Table:
         return tuple(float(value) for value in values)
 
     def table(self, key: str, *, required: bool = False) -> Table | None:
-        """Take a sub-table, or None where it is absent and not required."""
+        """Take a sub-table. Return None if it is absent and not required."""
         value = self._take(key, dict, "a table", _REQUIRED if required else None)
         return None if value is None else self._child(key, value)
 
     def tables(self, key: str) -> tuple[Table, ...]:
-        """Take an array of tables; empty where absent."""
+        """Take an array of tables; it is empty if the key is absent."""
         values = self._array(key, dict, "tables", ())
         return tuple(self._child(f"{key}[{index}]", value) for index, value in enumerate(values))
 
@@ -128,7 +131,7 @@ class Table:
 
     def _take(self, key: str, kind: type | tuple[type, ...], what: str, default: Any) -> Any:
         if key not in self._values:
-            if default is _REQUIRED:  # no line: what a search found would be another table's key
+            if default is _REQUIRED:  # no line: a search could find another table's key
                 raise ConfigurationError(f"missing; it must be {what}", file=self.file, table=self.name, key=key)
             return default
         value = self._values.pop(key)
@@ -149,7 +152,7 @@ class Table:
         return value
 
     def _line_of(self, key: str) -> int | None:
-        """Line of `key` where a search finds exactly one place that sets it, else None (a guess would mislead)."""
+        """Return the line of `key`, or None unless exactly one line sets it: a wrong line would mislead."""
         bare = re.escape(key.partition("[")[0])
         setting = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{bare}["']?\s*(?:=|\]|\.)""")
         lines = [number for number, line in enumerate(self._text.splitlines(), 1) if setting.search(line)]

@@ -1,4 +1,4 @@
-"""Two exception roots, one for what a caller of a request can correct and one for what the device's operator can."""
+"""Exception roots: one for errors that a caller can correct, one for errors that the device's operator can correct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fault(enum.Enum):
 class RequestError(Exception):
     """Refusal of one request; other requests are not affected.
 
-    `retry_after_s` is set where waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE).
+    `retry_after_s` is set if waiting helps (OVERLOADED, THROTTLED, UNAVAILABLE).
     """
 
     def __init__(self, fault: Fault, message: str, *, retry_after_s: float | None = None) -> None:
@@ -35,7 +35,7 @@ class RequestError(Exception):
 
 
 class ConfigurationError(Exception):
-    """Refusal of an operator's input: file, table, key and line, and what to do."""
+    """Refusal of an operator's input: file, table, key and line, and the remedy."""
 
     def __init__(
         self, problem: str, *, file: str = "", table: str = "", key: str = "", line: int | None = None
@@ -51,13 +51,13 @@ class ConfigurationError(Exception):
 
 
 def of_answer(error: RequestError, advice: str = "") -> RequestError:
-    """Return a refusal for lack of memory with the words that it is the answer that lacks it."""
+    """Return a refusal for lack of memory that names the answer as the cause."""
     message = f"the answer: {error.message}; {advice}" if advice else f"the answer: {error.message}"
     return RequestError(error.fault, message, retry_after_s=error.retry_after_s)
 
 
 class VariantError(Exception):
-    """Failure of a runtime to open or run a variant: `reason` in words, `remedy` what to do (may be empty).
+    """Failure of a runtime to open or run a variant: `reason` as text, `remedy` for the operator (may be empty).
 
     `transient`: the fault is temporary (no memory, no process), not the variant's.
     """
@@ -81,5 +81,5 @@ NO_MEMORY = (
 
 
 def lacks_memory(failure: str) -> bool:
-    """Return True if a runtime's words report a failed allocation. Runtimes have no other sign of it."""
+    """Return True if a runtime's message reports a failed allocation. Runtimes have no other sign of it."""
     return any(sign in failure for sign in NO_MEMORY)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServableChanged:
-    """A model version changed its state; `reason` says why if the change was a failure."""
+    """Change of a model version's state; `reason` says why if the change was a failure."""
 
     model: str
     version: str
@@ -18,7 +18,7 @@ class ServableChanged:
 
 @dataclass(frozen=True, slots=True)
 class VariantChosen:
-    """A variant was chosen for a model version, with the reason, its level of verification and its trial's remarks."""
+    """Choice of a variant for a model version, with the reason, its level of verification and its trial's remarks."""
 
     model: str
     version: str
@@ -31,7 +31,7 @@ class VariantChosen:
 
 @dataclass(frozen=True, slots=True)
 class TrialFinished:
-    """A variant was tried in a throw-away process."""
+    """End of a trial of a variant in a child process."""
 
     model: str
     version: str
@@ -43,7 +43,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True)
 class ModelRefused:
-    """A model on disk cannot be served, with the problem and its place. The others serve."""
+    """Refusal of a model on disk; `reason` states the problem and its place. The other models are served."""
 
     model: str
     version: str
@@ -52,7 +52,7 @@ class ModelRefused:
 
 @dataclass(frozen=True, slots=True)
 class EntryIgnored:
-    """A file or folder of the model directory that belongs to no model version. `path` is relative to the directory."""
+    """Entry of the model directory that belongs to no model version. `path` is relative to the directory."""
 
     path: str
     reason: str
@@ -60,7 +60,7 @@ class EntryIgnored:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """A run raised: every request of that batch was answered INTERNAL."""
+    """Run that raised: every request of its batch was answered INTERNAL."""
 
     model: str
     version: str
@@ -70,7 +70,7 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopLeft:
-    """A run took longer on the event loop than allowed: from then on the model runs on its worker."""
+    """Run that took longer on the event loop than allowed: from then on its model runs on its worker."""
 
     model: str
     version: str
@@ -81,7 +81,7 @@ class LoopLeft:
 
 @dataclass(frozen=True, slots=True)
 class RunOverlong:
-    """A run exceeded its time limit: its callers are refused, and it is cancelled if its runtime can do that."""
+    """Run that exceeded its time limit: its callers are refused, and it is cancelled if its runtime can do that."""
 
     model: str
     version: str
@@ -92,7 +92,7 @@ class RunOverlong:
 
 @dataclass(frozen=True, slots=True)
 class RunHung:
-    """A run did not end: its version is taken out of service, and opened again unless that happened too often."""
+    """Run that did not end: its version is taken out of service, and opened again unless that happened too often."""
 
     model: str
     version: str
@@ -102,7 +102,7 @@ class RunHung:
 
 @dataclass(frozen=True, slots=True)
 class JoiningStopped:
-    """A joined run failed whose requests succeeded one by one: requests are not joined any more."""
+    """End of joining: a joined run failed whose requests succeeded one by one. Requests are not joined any more."""
 
     model: str
     version: str
@@ -112,7 +112,7 @@ class JoiningStopped:
 
 @dataclass(frozen=True, slots=True)
 class PriorityRefused:
-    """The kernel refused to lower the priority of a model's thread: it competes with the event loop as an equal."""
+    """Refusal of the kernel to lower the priority of a model's thread, which now competes with the event loop."""
 
     model: str
     version: str
@@ -121,7 +121,7 @@ class PriorityRefused:
 
 @dataclass(frozen=True, slots=True)
 class RouteChanged:
-    """Shares of requests that name no version have changed: `weights` in percent by version; `shadow` is compared."""
+    """Change of the shares of requests that name no version: `weights` in percent by version; `shadow` is compared."""
 
     model: str
     weights: Mapping[str, int]
@@ -131,7 +131,10 @@ class RouteChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRanOut:
-    """A route was not renewed in time: committed versions answer again. `weights` are the ones that ended."""
+    """End of a route that was not renewed in time: committed versions answer again.
+
+    `weights` are the ones that ended.
+    """
 
     model: str
     weights: Mapping[str, int]

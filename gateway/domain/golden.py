@@ -1,7 +1,7 @@
-"""Golden sets: held-out inputs with the answers expected of them, and the judgement of what a variant answered.
+"""Golden sets: held-out inputs with their expected answers, and the evaluation of a variant's answers.
 
-File form: an npz without pickles whose keys are `input.<name>`, `output.<name>` (after the manifest's postprocess)
-and, where true classes are known, `label` (int64 [rows]).
+File format: an npz without pickles whose keys are `input.<name>`, `output.<name>` (after the manifest's postprocess)
+and, if true classes are known, `label` (int64 [rows]).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gateway.domain.manifest import ModelManifest, TensorSpec, Tolerance
 from gateway.domain.tensor import Array, Tensors
 
 GOLDEN_LIMIT_BYTES = 256 * 2**20
-"""Largest golden set once unpacked: it must fit a small device's memory beside the model."""
+"""Largest golden set once unpacked: it must fit into a small device's memory together with the model."""
 
 
 _BROKEN = (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What numpy and zipfile were seen to raise for damaged files (RuntimeError: encrypted or an unknown compression)."""
+"""Exceptions of numpy and zipfile for damaged files (RuntimeError: encrypted or an unknown compression)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,11 @@ class GoldenSet:
 
 @dataclass(frozen=True, slots=True)
 class GoldenResult:
-    """`agreement` and `accuracy` in 0..1; `accuracy_loss` against the golden answers' own accuracy; both None without
-    labels. `reason` says in words what was found."""
+    """Result of a comparison with a golden set; `reason` explains it.
+
+    `agreement` and `accuracy` are in 0..1. `accuracy_loss` is relative to the golden answers' own accuracy. Both
+    accuracies are None without labels.
+    """
 
     passed: bool
     agreement: float
@@ -51,7 +54,7 @@ class GoldenResult:
 
 
 def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet:
-    """Parse an npz; every input and output of the manifest must be there. Raises ConfigurationError naming `file`."""
+    """Parse an npz with every input and output of the manifest. Raises ConfigurationError with `file`."""
     try:
         arrays = _load(content)
     except _BROKEN as error:
@@ -70,9 +73,9 @@ def read_golden(content: bytes, manifest: ModelManifest, file: str) -> GoldenSet
 
 
 def first_row(stream: BinaryIO, manifest: ModelManifest) -> dict[str, Array]:
-    """Return the inputs of the first run of a golden set, read without the rest of it.
+    """Return the inputs of the first run of a golden set, without reading the rest of it.
 
-    Raises ConfigurationError where the set cannot be read.
+    Raises ConfigurationError if the set cannot be read.
     """
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -82,7 +85,7 @@ def first_row(stream: BinaryIO, manifest: ModelManifest) -> dict[str, Array]:
 
 
 def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
-    """Return the first row of one input, with its axis where `rows`; the whole where the rank is the manifest's."""
+    """Return the first row of one input, with its row axis if `rows`; the whole array if its rank is the manifest's."""
     with archive.open(f"input.{spec.name}.npy") as member:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -90,7 +93,7 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
         whole = len(shape) == len(spec.shape) and not rows
         if dtype.hasobject or not shape:
             raise ValueError(f"input {spec.name!r} has no rows")
-        wanted = shape if whole or fortran else shape[1:]  # column by column, the first row is spread over the whole
+        wanted = shape if whole or fortran else shape[1:]  # in column order, the first row is spread over the array
         size = math.prod(wanted) * dtype.itemsize
         if size > GOLDEN_LIMIT_BYTES:
             raise ValueError(f"a row of input {spec.name!r} has {size} bytes, at most {GOLDEN_LIMIT_BYTES} are allowed")
@@ -100,7 +103,7 @@ def _first(archive: zipfile.ZipFile, spec: TensorSpec, *, rows: bool) -> Array:
 
 
 def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenResult:
-    """Hold `answers` against the golden outputs: worst agreement and worst mean difference over all outputs."""
+    """Compare `answers` with the golden outputs: worst agreement and worst mean difference over all outputs."""
     agreement, mean_abs = 1.0, 0.0
     for name, expected in golden.outputs.items():
         answer = answers[name]
@@ -120,7 +123,7 @@ def judge(golden: GoldenSet, answers: Tensors, tolerance: Tolerance) -> GoldenRe
 
 
 def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Iterator[dict[str, Array]]:
-    """Yield golden inputs as the manifest's shapes take them: some rows, the whole, or one row without its axis.
+    """Yield golden inputs in the manifest's shapes: several rows, the whole array, or one row without its axis.
 
     Raises VariantError for a set without rows.
     """
@@ -137,23 +140,23 @@ def portions(manifest: ModelManifest, golden: GoldenSet, batch_rows: int) -> Ite
 
 
 def _whole(manifest: ModelManifest, golden: GoldenSet) -> bool:
-    """Return whether the golden inputs are one run as they stand: their rank is the manifest's."""
+    """Return True if the golden inputs are one run unchanged: their rank is the manifest's."""
     return all(golden.inputs[spec.name].ndim == len(spec.shape) for spec in manifest.inputs)
 
 
 def _typed(spec: TensorSpec, array: Array) -> Array:
-    """npz has no object arrays: BYTES are stored as fixed-width strings of bytes."""
+    """Return the array in the datatype of `spec`: npz stores BYTES as fixed-width strings of bytes."""
     return array.astype(spec.datatype.dtype, copy=False)
 
 
 def joined(manifest: ModelManifest, golden: GoldenSet, parts: Sequence[Tensors]) -> dict[str, Array]:
-    """Return the answers to `portions` as the golden outputs are: rows one after the other."""
+    """Return the answers to `portions` in the form of the golden outputs: rows one after the other."""
     join = np.concatenate if manifest.batched or _whole(manifest, golden) else np.stack
     return {spec.name: join([part[spec.name] for part in parts]) for spec in manifest.outputs}
 
 
 def first_rows(golden: GoldenSet, manifest: ModelManifest, rows: int) -> GoldenSet:
-    """Return the first rows of a set; all of it if its inputs are one run as they stand."""
+    """Return the first rows of a set; all of it if its inputs are one run unchanged."""
     if not manifest.batched and _whole(manifest, golden):
         return golden
     inputs, outputs = ({name: array[:rows] for name, array in part.items()} for part in (golden.inputs, golden.outputs))
@@ -168,20 +171,20 @@ def _load(content: bytes) -> dict[str, Array]:
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = dict(arrays)
     for key, array in found.items():
-        if not isinstance(array, np.ndarray):  # a member that is no .npy comes back as bytes
+        if not isinstance(array, np.ndarray):  # a member that is no .npy is returned as bytes
             raise ValueError(f"{key!r} is no array")  # noqa: TRY004  the content is wrong, not a caller's type
     return found
 
 
 def _classes(array: Array) -> Array | None:
-    """Best class per row, or None where an output is no score vector."""
+    """Return the best class of each row, or None if the output is no score vector."""
     if array.ndim < 2 or array.shape[-1] < 2 or array.dtype.kind != "f":
         return None
     return np.asarray(array.argmax(axis=-1))
 
 
 def agreeing(expected: Array, answer: Array) -> Array:
-    """Whether two outputs of one shape agree: by the best class of each row or, without classes, value by value."""
+    """Compare two outputs of one shape: by the best class of each row or, without classes, value by value."""
     classes = _classes(expected)
     if classes is not None:
         return np.asarray(classes == _classes(answer))
@@ -195,7 +198,10 @@ def _agreement(expected: Array, answer: Array) -> float:
 
 
 def mean_difference(expected: Array, answer: Array) -> float:
-    """Mean absolute difference; 0 for what is no number, infinite where only one of two numbers is finite."""
+    """Return the mean absolute difference.
+
+    It is 0 for datatypes that are not numeric, and infinite if only one of two numbers is finite.
+    """
     if expected.size == 0 or expected.dtype.kind not in "fiu":
         return 0.0
     difference = np.abs(answer.astype(np.float64) - expected.astype(np.float64))

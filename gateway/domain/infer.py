@@ -1,4 +1,4 @@
-"""One inference request and its answer, as every frontend builds and reads them."""
+"""Inference request and its answer, in the form that all frontends use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Parameter = bool | int | float | str
 
 
 class Destination(Protocol):
-    """Takes the bytes of an output that does not travel in the answer: a place in the caller's shared memory."""
+    """Destination of an output that is not sent in the answer: a place in the caller's shared memory."""
 
     def put(self, raw: bytes) -> Mapping[str, Parameter]:
-        """Write them; the parameters that tell the caller where they are. RequestError where they do not fit."""
+        """Write the bytes, and return the parameters that state their place. Raises RequestError if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output the caller wants; `classification` > 0 asks for its k best as BYTES "%f:idx[:label]" (Triton)."""
+    """Output that the caller requests; `classification` > 0 requests its k best as BYTES "%f:idx[:label]" (Triton)."""
 
     name: str
     classification: int = 0
@@ -29,10 +29,10 @@ class RequestedOutput:
 
 @dataclass(slots=True)
 class InferRequest:
-    """`inputs` in the manifest's names; `version` "" means the policy's default.
+    """Inference request. `inputs` have the manifest's names; `version` "" means the policy's default.
 
-    `deadline_ns` is on the monotonic clock (None: none); `priority` 1 is highest, 0 the model's default;
-    `outputs` empty means all of them. `caller`: token's name, certificate, peer uid or address, the first there is.
+    `deadline_ns` is on the monotonic clock (None: none). `priority` 1 is highest, 0 the model's default. Empty
+    `outputs` mean all of them. `caller`: the first available of token's name, certificate, peer uid and address.
     `stream` names the sequence that a request belongs to ("": the caller's only one), for queues that keep the latest.
     """
 
@@ -50,7 +50,7 @@ class InferRequest:
 
 @dataclass(slots=True)
 class InferResponse:
-    """`outputs` in the order asked for (or the manifest's); arrays are the caller's to keep."""
+    """Inference response. `outputs` are in the requested order (or the manifest's); the caller may keep the arrays."""
 
     model: str
     version: str

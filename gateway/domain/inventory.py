@@ -1,4 +1,4 @@
-"""What a device has: board, processor, memory, accelerators with the rungs between "on the bus" and "measured"."""
+"""Inventory of a device: board, processor, memory, and accelerators with their rungs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUNGS = (
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step towards using an accelerator. `ok` None: not asked. `remedy` says what to do where it is false."""
+    """Step towards the use of an accelerator. `ok` None: not examined. `remedy` is set if it is False."""
 
     name: str
     ok: bool | None
@@ -47,7 +47,10 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """`device` is the /dev path without the root, else the PCI or USB address. `facts` feed profiles and cache keys."""
+    """Accelerator. `device` is the /dev path without the root, else the PCI or USB address.
+
+    `facts` are inputs of profiles and cache keys.
+    """
 
     kind: str
     name: str
@@ -57,18 +60,18 @@ class Accelerator:
 
     @property
     def usable(self) -> bool:
-        """No rung is known to be broken."""
+        """Return True if no rung is known to be broken."""
         return self.broken is None
 
     @property
     def broken(self) -> Rung | None:
-        """The first broken rung, or None."""
+        """Return the first broken rung, or None."""
         return next((rung for rung in self.rungs if rung.ok is False), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Model and `compatible` strings of the device tree, or the DMI product on x86; None and () where unknown."""
+    """Model and `compatible` strings of the device tree, or the DMI product on x86; None and () if unknown."""
 
     model: str | None = None
     compatible: tuple[str, ...] = ()
@@ -76,7 +79,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """`vendor` and `model` None where unknown; `features` sorted, as the kernel names them."""
+    """Processor. `vendor` and `model` are None if unknown; `features` are sorted, with the kernel's names."""
 
     vendor: str | None = None
     model: str | None = None
@@ -86,7 +89,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What was found. `arch` as uname names it (x86_64, aarch64), None where unknown."""
+    """Hardware that was found. `arch` is uname's name (x86_64, aarch64), None if unknown."""
 
     arch: str | None
     board: Board
@@ -95,14 +98,14 @@ class Inventory:
     accelerators: tuple[Accelerator, ...] = ()
 
     def accelerator(self, kind: str) -> Accelerator | None:
-        """The first usable accelerator of `kind`, else the first of that kind, else None."""
+        """Return the first usable accelerator of `kind`, else the first one of that kind, else None."""
         found = [accelerator for accelerator in self.accelerators if accelerator.kind == kind]
         return next((a for a in found if a.usable), found[0] if found else None)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeListing:
-    """What a runtime's own child said it sees: OpenVINO's devices, ONNX Runtime's providers, LiteRT's delegates.
+    """Devices that a runtime reports in its child: OpenVINO's devices, ONNX Runtime's providers, LiteRT's delegates.
 
     `ok` False: it is not installed, hung or died; `problem` says which.
     """

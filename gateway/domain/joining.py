@@ -1,6 +1,6 @@
-"""Rules that decide whether requests may share a run: how answers are compared, and which operators forbid it. Pure.
+"""Rules for sharing a run among requests: comparison of answers, and operators that forbid it. Pure functions.
 
-Answers of the same rows, computed apart and together, differ by rounding: engines sum in another order where a matrix
+Answers of the same rows, computed apart and together, differ by rounding: engines sum in another order if a matrix
 has another number of rows. Measured with ONNX Runtime on models of packages, that is 0 to 4 steps of the least
 significant bit of the largest element; rows that do depend on each other differ by far more (decision 0023).
 """
@@ -14,15 +14,17 @@ import numpy as np
 from gateway.domain.tensor import Array, Tensors
 
 ROUNDING: Mapping[str, float] = {"fp32": 2.0**-13, "int8": 2.0**-13, "fp16": 2.0**-6, "bf16": 2.0**-4}
-"""Rounding error of a row's answer relative to its largest element, by a variant's precision: 1024 steps of fp32, 16 of
-fp16, 8 of bf16 (engines sum narrow floats in fp32)."""
+"""Rounding error of a row's answer relative to its largest element, by a variant's precision.
+
+1024 steps of fp32, 16 of fp16, 8 of bf16 (engines sum narrow floats in fp32).
+"""
 HALF_BYTES = 2
 """Size of the floats whose rounding is at least that of fp16, whatever the variant's precision says."""
 SPREAD_SHARE = 0.25
-"""Share of the difference between the answers to different rows that rounding may make up at most."""
+"""Largest share of rounding in the difference between the answers to different rows."""
 
 UNREADABLE = "unreadable graph"
-"""Stands for the operators of a file that could not be read: it may hold any."""
+"""Placeholder for the operators of a file that could not be read: it may contain any."""
 CONTROL_FLOW = frozenset(
     {UNREADABLE, "If", "Loop", "Scan", "TensorIterator", "WHILE", "IF", "CALL_ONCE", "STABLEHLO_WHILE"}
 )
@@ -35,7 +37,7 @@ RANDOM = frozenset(
 )
 """Operators whose answers differ from run to run."""
 STATE = frozenset({"ReadValue", "Assign", "VAR_HANDLE", "ASSIGN_VARIABLE", "READ_VARIABLE"})
-"""Operators that keep values from one run to the next."""
+"""Operators that keep values between runs."""
 DATA_DEPENDENT = frozenset(
     {
         *("NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"),
@@ -46,7 +48,7 @@ DATA_DEPENDENT = frozenset(
 
 
 def forbidden(operators: frozenset[str]) -> str:
-    """Return why a graph with these operators may not run several requests together, "" where it may."""
+    """Return why a graph with these operators may not run several requests together, or ""."""
     for kind, known in (("control flow", CONTROL_FLOW), ("randomness", RANDOM), ("state", STATE)):
         if found := sorted(operators & known):
             return f"the model has {kind} ({', '.join(found)})"
@@ -54,7 +56,7 @@ def forbidden(operators: frozenset[str]) -> str:
 
 
 def unbounded(operators: frozenset[str]) -> str:
-    """Return why a trial cannot bound the time of a run of such a graph, "" where it can."""
+    """Return why a trial cannot bound the time of a run of such a graph, or ""."""
     for kind, known in (("control flow", CONTROL_FLOW), ("data-dependent shapes", DATA_DEPENDENT)):
         if found := sorted(operators & known):
             return f"{kind} ({', '.join(found)})"
@@ -86,7 +88,7 @@ def rounding(expected: Array, precision: str) -> float:
 
 
 def spreads(answers: Sequence[Tensors]) -> dict[str, float]:
-    """Return how far the answers to different rows are from the first one's, by output."""
+    """Return the largest difference between the answer to the first row and those to other rows, by output."""
     first, others = answers[0], answers[1:]
     return {
         name: max((difference(array, other[name]) for other in others), default=0.0) for name, array in first.items()
@@ -98,7 +100,7 @@ def worst(
 ) -> tuple[float, str]:
     """Return the largest difference beyond rounding over all outputs, and that output's name; (0, "") for none.
 
-    What is small against the output, but not against its `spread`, is no rounding either.
+    A difference that is small relative to the output, but not relative to its `spread`, is not rounding.
     """
     found, most = (0.0, ""), spread or {}
     for name, array in expected.items():
@@ -110,6 +112,6 @@ def worst(
 
 
 def constant(answers: Sequence[Tensors]) -> str:
-    """Return the name of an output that is the same for every row, "" where each differs somewhere."""
+    """Return the name of an output that is the same for every row, or "" if each differs somewhere."""
     first = answers[0]
     return next((name for name, apart in spreads(answers).items() if not (apart and first[name].size)), "")

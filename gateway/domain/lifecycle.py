@@ -1,6 +1,6 @@
-"""The life of a servable: TensorFlow Serving's states, as one table of allowed moves.
+"""Lifecycle of a servable: TensorFlow Serving's states, with one table of allowed transitions.
 
-AVAILABLE is announced after, UNLOADING before the fact: whoever believes the state never meets an absent model.
+AVAILABLE is announced after the fact, UNLOADING before it: the announced state never names a model that is absent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 
 class State(enum.Enum):
-    """START → LOADING → AVAILABLE → UNLOADING → END; a load that fails goes from LOADING to END."""
+    """State of a servable: START → LOADING → AVAILABLE → UNLOADING → END; a failed load goes from LOADING to END."""
 
     START = "START"
     LOADING = "LOADING"
@@ -29,7 +29,7 @@ MOVES: Mapping[State, frozenset[State]] = {
 
 
 def advance(state: State, to: State) -> State:
-    """`to`, if the table allows the move. Raises ValueError otherwise: a defect of ours, never a caller's fault."""
+    """Return `to` if the table allows the transition. Raises ValueError otherwise, which is a defect of the gateway."""
     if to not in MOVES[state]:
         raise ValueError(f"a servable cannot go from {state.value} to {to.value}")
     return to

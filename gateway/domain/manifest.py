@@ -1,6 +1,6 @@
 """Declaration of a model release: inputs, outputs, labels, variants, golden set. Pure values.
 
-The TOML form (contracts.md, "A model on disk") is read by `gateway.domain.manifest_toml`.
+The TOML form (docs/pages/reference/manifest.md) is read by `gateway.domain.manifest_toml`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from gateway.domain.tensor import Datatype
 
-RUNTIMES = ("onnx", "openvino", "litert", "reference")
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 LAYOUTS = ("NCHW", "NHWC", "NCL", "NLC")
 """Axes by letter: N rows, C channels, H height, W width, L length."""
@@ -67,7 +66,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Time-series input: `size_rows` samples of `channels`, a new window every `hop_rows`."""
+    """Time-series input: windows of `size_rows` samples of `channels`; a new one begins every `hop_rows`."""
 
     channels: tuple[str, ...]
     size_rows: int
@@ -140,10 +139,10 @@ class Golden:
 
 @dataclass(frozen=True, slots=True)
 class ModelManifest:
-    """A release: one name, one version, one set of tensors, many variants.
+    """Model release: one name, one version, one set of tensors, many variants.
 
     `batch` states whether the first dimension of every tensor counts rows; None (bare models) leaves it to the trial.
-    `require` is the least level of verification (one of LEVELS) that its owner asks for, "" for the
+    `require` is the least level of verification (one of LEVELS) that its owner demands, "" for the
     default. `max_batch_rows` bounds the rows of one request (0: the limit of the engine).
     """
 
@@ -163,13 +162,13 @@ class ModelManifest:
 
     @property
     def batched(self) -> bool:
-        """Return whether the first dimension of every tensor counts rows."""
+        """Return True if the first dimension of every tensor counts rows."""
         specs = self.inputs + self.outputs
         return self.batch is not False and bool(self.inputs) and all(spec.shape[:1] == (ROWS,) for spec in specs)
 
     @property
     def inspected(self) -> bool:
-        """Return whether a runtime described the model (a bare file), not an author."""
+        """Return True if a runtime described the model (a bare file), not an author."""
         return self.batch is None
 
     def rows_limit(self, most: int) -> int:

@@ -1,6 +1,6 @@
 """Strict reader of manifest.toml: unknown keys, wrong types and dangling names are errors.
 
-Source: contracts.md, "A model on disk".
+Source: docs/pages/reference/manifest.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from gateway.domain.manifest import (
     OWN_LAYOUTS,
     PRECISIONS,
     ROWS,
-    RUNTIMES,
     Artifact,
     Binding,
     Golden,
@@ -26,12 +25,13 @@ from gateway.domain.manifest import (
     Variant,
     Window,
 )
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import DATATYPES, Datatype
 
 SCHEMA = 1
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
-"""SHA-256 as this project writes it."""
+"""SHA-256 digest in the form that this project writes."""
 DIMENSION_LIMIT = 2**31 - 1
 ARTIFACT_LIMIT_BYTES = 2**40
 IMAGE_SIDE_LIMIT_PX = 16384
@@ -188,7 +188,7 @@ def _tolerances(table: Table | None) -> dict[str, Tolerance]:
 def _variant(table: Table) -> Variant:
     variant = Variant(
         name=_name(table, "name"),
-        runtime=table.text("runtime", among=RUNTIMES),
+        runtime=table.text("runtime", among=tuple(RUNTIMES)),
         precision=table.text("precision", among=PRECISIONS),
         accuracy=table.number("accuracy", low=0.0, high=1.0) if "accuracy" in table else None,
         accelerators=table.texts("accelerators", ("cpu",)),
@@ -197,8 +197,10 @@ def _variant(table: Table) -> Variant:
         bind=_bindings(table.table("bind")),
         signature=table.text("signature", ""),
     )
-    if variant.signature and variant.runtime != "litert":
-        table.refuse("signature", f"runtime {variant.runtime} has none; it is for .tflite files, which litert runs")
+    spec = RUNTIMES.get(variant.runtime)
+    if variant.signature and spec and not spec.has_signatures:
+        able = ", ".join(name for name, each in RUNTIMES.items() if each.has_signatures)
+        table.refuse("signature", f"runtime {variant.runtime} has none; remove it (files of {able} have them)")
     if not variant.artifacts:
         table.refuse("artifacts", "missing; name at least one file with path, sha256 and bytes")
     table.finish()

@@ -1,15 +1,15 @@
-"""Names in a model directory: which files are models, which belong to them, which are never served. Pure values."""
+"""Names in a model directory: files that are models, files that belong to them, and files that are never served."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-MODEL_SUFFIXES: Mapping[str, str] = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
-"""Runtime by the suffix of a model file."""
+from gateway.domain.runtimes import BY_SUFFIX
+
 MODEL_STEM = "model"
 """Name, without suffix, of the served file if several are in one folder."""
-NO_MODEL = f"holds no model; put a {', '.join(MODEL_SUFFIXES)} file there, or a version's folder with manifest.toml"
+NO_MODEL = f"holds no model; put a {', '.join(BY_SUFFIX)} file there, or a version's folder with manifest.toml"
 
 HEAD_BYTES = 64
 """Bytes of a model file that `damage` reads."""
@@ -24,7 +24,7 @@ _FOLDERS = frozenset({"recipes", "lost+found"})
 
 def is_model(name: str) -> bool:
     """Return True if a file is a model by its suffix."""
-    return PurePosixPath(name).suffix in MODEL_SUFFIXES
+    return PurePosixPath(name).suffix in BY_SUFFIX
 
 
 def damage(head: bytes) -> str:
@@ -40,7 +40,7 @@ def misspelt(name: str) -> str:
     """Return the problem of a file whose suffix is a model's except for capital letters; "" for all others."""
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
-    if suffix == path.suffix or suffix not in MODEL_SUFFIXES:
+    if suffix == path.suffix or suffix not in BY_SUFFIX:
         return ""
     return f"is not served: the suffix of {name} has capital letters; rename it to {path.stem}{suffix}"
 
@@ -71,9 +71,7 @@ def choose_model(names: Iterable[str], wanted: str = "") -> str:
         if wanted in models:
             return wanted
         if wanted in names:
-            problem = (
-                misspelt(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(MODEL_SUFFIXES)})"
-            )
+            problem = misspelt(wanted) or f"has no suffix of a model; rename it and the field ({', '.join(BY_SUFFIX)})"
             raise ValueError(f"default_model_filename {wanted!r} {problem}")
         raise ValueError(f"holds no {wanted}, which default_model_filename names; add it")
     if not models:

@@ -15,24 +15,26 @@ from typing import BinaryIO
 from gateway.domain.model_files import COPY_AGAIN
 
 ENTRIES_LIMIT = 20_000_000
-"""Fields that are read of one file. A random forest of 1,000 trees has about 10 million."""
+"""Most fields that are read of one file. A random forest of 1,000 trees has about 10 million."""
 NESTING_LIMIT = 100
-"""Messages inside each other: the limit of Google's own parsers."""
+"""Most messages inside each other: the limit of Google's own parsers."""
 STRING_LIMIT_BYTES = 4096
-"""Length of a name of an operator, a domain or a file (PATH_MAX on Linux)."""
+"""Longest name of an operator, a domain or a file (PATH_MAX on Linux)."""
 NAMES_LIMIT = 100_000
-"""Distinct operators, and distinct external files, of one file."""
+"""Most distinct operators, and most distinct external files, of one file."""
 
 _WINDOW_BYTES = 16_384
 _HEAD_BYTES = 20
-"""Two varints of ten bytes: a field's tag and its length."""
+"""Bytes of two varints of ten bytes: a field's tag and its length."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EXTERNAL = 1
 """TensorProto.DataLocation.EXTERNAL."""
 _SHORT = b"|".join(b"\\x%02x[\\s\\S]{%d}" % (length, length) for length in range(32))
 _LISTED = re.compile(rb"(?:\x3d[\s\S]{4}|\x40[\x80-\xff]{0,9}[\x00-\x7f]|\x4a(?:" + _SHORT + rb"))++")
-"""Runs of AttributeProto's `floats` (7), `ints` (8) and short `strings` (9), which are not packed: a tree ensemble has
-millions of them."""
+"""Runs of AttributeProto's `floats` (7), `ints` (8) and short `strings` (9), which are not packed.
+
+A tree ensemble has millions of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class OnnxFacts:
 def read_onnx(stream: BinaryIO) -> OnnxFacts:
     """Read the operators and external files of an ONNX model from a seekable stream.
 
-    Raises ValueError, with the offset in bytes, for what is no ONNX file or exceeds the limits of this module; OSError.
+    Raises ValueError with the offset in bytes if it is no ONNX file or exceeds the limits of this module. Raises
+    OSError.
     """
     scanner = _Scanner(stream)
     scanner.scan("model", 0, scanner.size, 1)
@@ -79,14 +82,17 @@ _PARTS: dict[str, dict[int, str]] = {
     "tensor": {},
     "entry": {},
 }
-"""Fields of each message that hold further messages: their tag, and which message it is."""
+"""Fields of each message that contain further messages: their tag, and the kind of that message."""
 _SINGULAR: dict[str, tuple[int, ...]] = dict.fromkeys(_PARTS, ()) | {
     "model": _tags(_BYTES, 7),
     "training": _tags(_BYTES, 1, 2),
     "attribute": _tags(_BYTES, 5, 6, 22),
     "sparse tensor": _tags(_BYTES, 1, 2),
 }
-"""The singular ones, which parsers merge if they occur twice. Writers never repeat them; such a file is refused."""
+"""Singular fields among them, which parsers merge if they occur twice.
+
+Writers never repeat them; such a file is refused.
+"""
 (_OP_TYPE, _DOMAIN) = _tags(_BYTES, 4, 7)
 (_EXTERNAL_DATA,) = _tags(_BYTES, 13)
 (_DATA_LOCATION,) = _tags(_VARINT, 14)

@@ -27,8 +27,11 @@ _KNOWN_OUTPUT: Mapping[str, tuple[type, ...]] = {"classification": (int,), "bina
 
 @dataclass(frozen=True, slots=True)
 class RequestParameters:
-    """`timeout_us` 0: none; `priority` 0: the model's default; `stream`: the `sequence_id`, "" where there is none;
-    `ignored`: how many parameters nobody here knows."""
+    """Known parameters of a request.
+
+    `timeout_us` 0: none. `priority` 0: the model's default. `stream`: the `sequence_id`, or "". `ignored`: the number
+    of unknown parameters.
+    """
 
     timeout_us: int = 0
     priority: int = 0
@@ -39,7 +42,7 @@ class RequestParameters:
 
 @dataclass(frozen=True, slots=True)
 class OutputParameters:
-    """`classification` 0: the tensor itself; `binary_data` None: not said."""
+    """Known parameters of an output. `classification` 0: the tensor itself. `binary_data` None: not stated."""
 
     classification: int = 0
     binary_data: bool | None = None
@@ -47,7 +50,7 @@ class OutputParameters:
 
 
 def read_parameters(parameters: Mapping[str, Parameter]) -> RequestParameters:
-    """Check and read a request's parameters. RequestError INVALID where a known one has a wrong type or range."""
+    """Check and read a request's parameters. Raises RequestError INVALID for a wrong type or range of a known one."""
     ignored = _check(parameters, _KNOWN, "request")
     binary = parameters.get("binary_data_output")
     return RequestParameters(
@@ -71,7 +74,7 @@ def read_output_parameters(parameters: Mapping[str, Parameter], output: str) -> 
 
 
 def deadline_ns(now_ns: int, *, timeout_us: int = 0, remaining_s: float | None = None) -> int | None:
-    """The sooner of the `timeout` parameter and the transport's own deadline, on the clock of `now_ns`."""
+    """Return the earlier of the `timeout` parameter and the transport's own deadline, on the clock of `now_ns`."""
     ends = []
     if timeout_us:
         ends.append(now_ns + timeout_us * 1000)
@@ -94,7 +97,7 @@ def _check(parameters: Mapping[str, Parameter], known: Mapping[str, tuple[type, 
 
 
 def _stream(sequence: Parameter) -> str:
-    """0 and "" are Triton's ways to say that a request belongs to no sequence."""
+    """Return the name of a sequence. In Triton, 0 and "" mean that a request belongs to none."""
     return str(sequence or "")
 
 

@@ -14,7 +14,7 @@ _VERBS = {READ: "read", WRITE: "write", SEARCH: "search"}
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as a process has it: `gids` has its primary group and all others. `group` names the primary one."""
+    """User with the groups of a process: `gids` has its primary group and all others. `group` names the primary one."""
 
     name: str
     uid: int
@@ -24,7 +24,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A file or folder on a path. `mode` with its type; `acl`: it has an access control list, which mode hides."""
+    """File or folder on a path. `mode` includes its type.
+
+    `acl`: it has an access control list, which `mode` does not show.
+    """
 
     path: str
     mode: int

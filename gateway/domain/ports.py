@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Session(Protocol):
-    """A compiled variant on one accelerator. Used by one thread at a time, not always the same one."""
+    """Compiled variant on one accelerator. Used by one thread at a time, not always the same one."""
 
     @property
     def lends(self) -> bool:
@@ -29,12 +29,12 @@ class Session(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return what the runtime found about the file without refusing it: parts of it that are not served."""
+        """Return findings of the runtime about parts of the file that are not served. They do not refuse the file."""
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Run with manifest names, dtypes and layouts in and out, before postprocess.
+        """Run with the manifest's names, dtypes and layouts for inputs and outputs, before postprocess.
 
-        `lends` tells whose the outputs are. Blocks without the GIL. Raises VariantError if the engine reports an error.
+        `lends` states who owns the outputs. Blocks without the GIL. Raises VariantError if the engine reports an error.
         """
 
     def cancel(self) -> bool:
@@ -45,7 +45,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """An inference engine. Importing its module is cheap: heavy imports happen inside these methods."""
+    """Inference engine. Importing its module is cheap: heavy imports happen inside these methods."""
 
     name: str
 
@@ -71,20 +71,21 @@ class Decoding(Protocol):
     async def run(self, caller: str, steps: Generator[None, None, T], *, apart: bool = False) -> T:
         """Run `steps` to their end and return their value.
 
-        The first step runs here (`apart`: none), later ones perhaps on one of a bounded number of threads that take
-        callers in turn. A step takes about 1 ms at most. Raises what the steps raise; OVERLOADED if no thread starts.
+        The first step runs here, unless `apart`. Later ones may run on one of a bounded number of threads, which serve
+        callers in turn. A step takes about 1 ms at most. Raises the errors of the steps, and OVERLOADED if no thread
+        starts.
         """
 
 
 class Inference(Protocol):
-    """Everything that a frontend knows of the engine. Every method may raise RequestError."""
+    """Interface of the engine for frontends. Every method may raise RequestError."""
 
     @property
     def decoding(self) -> Decoding:
         """Return the threads for requests that take long to decode, and answers that take long to encode."""
 
     def sizes(self, model: str) -> RequestSizes:
-        """Return the largest request that any version of a model takes. Raises as `describe` does."""
+        """Return the size of the largest request that any version of a model accepts. Raises as `describe` does."""
 
     def check(self, request: InferRequest) -> None:
         """Refuse a request that no content could make acceptable: by names, datatypes, shapes and rows of its inputs.
@@ -102,7 +103,7 @@ class Inference(Protocol):
         """Return True if the model version (or, with "", the server) answers now; False if unknown. Never raises."""
 
     def placement(self, model: str, version: str = "") -> Placement:
-        """Return what serves a version now. Raises as `describe` does."""
+        """Return the placement of the version that serves now. Raises as `describe` does."""
 
 
 class Sink(Protocol):
@@ -130,7 +131,7 @@ class Pending(Protocol):
 
 
 class RawSink(Sink, Protocol):
-    """Sink that takes answers as bytes, too."""
+    """Sink that also accepts answers as bytes."""
 
     def answer_raw(self, token: Any, form: ResponseForm, contents: Sequence[Raw]) -> None:
         """Accept the outputs of a request: little-endian bytes in the order of `form`. Must not raise."""
@@ -166,10 +167,13 @@ class Submission(Protocol):
         """
 
     def hold(self) -> None:
-        """Delay submitted requests until `release`: a caller that reads many sockets in a row releases after all."""
+        """Delay submitted requests until `release`.
+
+        A caller that reads many sockets in a row releases after all of them.
+        """
 
     def release(self) -> None:
-        """Run what is delayed; answers come within this call."""
+        """Run the delayed requests; answers come within this call."""
 
 
 class InferenceEngine(Inference, Submission, Protocol):
@@ -187,26 +191,32 @@ class IndexEntry:
 
 
 class Repository(Protocol):
-    """Models as a frontend may list and command them."""
+    """Models, as a frontend may list and control them."""
 
     def index(self) -> Sequence[IndexEntry]:
         """Return every known model version, refused ones with the reason, sorted by name and version."""
 
     def versions(self, model: str) -> Sequence[str]:
-        """Return the versions of `model` that are ready, oldest first. NOT_FOUND for an unknown model."""
+        """Return the versions of `model` that are ready, oldest first. Raises NOT_FOUND for an unknown model."""
 
     async def load(self, model: str) -> None:
-        """Read the model's folder again and serve what passes. DENIED unless `[models] control = true`."""
+        """Read the model's folder again and serve the versions that pass.
+
+        Raises DENIED unless `[models] control = true`.
+        """
 
     async def unload(self, model: str) -> None:
-        """Drain and unload all versions. DENIED unless `[models] control = true`."""
+        """Drain and unload all versions. Raises DENIED unless `[models] control = true`."""
 
 
 class Statistics(Protocol):
     """Counters per model version."""
 
     def statistics(self, model: str = "", version: str = "") -> Sequence[ServableStatistics]:
-        """Return statistics of one version, of all versions of a model, or of all. NOT_FOUND for the unknown."""
+        """Return statistics of one version, of all versions of a model, or of all.
+
+        Raises NOT_FOUND if it is unknown.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +234,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Golden rows that a staged version ran: 0 if it has no golden set, or requests came meanwhile."""
+    """Result of golden rows that a staged version ran: 0 rows without a golden set, or if requests came first."""
 
     rows: int
     passed: bool
@@ -241,7 +251,7 @@ class Serving(Protocol):
         """
 
     async def load(self, activation: Activation) -> Loaded:
-        """Verify a release, try it in a throw-away process, open and warm it. It serves nothing yet.
+        """Verify a release, try it in a child process, open and warm it. It serves nothing yet.
 
         Raises VariantError with every reason if it cannot serve.
         """
@@ -254,13 +264,16 @@ class Serving(Protocol):
         """
 
     async def replay(self, model: str, version: str) -> Replayed:
-        """Run the golden set of a version from `load` while no requests come. NOT_FOUND if it is not loaded."""
+        """Run the golden set of a version from `load` while no requests come. Raises NOT_FOUND if it is not loaded."""
 
     async def unload(self, model: str, version: str, drain_s: float) -> None:
-        """Drain and free a version from `load`; harmless if it is gone. DENIED for a committed one."""
+        """Drain and free a version from `load`; one that is not loaded is no error.
+
+        Raises DENIED for a committed one.
+        """
 
     async def commit(self) -> None:
-        """Serve what the store commits: loaded versions continue, those no longer committed are retired."""
+        """Serve the releases that the store commits. Loaded versions continue; others are retired."""
 
 
 @dataclass(frozen=True, slots=True)

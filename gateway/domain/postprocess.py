@@ -1,4 +1,4 @@
-"""What is done to a variant's outputs before a client sees them: softmax, and Triton's classification extension."""
+"""Postprocessing of a variant's outputs: softmax, and Triton's classification extension."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from gateway.domain.tensor import Array, Tensors
 
 
 def softmax(scores: Array) -> Array:
-    """Over the last axis, in the scores' own dtype; shifted by the row's maximum, so that it never overflows."""
+    """Return the softmax over the last axis, in the scores' own dtype.
+
+    Each row is shifted by its maximum, so that the exponential never overflows.
+    """
     shifted = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
 
 
 def finish_outputs(manifest: ModelManifest, raw: Tensors) -> dict[str, Array]:
-    """The manifest's outputs in its order, each with its declared postprocess applied."""
+    """Return the manifest's outputs in its order, each with its declared postprocess applied."""
     return {
         spec.name: softmax(raw[spec.name]) if spec.postprocess == "softmax" else raw[spec.name]
         for spec in manifest.outputs
@@ -25,9 +28,9 @@ def finish_outputs(manifest: ModelManifest, raw: Tensors) -> dict[str, Array]:
 
 
 def classify(scores: Array, count: int, labels: Sequence[str], *, batched: bool) -> Array:
-    """The `count` best classes of each row as BYTES "score:index[:label]", best first.
+    """Return the `count` best classes of each row as BYTES "score:index[:label]", best first.
 
-    Shape [rows, k] where `batched`, else [k]; k = min(count, classes). Source: Triton's classification extension.
+    The shape is [rows, k] if `batched`, else [k]; k = min(count, classes). Source: Triton's classification extension.
     """
     rows = scores.reshape(scores.shape[0], -1) if batched else scores.reshape(1, -1)
     count = min(count, rows.shape[-1])

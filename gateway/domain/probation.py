@@ -1,6 +1,6 @@
-"""Whether a new version may take over: what it did with a share of the live traffic, held against the old version.
+"""Decision whether a new version may take over: its behaviour on a share of the traffic, compared with the old version.
 
-Every threshold takes a minimum sample as well as a percentage: one failure of one request is 100 % of nothing.
+Every threshold combines a minimum sample with a percentage: without it, one failed request of one would be 100 %.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from statistics import median
 class Counts:
     """Counters of one version since it was loaded.
 
-    `rejected_runs` failed for the data of their only request. `infer_ns` is summed over `executions`; `busy`: requests
-    wait for it, or are in a run.
+    `rejected_runs` failed because of the data of their only request. `infer_ns` is summed over `executions`. `busy`:
+    requests wait for it, or are in a run.
     """
 
     requests: int = 0
@@ -28,7 +28,7 @@ class Counts:
     busy: bool = False
 
     def since(self, earlier: Counts) -> Counts:
-        """What was counted after `earlier`."""
+        """Return the difference to the counters in `earlier`."""
         return Counts(
             self.requests - earlier.requests,
             self.executions - earlier.executions,
@@ -43,9 +43,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The daemon at one moment: `at_s` monotonic; `instance` tells one daemon process from the next.
+    """Snapshot of the daemon: `at_s` is monotonic; `instance` identifies the daemon process.
 
-    `old` is None where no version served before; `hottest_c` and `throttled` None where the device does not tell.
+    `old` is None if no version served before. `hottest_c` and `throttled` are None if the device does not report them.
     """
 
     at_s: float
@@ -59,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a run took between two looks, on average, in microseconds: of the new version and of the old."""
+    """Mean time of a run between two snapshots, in microseconds: of the new version and of the old one."""
 
     new_us: float
     old_us: float
@@ -67,25 +67,28 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ProbationSettings:
-    """`[probation]`: what a new version has to show before it takes over."""
+    """Settings of `[probation]`: conditions that a new version must meet before it takes over."""
 
-    duration_s: float = 600.0  # how long it answers its share of the traffic
-    look_s: float = 5.0  # how often it is looked at
-    share_percent: int = 5  # of the requests that name no version, answered by the new one meanwhile
-    min_requests: int = 20  # answered by it before percentages and latency are judged
-    failed_runs_limit: int = 2  # failed or rejected runs that are forgiven, whatever their share
-    failed_percent: float = 1.0  # of its runs that may fail, or that it may reject beyond the old version's share
-    disagreed_percent: float = 10.0  # of compared rows on which it may differ from the old version
-    slower_factor: float = 2.0  # how many times longer than the old version's a run may take
-    min_looks: int = 5  # with runs of both versions, before that is judged: by the median, so one hiccup counts once
-    hang_s: float = 30.0  # how long requests may wait without any run ending
-    leak_bytes: int = 134_217_728  # 128 MiB: how much the daemon may grow meanwhile
-    heat_limit_c: float = 95.0  # hottest zone that is accepted, unless it was hotter before
+    duration_s: float = 600.0  # time for which it answers its share of the traffic
+    look_s: float = 5.0  # period of the snapshots
+    share_percent: int = 5  # share of the requests that name no version, answered by the new one during the probation
+    min_requests: int = 20  # requests that it must answer before percentages and latency are evaluated
+    failed_runs_limit: int = 2  # failed or rejected runs that are tolerated, whatever their share
+    failed_percent: float = 1.0  # % of its runs that may fail, or that it may reject beyond the old version's share
+    disagreed_percent: float = 10.0  # % of compared rows on which it may differ from the old version
+    slower_factor: float = 2.0  # highest ratio of its run time to the old version's
+    min_looks: int = 5  # pairs of snapshots with runs of both that the median needs, so that one outlier counts little
+    hang_s: float = 30.0  # time for which requests may wait without the end of any run
+    leak_bytes: int = 134_217_728  # 128 MiB: memory that the daemon may gain during the probation
+    heat_limit_c: float = 95.0  # highest accepted temperature of a zone, unless it was hotter before
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`passed` None: not yet known, look again. `evidence` is what was measured, for the fleet's operator."""
+    """Result of an evaluation. `passed` None: not known yet, evaluate again.
+
+    `evidence` holds the measurements for the fleet's operator.
+    """
 
     passed: bool | None
     reason: str
@@ -93,14 +96,14 @@ class Judgement:
 
 
 def pace(before: Look, after: Look) -> Pace | None:
-    """What runs took between two looks; None where one of the versions had none, or there is no old one."""
+    """Return the run times between two snapshots; None if a version had no runs, or there is no old one."""
     if before.old is None or after.old is None:
         return None
     new, old = after.new.since(before.new), after.old.since(before.old)
     return Pace(_run_us(new), _run_us(old)) if new.executions and old.executions else None
 
 
-def judge(  # noqa: PLR0917  two looks, what was seen between them, and the bounds
+def judge(  # noqa: PLR0917  two snapshots, the measurements between them, and the limits
     first: Look,
     last: Look,
     paces: Sequence[Pace],
@@ -108,10 +111,11 @@ def judge(  # noqa: PLR0917  two looks, what was seen between them, and the boun
     settings: ProbationSettings,
     replayed_rows: int = 0,
 ) -> Judgement:
-    """Hold the newest look against the one at the beginning.
+    """Evaluate the newest snapshot against the one at the beginning.
 
-    `paces`: between any two looks so far. `progress_s`: when a run of the new version last ended, or nothing waited for
-    one (monotonic). `replayed_rows`: golden rows that it answered rightly while no requests came.
+    `paces`: run times between any two snapshots so far. `progress_s`: time at which a run of the new version last
+    ended, or no request waited for one (monotonic). `replayed_rows`: golden rows that it answered correctly while no
+    requests came.
     """
     new = last.new.since(first.new)
     fault = (
@@ -149,7 +153,7 @@ def _errors(new: Counts, settings: ProbationSettings) -> str:
 
 
 def _rejections(new: Counts, first: Look, last: Look, settings: ProbationSettings) -> str:
-    """Return a fault where the new version rejects a larger share of its requests than the old one does."""
+    """Return a fault if the new version rejects a larger share of its requests than the old one does."""
     old = last.old.since(first.old) if first.old and last.old else Counts()
     share, before = _rejected_percent(new), _rejected_percent(old)
     if new.rejected_runs <= settings.failed_runs_limit or share - before <= settings.failed_percent:

@@ -1,4 +1,4 @@
-"""Device profiles: which class of device this is, what it may spend, and its ladder of ways to run a model.
+"""Device profiles: class of a device, its budget, and its ladder of ways to run a model.
 
 The file format is described for people in device_profiles/SCHEMA.md.
 """
@@ -6,31 +6,38 @@ The file format is described for people in device_profiles/SCHEMA.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.domain.document import Table, read_document
 from gateway.domain.inventory import ACCELERATOR_KINDS, CPU, Inventory
-from gateway.domain.manifest import PRECISIONS, RUNTIMES
+from gateway.domain.manifest import PRECISIONS
+from gateway.domain.runtimes import RUNTIMES
 
 SCHEMA = 1
 PRIORITY_LIMIT = 1000
 WORKER_NICE = 10
-"""Nice value of threads that run models, unless a profile has another: from here on the event loop goes first."""
+"""Nice value of threads that run models, unless a profile has another.
+
+From this value on the event loop takes precedence.
+"""
 NICE_LIMIT = 19
-"""The kernel's least urgent (nice(2))."""
+"""Highest nice value of the kernel, the least urgent one (nice(2))."""
 LADDER_ACCELERATORS = (CPU, *ACCELERATOR_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """All that is named must hold: one of `arch`, one of `compatible` among the board's, one of `accelerators`."""
+    """Conditions on a device: one of `arch`, one of `compatible` of the board, one of `accelerators`. All must hold."""
 
     arch: tuple[str, ...] = ()
     compatible: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
 
     def holds(self, inventory: Inventory) -> bool:
-        """Decided from bus and device-tree facts, never from whether an accelerator is usable (contracts.md)."""
+        """Return True if the conditions hold.
+
+        They use facts of bus and device tree only, never whether an accelerator is usable.
+        """
         kinds = {accelerator.kind for accelerator in inventory.accelerators}
         return (
             (not self.arch or inventory.arch in self.arch)
@@ -41,10 +48,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded.
-
-    `worker_nice` is added to the nice value of threads that run models on the CPU.
-    """
+    """Limits of inference on a device. `threads` and `memory_bytes` 0: all there is; `watts` None: not bounded."""
 
     threads: int = 0
     memory_bytes: int = 0
@@ -52,9 +56,13 @@ class Budget:
     worker_nice: int = WORKER_NICE
 
 
+OTHERS = "others"
+"""Runtime name in a profile's ladder for every runtime that no other step names for this accelerator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a ladder: on this accelerator, with this runtime, these precisions, best first."""
+    """Step of a ladder: accelerator, runtime, and precisions, best first."""
 
     accelerator: str
     runtime: str
@@ -64,9 +72,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A class of devices. Among those that match, the highest `priority` wins; `ladder` is best first.
+    """Class of devices. Among those that match, the highest `priority` wins; `ladder` is best first.
 
-    `origin` says where it came from: its file, or "signed by the fleet".
+    `origin` is its file, or "signed by the fleet".
     """
 
     name: str
@@ -79,7 +87,7 @@ class Profile:
 
 
 def choose_profile(profiles: Sequence[Profile], inventory: Inventory) -> Profile | None:
-    """The matching profile of highest priority (ties: by name), or None."""
+    """Return the matching profile of highest priority (ties: by name), or None."""
     matching = [profile for profile in profiles if profile.match.holds(inventory)]
     return min(matching, key=lambda profile: (-profile.priority, profile.name), default=None)
 
@@ -94,7 +102,7 @@ def read_profile(text: str, file: str) -> Profile:
         priority=top.integer("priority", low=0, high=PRIORITY_LIMIT),
         match=_match(top.table("match", required=True)),
         budget=_budget(top.table("budget")),
-        ladder=tuple(_step(table) for table in top.tables("ladder")),
+        ladder=_without_others([_step(table) for table in top.tables("ladder")]),
         origin=file,
     )
     if not profile.ladder:
@@ -135,12 +143,23 @@ def _budget(table: Table | None) -> Budget:
 def _step(table: Table) -> Step:
     step = Step(
         accelerator=table.text("accelerator", among=LADDER_ACCELERATORS),
-        runtime=table.text("runtime", among=RUNTIMES),
+        runtime=table.text("runtime", among=(*RUNTIMES, OTHERS)),
         precisions=table.texts("precisions", among=PRECISIONS),
         options=_options(table.table("options")),
     )
     table.finish()
     return step
+
+
+def _without_others(ladder: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the ladder with each step for OTHERS replaced by one step per runtime that the ladder does not name."""
+    named = {(step.accelerator, step.runtime) for step in ladder}
+    return tuple(
+        replace(step, runtime=name)
+        for step in ladder
+        for name in (RUNTIMES if step.runtime == OTHERS else (step.runtime,))
+        if step.runtime != OTHERS or (step.accelerator, name) not in named
+    )
 
 
 def _options(table: Table | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What has to be done so that a device runs what it was assigned: a decision on values, asked after every step."""
+"""Changes that make a device run what it was assigned: a decision on values, made again after every step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.domain.update import REVOCABLE, Step
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Begin to update a slot to `target`."""
+    """Change: begin an update of a slot to `target`."""
 
     slot: str
     target: Target
@@ -20,14 +20,14 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Supersede:
-    """Give up the update of a slot that is under way: something else, or nothing, is assigned now."""
+    """Change: abandon the update in progress of a slot, because another release, or none, is assigned now."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Stop serving a slot: its removal is ordered."""
+    """Change: stop serving a slot, whose removal is ordered."""
 
     slot: str
 
@@ -37,7 +37,7 @@ Change = Install | Supersede | Withdraw
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """The release (digest) that a slot is being updated to, and how far that is."""
+    """Update of a slot in progress: the release (digest) and its current step."""
 
     release: str
     step: Step
@@ -50,10 +50,10 @@ def changes(
     rejected: AbstractSet[tuple[str, str]] = frozenset(),
     removed: AbstractSet[str] = frozenset(),
 ) -> tuple[Change, ...]:
-    """Return the changes to begin, by slot in alphabetical order; none for a slot whose update has to run on first.
+    """Return the changes to begin, by slot in alphabetical order; none for a slot whose update must continue first.
 
     `committed`: release digest by slot. `rejected`: (slot, release digest) that failed here under this assignment.
-    `removed`: slots whose removal is ordered. A slot that is only missing from `desired` keeps what it runs.
+    `removed`: slots whose removal is ordered. A slot that is only missing from `desired` keeps its release.
     """
     slots = sorted({*desired, *committed, *under_way})
     found = (_change(slot, desired, committed, under_way, rejected) for slot in slots)

@@ -1,25 +1,18 @@
-"""Model versions as found on disk, before anything of them is loaded; bare model files as releases."""
+"""Model versions as found on disk, before they are loaded; bare model files as releases."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gateway.domain.manifest import Artifact, ModelManifest, Variant
-from gateway.domain.model_files import MODEL_SUFFIXES
+from gateway.domain.runtimes import BY_SUFFIX, RUNTIMES
 from gateway.domain.triton_config import TritonConfig
 from gateway.domain.triton_manifest import described
 from gateway.domain.verdict import Signature
 
 NO_VERSION = "-"
-"""Version of an entry that is no model version at all: a file or folder not served. No folder can have that name."""
-
-_BARE_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
-    "onnx": ("cpu", "nvidia-gpu", "nvidia-jetson-gpu"),
-    "litert": ("cpu",),
-    "openvino": ("cpu", "intel-gpu", "intel-npu"),
-}
+"""Version of an entry that is no model version: a file or folder not served. No folder can have that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +41,14 @@ class Release:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return remarks on what is served differently from what the files suggest, each with a remedy."""
+        """Return remarks on parts that are served differently from what the files suggest, each with a remedy."""
         return self.config.remarks if self.config else ()
 
 
 def bare_variant(file_name: str, artifacts: tuple[Artifact, ...]) -> Variant:
     """Return the only variant of a bare model. Its precision is unknown; every ladder accepts fp32."""
-    runtime = MODEL_SUFFIXES[PurePosixPath(file_name).suffix]
-    return Variant(runtime, runtime, "fp32", artifacts, accelerators=_BARE_ACCELERATORS[runtime])
+    runtime = BY_SUFFIX[PurePosixPath(file_name).suffix]
+    return Variant(runtime, runtime, "fp32", artifacts, accelerators=RUNTIMES[runtime].accelerators)
 
 
 def complete(release: Release, variant: Variant, signature: Signature) -> ModelManifest:

@@ -17,7 +17,7 @@ _IDENTITY = re.compile(r"cert:.+|[ug]id:(?:[0-9]{1,10}|\*)|loopback|anonymous")
 
 
 class Scope(enum.StrEnum):
-    """A group of operations. `ADMIN` stands for all of them."""
+    """Group of operations. `ADMIN` stands for all of them."""
 
     INFER = "infer"
     MODELS = "models"
@@ -30,7 +30,7 @@ Needs = tuple[Scope, ...]
 """Scopes of which a caller needs one; () is open to every identified caller."""
 ANY_CALLER: Needs = ()
 READ: Needs = (Scope.INFER, Scope.MODELS)
-"""Metadata, configuration, readiness and statistics of models, the repository index."""
+"""Needs of metadata, configuration, readiness and statistics of models, and of the repository index."""
 INFER: Needs = (Scope.INFER,)
 CONTROL: Needs = (Scope.MODELS,)
 MEMORY: Needs = (Scope.MEMORY,)
@@ -39,7 +39,7 @@ METRICS: Needs = (Scope.METRICS,)
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Rights of a caller: `scopes`, and `models` as patterns of names (): every model.
+    """Rights of a caller: `scopes`, and `models` as patterns of names; (): every model.
 
     Patterns are those of POSIX shells (POSIX.1-2017, XCU 2.13) as Python's `fnmatchcase` reads them: `*`, `?`, `[abc]`,
     `[!abc]`. They are case-sensitive.
@@ -118,8 +118,10 @@ DEFAULT_GRANTS = (
     Grant("loopback", EVERYTHING),
     Grant("anonymous", Rights(frozenset({Scope.INFER, Scope.METRICS}))),
 )
-"""Rights if no grant names the caller and no token is required (decisions/0025). Whatever the rights, models are
-controlled only with `[models] control`, and memory is registered only with `[shared_memory] allowed`.
+"""Rights if no grant names the caller and no token is required (decisions/0025).
+
+Whatever the rights, models are controlled only with `[models] control`, and memory is registered only with
+`[shared_memory] allowed`.
 """
 
 

@@ -1,6 +1,6 @@
-"""Which variant serves: the ladder filters and breaks ties, the golden set gates, the measured objective decides.
+"""Selection of a variant: the ladder filters and breaks ties, the golden set gates, the measured objective decides.
 
-Source: contracts.md, "Selection".
+Source: gateway/decisions/0003-trials-decide-everything.md.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ OBJECTIVES: Mapping[str, Callable[[Measurement], float]] = {
     "throughput": lambda measured: measured.row_us or measured.p50_us,
     "energy": lambda measured: measured.cpu_us,
 }
-"""What is minimised. Energy is CPU time where the device has no meter."""
+"""Measurements that each objective minimises. Energy is estimated by CPU time."""
 
 UNITS: Mapping[str, str] = {"latency": "µs", "throughput": "µs per row", "energy": "µs of CPU time"}
-"""What each objective is counted in."""
+"""Unit of each objective."""
 
 TRIAL_RUNGS = ("compile", "golden", "measured")
-"""What only a trial of a variant can tell of an accelerator."""
+"""Rungs of an accelerator that only a trial of a variant can decide."""
 
 TIE_LEAD = 0.10
-"""A lead smaller than this share goes to ladder order."""
+"""Share below which a lead does not count: ladder order decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The device as selection sees it. `runtimes` None: another machine's tree, nothing could be asked."""
+    """Device as selection uses it. `runtimes` None: the tree of another machine, whose runtimes cannot be examined."""
 
     inventory: Inventory
     profile: Profile
@@ -43,7 +43,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A variant on an accelerator. `rank` 1 is the ladder's best; None where the ladder has no step for it."""
+    """Variant on an accelerator. `rank` 1 is the ladder's best; None if the ladder has no step for it."""
 
     variant: Variant
     accelerator: str | None
@@ -56,22 +56,22 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Hardware and software for it are there, whatever its trial here found."""
+        """Return True if its hardware and software are present, whatever its trial here found."""
         return self.eligible or self.verdict is not None
 
     @property
     def passed(self) -> bool:
-        """Return whether it is eligible and its trial here passed, at whatever level."""
+        """Return True if it is eligible and its trial here passed, at any level."""
         return self.eligible and self.verdict is not None and self.verdict.passed
 
     @property
     def level(self) -> str:
-        """Return the level that its trial reached (one of LEVELS), "" where it was not tried."""
+        """Return the level that its trial reached (one of LEVELS), or "" if it was not tried."""
         return self.verdict.level if self.verdict else ""
 
 
 def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
-    """Every variant on every accelerator that the ladder offers it, in ladder order; then those without a step."""
+    """Return every variant on every accelerator with a step, in ladder order; then variants without a step."""
     placed = [
         (position, variant.accuracy or 0.0, index, _place(manifest, variant, step, site))
         for index, variant in enumerate(manifest.variants)
@@ -85,7 +85,10 @@ def plan(manifest: ModelManifest, site: Site) -> tuple[Candidate, ...]:
 
 
 def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelManifest) -> Candidate:
-    """The candidate with what its trial here found; a failure, too much accuracy lost or memory taken rules it out."""
+    """Return the candidate with the result of its trial here.
+
+    A failure, too much loss of accuracy or too much memory makes it ineligible.
+    """
     if verdict is None or not candidate.eligible:
         return candidate
     if not verdict.passed:
@@ -97,7 +100,7 @@ def with_verdict(candidate: Candidate, verdict: Verdict | None, manifest: ModelM
 
 
 def settled(manifest: ModelManifest, verdict: Verdict | None) -> ModelManifest:
-    """Return the manifest as it is served: a bare model has rows only where its trial proved them independent."""
+    """Return the manifest as it is served: a bare model has rows only if its trial proved them independent."""
     joining = verdict.joining if verdict else None
     if not manifest.inspected or (joining is not None and joining.independent):
         return manifest
@@ -105,7 +108,7 @@ def settled(manifest: ModelManifest, verdict: Verdict | None) -> ModelManifest:
 
 
 def joining_obstacle(manifest: ModelManifest, verdict: Verdict | None) -> str:
-    """Return why requests for a model may not share a run, "" where its trial proved that they may."""
+    """Return why requests for a model may not share a run, or "" if its trial proved that they may."""
     if manifest.batch is False and (verdict is None or verdict.joining is None):
         return "the manifest says that the first dimension does not count rows"
     if verdict is None or verdict.joining is None:
@@ -116,8 +119,8 @@ def joining_obstacle(manifest: ModelManifest, verdict: Verdict | None) -> str:
 def required_level(manifest: ModelManifest, *, signed: bool, configured: str) -> str:
     """Return the least level that a release must reach to serve.
 
-    As `configured` ("": by default) what was given by hand serves at any level, and what its owner signed must be
-    proven unless the release says otherwise.
+    `configured` decides if it is set. By default, a model added by hand serves at any level, and one that its owner
+    signed must be proven unless the release requires less.
     """
     if configured:
         return configured
@@ -125,7 +128,7 @@ def required_level(manifest: ModelManifest, *, signed: bool, configured: str) ->
 
 
 def level_obstacle(verdict: Verdict, required: str) -> str:
-    """Return why a verdict's level does not suffice, with the remedy; "" where it does."""
+    """Return why a verdict's level does not suffice, with the remedy, or ""."""
     if LEVELS.index(verdict.level) >= LEVELS.index(required):
         return ""
     remedy = "add a golden set" if required == LEVELS[-1] else "add a golden set, or inputs that it accepts"
@@ -138,7 +141,7 @@ def level_obstacle(verdict: Verdict, required: str) -> str:
 def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
     """Return the candidate that passed with the best objective; below a lead of 10 %, the first in ladder order.
 
-    Candidates of a lower level of verification are chosen only where no other passed.
+    Candidates of a lower level of verification are chosen only if no other passed.
     """
     costs = _costs(candidates, objective)
     if not costs:
@@ -149,7 +152,7 @@ def choose(candidates: Sequence[Candidate], objective: str) -> Candidate | None:
 
 
 def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str) -> str:
-    """Why `chosen` serves, in one sentence for people."""
+    """Return one sentence for people that explains why `chosen` serves."""
     costs, unit = _costs(candidates, objective), UNITS[objective]
     own = costs.pop(chosen.rank, None)
     if own is None:
@@ -166,7 +169,7 @@ def argument(candidates: Sequence[Candidate], chosen: Candidate, objective: str)
 
 
 def _costs(candidates: Sequence[Candidate], objective: str) -> dict[int | None, float]:
-    """Return what the objective minimises, by rank, of candidates that passed here at the highest level."""
+    """Return the costs that the objective minimises, by rank, of candidates that passed here at the highest level."""
     cost = OBJECTIVES[objective]
     passed = [c for c in candidates if c.passed and c.verdict and c.verdict.measured]
     best = max((LEVELS.index(c.level) for c in passed), default=0)
@@ -178,18 +181,18 @@ def _costs(candidates: Sequence[Candidate], objective: str) -> dict[int | None, 
 
 
 def _distinguished(candidate: Candidate, chosen: Candidate) -> str:
-    """The variant's name, with its accelerator where that is another than the chosen one's."""
+    """Return the variant's name, with its accelerator if that differs from the chosen one's."""
     name = candidate.variant.name
     return name if candidate.accelerator == chosen.accelerator else f"{name} on {candidate.accelerator}"
 
 
 def untried(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Eligible candidates without a verdict, best in ladder order first."""
+    """Return the eligible candidates without a verdict, best in ladder order first."""
     return tuple(candidate for candidate in candidates if candidate.eligible and candidate.verdict is None)
 
 
 def _positions(variant: Variant, profile: Profile) -> list[tuple[tuple[int, int], Step]]:
-    """(step, precision) positions of the ladder that take this variant, once per accelerator."""
+    """Return the (step, precision) positions of the ladder that fit this variant, once per accelerator."""
     found: dict[str, tuple[tuple[int, int], Step]] = {}
     for index, step in enumerate(profile.ladder):
         fits = step.runtime == variant.runtime and step.accelerator in variant.accelerators
@@ -252,7 +255,7 @@ def _memory_obstacle(candidate: Candidate, verdict: Verdict) -> str:
 
 
 def _accuracy_loss(manifest: ModelManifest, accuracy: float | None) -> str:
-    """What the release itself says: the variant's held-out accuracy against the reference variant's."""
+    """Return an obstacle if the release itself states too large a loss of accuracy against its reference variant."""
     reference = manifest.reference()
     if reference is None or reference.accuracy is None or accuracy is None:
         return ""
@@ -267,9 +270,9 @@ def _too_much(manifest: ModelManifest, loss: float | None, against: str) -> str:
 
 
 def climb_trials(inventory: Inventory, candidates: Sequence[Candidate]) -> Inventory:
-    """The inventory with the rungs that trials decide: `compile`, `golden` and `measured` of each accelerator.
+    """Return the inventory with the rungs that trials decide: `compile`, `golden` and `measured` of each accelerator.
 
-    One variant that passed proves all three; where every trial failed, the first failure breaks the rung it died on.
+    One variant that passed proves all three. If every trial failed, the rung at which the first one failed is broken.
     """
     return replace(
         inventory, accelerators=tuple(_climbed(accelerator, candidates) for accelerator in inventory.accelerators)

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses that rooms declare, built from the tables of a TOML file. Unknown keys are errors."""
+"""Settings: frozen dataclasses that packages declare, built from the tables of a TOML file. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from gateway.domain.document import Table, read_document
 from gateway.domain.errors import ConfigurationError
 
 INTEGER_LIMIT = 2**32
-"""Larger than any bound of ours: one that reads up to it still fits a buffer."""
+"""Largest integer: it exceeds every limit of ours, and a buffer of that size still fits."""
 VAST: Mapping[str, int] = types.MappingProxyType({"high": 2**53})
-"""`metadata` of a field that no buffer must fit, such as a disk's quota: up to what JSON keeps exact (RFC 8259, 6)."""
+"""`metadata` of a field without a buffer, such as a disk quota: up to integers that JSON keeps exact (RFC 8259, 6)."""
 NUMBER_LIMIT = 1e12
 
 S = TypeVar("S")
 
 
 def sections(config: type[Any]) -> dict[str, type[Any]]:
-    """Settings dataclass by the name of its table: the fields of `config` that one declares."""
+    """Return settings dataclasses by the name of their table: the fields of `config` that declare one."""
     found = {spec.name: spec.default_factory for spec in dataclasses.fields(config)}
     return {name: typing.cast("type[Any]", kind) for name, kind in found.items() if kind is not dataclasses.MISSING}
 
 
 def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
-    """The tables of a configuration file by name, empty where one is absent; any other is refused. ConfigurationError
-    with file and line."""
+    """Return the tables of a configuration file by name, empty if one is absent; any other table is refused.
+
+    Raises ConfigurationError with file and line.
+    """
     top = read_document(text, file)
     tables = take_tables(top, names)
     top.finish()
@@ -36,14 +38,14 @@ def read_tables(text: str, file: str, names: Iterable[str]) -> dict[str, Table]:
 
 
 def take_tables(top: Table, names: Iterable[str]) -> dict[str, Table]:
-    """The same of a document with more in it, which the caller takes."""
+    """Take the same tables of a document that contains others, which the caller takes."""
     return {name: top.table(name) or Table({}, file=top.file, name=name) for name in names}
 
 
 def read_settings(settings: type[S], table: Table) -> S:
-    """One settings dataclass from one table, each field by its declared type; keys that it lacks are refused.
+    """Return one settings dataclass from one table, each field by its declared type; unknown keys are refused.
 
-    Raises ConfigurationError with file, table and key, also where the dataclass itself refuses a value.
+    Raises ConfigurationError with file, table and key, also if the dataclass itself refuses a value.
     """
     hints = typing.get_type_hints(settings)
     values = {
@@ -59,7 +61,7 @@ def read_settings(settings: type[S], table: Table) -> S:
 
 
 def check_above_zero(settings: object, table: str, *names: str, high: float = NUMBER_LIMIT) -> None:
-    """For a dataclass' `__post_init__`: these fields are above 0 and at most `high`. Raises ConfigurationError."""
+    """Check for a `__post_init__` that these fields are above 0 and at most `high`. Raises ConfigurationError."""
     for name in names:
         value = getattr(settings, name)
         if not 0 < value <= high:
@@ -69,7 +71,7 @@ def check_above_zero(settings: object, table: str, *names: str, high: float = NU
 
 def _value(kind: Any, key: str, table: Table, high: int) -> Any:
     if isinstance(kind, types.UnionType):
-        return _value(_not_none(kind), key, table, high) or None  # "" is how a text that is not set may be written
+        return _value(_not_none(kind), key, table, high) or None  # "" may be written for a text that is not set
     if kind is bool:
         return table.flag(key)
     if kind is int:

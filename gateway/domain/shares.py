@@ -12,7 +12,7 @@ from gateway.domain.addresses import address_group, plain_address
 
 PERCENT = 100
 ANONYMOUS = "anonymous"
-"""Key of a caller that nothing identifies."""
+"""Key of a caller without any identification."""
 
 
 class Refusal(enum.StrEnum):
@@ -77,7 +77,7 @@ class Shares:
         return None
 
     def give(self, key: str, *, local: bool, amount: int = 1) -> None:
-        """Give back units that were taken with the same `key` and `local`."""
+        """Return units that were taken with the same `key` and `local`."""
         self.used -= amount
         if not local:
             self.remote -= amount
@@ -126,7 +126,7 @@ def is_loopback(key: str) -> bool:
 
 
 def _address_key(text: str) -> str:
-    if text == "unix":  # a user that grpcio does not tell
+    if text == "unix":  # a user that grpcio does not report
         return "user:unknown"
     try:
         address = plain_address(text)

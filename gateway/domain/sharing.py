@@ -1,4 +1,4 @@
-"""How requests that name no version are shared among versions, and how far the answers of two versions agree."""
+"""Sharing of requests that name no version among versions, and comparison of the answers of two versions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.domain.routing import version_order
 from gateway.domain.tensor import Tensors
 
 WHOLE = 100
-"""Weights are percent."""
+"""Sum of all weights: they are percent."""
 
 
 def check_weights(model: str, weights: Mapping[str, int]) -> None:
-    """Raises RequestError INVALID unless every version has 0 to 100 percent, and all together 100."""
+    """Check that every version has 0 to 100 percent, and all together 100. Raises RequestError INVALID."""
     for version, weight in weights.items():
         if type(weight) is not int or not 0 <= weight <= WHOLE:
             raise _invalid(
@@ -29,27 +29,29 @@ def check_weights(model: str, weights: Mapping[str, int]) -> None:
 
 
 def main_version(weights: Mapping[str, int]) -> str:
-    """The version with most weight, the newest of equals: what stands for all where one must."""
+    """Return the version with most weight, the newest of equal ones. It represents all where only one can."""
     return max(weights, key=lambda version: (weights[version], version_order(version)))
 
 
 def percentages(weights: Mapping[str, int]) -> dict[str, int]:
-    """Weights that need not add up to 100 any more, in whole percent."""
+    """Convert weights that may no longer add up to 100 to whole percent."""
     total = sum(weights.values())
     return {version: round(WHOLE * weight / total) for version, weight in weights.items()}
 
 
 class Turns:
-    """Which version is next. Deterministic, spread evenly, and exact: any `sum(weights)` requests in a row are shared
-    as the weights say (smooth weighted round-robin, as nginx has it)."""
+    """Sequence of versions by smooth weighted round-robin, as in nginx.
+
+    It is deterministic, evenly spread and exact: any `sum(weights)` consecutive requests are shared by the weights.
+    """
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        """At least one weight is above 0."""
+        """Set up the sequence; at least one weight must be above 0."""
         self.weights = MappingProxyType({version: weight for version, weight in weights.items() if weight})
         self._order, self._place = _order(self.weights), -1
 
     def next(self) -> str:
-        """The version whose turn it is."""
+        """Return the next version."""
         place = self._place = (self._place + 1) % len(self._order)
         return self._order[place]
 
@@ -68,8 +70,11 @@ def _order(weights: Mapping[str, int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows of one request that two versions answered, how many of them `disagreed`, and the largest mean absolute
-    difference of any output (infinite where one has NaN or infinity and the other has not)."""
+    """Comparison of the answers of two versions to one request: `rows`, and how many of them `disagreed`.
+
+    `mean_abs` is the largest mean absolute difference of any output. It is infinite if only one of them has NaN or
+    infinity.
+    """
 
     rows: int
     disagreed: int
@@ -77,8 +82,11 @@ class Comparison:
 
 
 def compare(answers: Tensors, others: Tensors, rows: int) -> Comparison:
-    """Hold `others` against `answers`, which have a row for each of `rows` (1: they are one row). A row disagrees where
-    in any output the best class differs or, without classes, any value beyond what golden sets are allowed."""
+    """Compare `others` with `answers`, which have a row for each of `rows` (1: they are one row).
+
+    A row disagrees if the best class of any output differs or, without classes, any value differs beyond the tolerance
+    of golden sets.
+    """
     disagree, mean_abs = np.zeros(rows, bool), 0.0
     for name, answer in answers.items():
         other = others[name]

@@ -1,6 +1,7 @@
-"""The release document: what an owner signs (contracts.md, "Fleet"). One per model version, all variants, the floor.
+"""Release document, which an owner signs: one per model version, with all variants and the floor.
 
-It is the repository's target `models/<owner>/<model>/<version>/release`; every file it names is a blob by digest.
+It is the repository's target `models/<owner>/<model>/<version>/release`; every file that it names is a blob by digest.
+Source: fleet/README.md.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ RELEASE_LIMIT_BYTES = 1_048_576
 """Largest release document that is read."""
 VARIANTS_LIMIT = 100
 ARTIFACTS_LIMIT = 100
-"""Of one variant."""
+"""Most artifacts of one variant."""
 SLOTS_LIMIT = 100
-"""Slots that a release may be signed for."""
+"""Most slots that a release may be signed for."""
 PATH_LIMIT_CHARS = 1024
 NAME_LIMIT_CHARS = 255
-"""Of one part of a path: more is no file's name on any file system (NAME_MAX)."""
+"""Longest part of a path, as long as a file name may be (NAME_MAX)."""
 _PATH = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class SignedVariant:
-    """One variant of a release, as its manifest describes it, with its files."""
+    """Variant of a release, as its manifest describes it, with its files."""
 
     name: str
     runtime: str
@@ -44,10 +45,10 @@ class SignedVariant:
 
 @dataclass(frozen=True, slots=True)
 class SignedRelease:
-    """`floor`: the oldest version of this model that its owner still allows. `manifest` is its manifest.toml.
+    """Content of a release document. `manifest` is its manifest.toml.
 
-    `slots`: the only slots that it may take (() where its owner names none). `changes_signature`: its tensors differ
-    from those of releases of other versions, and the owner means it.
+    `floor`: the oldest version of this model that its owner still allows. `slots`: the only slots that it may take (()
+    if its owner names none). `changes_signature`: its tensors differ from those of other versions' releases on purpose.
     """
 
     owner: str
@@ -68,23 +69,23 @@ class SignedRelease:
 
     @property
     def target(self) -> str:
-        """Its path in the repository."""
+        """Return the path of its document in the repository."""
         return target_path(self.owner, self.model, self.version)
 
     def files(self, variants: Sequence[str] = ()) -> tuple[Artifact, ...]:
-        """Manifest, golden set and the artifacts of `variants`, each path once."""
+        """Return manifest, golden set and the artifacts of `variants`, each path once."""
         chosen = [artifact for v in self.variants if v.name in variants for artifact in v.artifacts]
         every = [self.manifest, *([self.golden] if self.golden else []), *chosen]
         return tuple({artifact.path: artifact for artifact in every}.values())
 
 
 def target_path(owner: str, model: str, version: str) -> str:
-    """Where a release's document stands in the repository."""
+    """Return the path of a release's document in the repository."""
     return f"models/{owner}/{model}/{version}/release"
 
 
 def release_bytes(release: SignedRelease) -> bytes:
-    """The document that the owner signs: JSON, UTF-8, keys sorted, ended by a newline."""
+    """Return the document that the owner signs: JSON, UTF-8, sorted keys, with a newline at the end."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "owner": release.owner,
@@ -113,7 +114,7 @@ def release_bytes(release: SignedRelease) -> bytes:
 
 
 def read_release(content: bytes) -> SignedRelease:
-    """Parse a release document. Raises ValueError that says what is wrong; keys nobody knows are ignored."""
+    """Parse a release document. Raises ValueError with the problem; unknown keys are ignored."""
     if len(content) > RELEASE_LIMIT_BYTES:
         raise ValueError(f"the release document has {len(content)} bytes, at most {RELEASE_LIMIT_BYTES} are read")
     try:
@@ -139,7 +140,7 @@ def read_release(content: bytes) -> SignedRelease:
 
 
 def disagreement(release: SignedRelease, manifest: ModelManifest) -> str:
-    """Where the manifest says otherwise than the signed document it belongs to ("": nowhere)."""
+    """Return the difference between a manifest and the signed document that it belongs to, or ""."""
     if (manifest.name, manifest.version) != (release.model, release.version):
         return f"its manifest is of {manifest.name} {manifest.version}, not of {release.model} {release.version}"
     named = {v.name: (v.runtime, v.precision, v.accelerators, v.artifacts) for v in manifest.variants}
@@ -196,7 +197,7 @@ def _artifacts(release: SignedRelease) -> list[Artifact]:
 
 
 def _check_places(files: Sequence[Artifact]) -> None:
-    """Raises ValueError unless all of them can lie in one folder: no path is two files, or a file and a folder."""
+    """Check that all files fit into one folder: no path is two files, or a file and a folder. Raises ValueError."""
     contents: dict[str, Artifact] = {}
     for file in files:
         if contents.setdefault(file.path, file) != file:

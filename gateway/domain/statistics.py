@@ -25,7 +25,7 @@ LATENCY_BOUNDS_NS = tuple(
     round(step * 1e9)
     for step in (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 )
-"""Upper bounds of the latency buckets, ascending; one more bucket counts what took longer than the last."""
+"""Upper bounds of the latency buckets, ascending; one more bucket counts values above the last."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Latency:
     def add(self, began_ns: Sequence[int], now_ns: int) -> None:
         """Count requests that began then and were answered together now (at least one)."""
         counts, slowest = self.counts, bisect_left(LATENCY_BOUNDS_NS, now_ns - min(began_ns))
-        if slowest == bisect_left(LATENCY_BOUNDS_NS, now_ns - max(began_ns)):  # one bucket for all, as a rule
+        if slowest == bisect_left(LATENCY_BOUNDS_NS, now_ns - max(began_ns)):  # one bucket for all, in most cases
             counts[slowest] += len(began_ns)
         else:
             for began in began_ns:
@@ -177,11 +177,11 @@ class ServableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The variant that serves a model version now: runtime, accelerator, reason, and largest batch in rows (0: none).
+    """Variant that serves a model version now: runtime, accelerator, reason, and largest batch in rows (0: none).
 
     `signed`: its owner signed it, and this gateway verified that; otherwise it was added by hand. `level` is the result
-    of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined ("": they are, where that
-    pays).
+    of its trial (one of LEVELS), with `remarks`. `joining` says why requests are not joined, or is "" if they are when
+    that saves time.
     """
 
     variant: str

@@ -1,7 +1,7 @@
-"""Tensors as the Open Inference Protocol names them: thirteen datatypes, raw little-endian bytes, numpy arrays.
+"""Tensors in the terms of the Open Inference Protocol: datatypes, raw little-endian bytes, numpy arrays.
 
-BF16 lives in memory as float32 (numpy has no bfloat16) and travels as two bytes; BYTES live as object arrays of
-`bytes` and travel as elements with a four-byte little-endian length before each.
+BF16 is float32 in memory (numpy has no bfloat16) and two bytes on the wire. BYTES are object arrays of
+`bytes` in memory. On the wire, a four-byte little-endian length precedes each element.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Raw = bytes | memoryview
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work in steps of at most about 1 ms each; its value is the generator's."""
+"""Generator of work in steps of at most about 1 ms each; its return value is the result."""
 
 LENGTH_PREFIX_BYTES = 4
 STEP_ELEMENTS = 512
@@ -39,9 +39,9 @@ STEP_LENGTHS = 16_384
 ELEMENT_BYTES = 56
 """Memory of a BYTES element next to its content: a pointer, the header of `bytes`, and rounding."""
 RANK_LIMIT = 32
-"""Dimensions of a tensor: what numpy 1.x can hold."""
+"""Most dimensions of a tensor: the limit of numpy 1.x."""
 ELEMENTS_LIMIT = 2**48
-"""Most elements of a tensor, zeros counted as ones: above it numpy cannot build even an empty array of that shape."""
+"""Most elements of a tensor, with zeros counted as ones: numpy builds not even empty arrays of larger shapes."""
 
 
 class Datatype(enum.Enum):
@@ -133,7 +133,7 @@ def decode_raw(datatype: Datatype, shape: Sequence[int], raw: bytes | memoryview
         )
     if datatype is Datatype.BF16:
         return bfloat16_to_float32(np.frombuffer(raw, "<u2")).reshape(shape)
-    if datatype is Datatype.BOOL:  # a byte that is neither 0 nor 1 must not live inside a numpy bool
+    if datatype is Datatype.BOOL:  # a byte that is neither 0 nor 1 is not allowed inside a numpy bool
         return np.not_equal(np.frombuffer(raw, np.uint8), 0).reshape(shape)
     return np.frombuffer(raw, datatype.dtype).reshape(shape)
 
@@ -163,7 +163,7 @@ def encode_steps(datatype: Datatype, array: Array) -> Steps[list[bytes]]:
 
 
 def size_steps(datatype: Datatype, array: Array) -> Steps[int]:
-    """Return the size of what `encode_raw` returns, in steps. Each character of a str element counts as one byte."""
+    """Return the size of the output of `encode_raw`, in steps. Each character of a str element counts as one byte."""
     if datatype is not Datatype.BYTES:
         return array.size * datatype.wire_bytes
     size, flat = array.size * LENGTH_PREFIX_BYTES, array.ravel()
@@ -253,7 +253,7 @@ def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]
 
 
 def float32_to_bfloat16(array: Array) -> npt.NDArray[np.uint16]:
-    """Round to nearest, ties to even; NaN stays NaN."""
+    """Convert with rounding to nearest, ties to even; NaN stays NaN."""
     values = np.ascontiguousarray(array, "<f4")
     bits = values.view("<u4")
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16

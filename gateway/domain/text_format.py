@@ -14,11 +14,11 @@ from typing import NoReturn
 from gateway.domain.errors import ConfigurationError
 
 NESTING_LIMIT = 16
-"""Blocks inside each other. Triton's deepest field has 5."""
+"""Most blocks inside each other. Triton's deepest field has 5."""
 VALUES_LIMIT = 100_000
-"""Values of one file."""
+"""Most values of one file."""
 DIGITS_LIMIT = 20
-"""Characters of an integer: 2**64 - 1 has 20."""
+"""Most characters of an integer: 2**64 - 1 has 20."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
@@ -37,7 +37,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of text: its kind (string, word, number, mark or end), its characters and its line."""
+    """Piece of text: its kind (string, word, number, mark or end), its characters and its line."""
 
     kind: str
     text: str

@@ -1,7 +1,7 @@
 """Triton's `config.pbtxt` next to a bare model: the supported subset, and the reason to refuse any other field.
 
-Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused;
-one that changes only how Triton schedules its runs is accepted, and a remark says what to set here instead.
+Source: model_config.proto of Triton's common repository, r26.06. A field that changes answers is applied or refused. A
+field that changes only how Triton schedules its runs is accepted, and a remark says which setting replaces it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.manifest import LAYOUTS
 from gateway.domain.routing import version_order
+from gateway.domain.runtimes import BY_BACKEND
 from gateway.domain.tensor import Datatype
 from gateway.domain.text_format import Block, read_text_format
 
@@ -20,16 +21,6 @@ ROWS_LIMIT = 1_000_000
 """Largest max_batch_size: the rows of one request."""
 DIMENSION_LIMIT = 2**31 - 1
 VERSION_LIMIT = 2**63 - 1
-
-BACKENDS: Mapping[str, str] = {
-    "onnxruntime": "onnx",
-    "onnxruntime_onnx": "onnx",
-    "onnx": "onnx",
-    "openvino": "openvino",
-    "armnn_tflite": "litert",
-    "litert": "litert",
-}
-"""Runtime by Triton's backend or platform."""
 
 _DATATYPES: Mapping[str, Datatype] = {
     f"TYPE_{'STRING' if datatype is Datatype.BYTES else datatype.label}": datatype for datatype in Datatype
@@ -72,7 +63,7 @@ class ConfigTensor:
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Versions to serve: the `latest` so many (0: not bounded), or the `specific` ones."""
+    """Versions to serve: the number of `latest` ones (0: not bounded), or the `specific` ones."""
 
     latest: int = 0
     specific: tuple[str, ...] = ()
@@ -80,9 +71,9 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TritonConfig:
-    """A configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
+    """Configuration as read. `max_batch_size` None: not stated. `runtime` "": not stated.
 
-    `remarks`: fields that were accepted and have no effect here, each with what to set instead.
+    `remarks`: fields that were accepted and have no effect here, each with its replacement.
     """
 
     file: str
@@ -159,12 +150,12 @@ def _runtime(top: Block) -> str:
     found = ""
     for key in ("platform", "backend"):
         value = top.text(key)
-        if value and value not in BACKENDS:
-            offered = ", ".join(name for name in BACKENDS if name not in BACKENDS.values())
+        if value and value not in BY_BACKEND:
+            offered = ", ".join(name for name in BY_BACKEND if name not in BY_BACKEND.values())
             top.refuse(key, f"{value!r:.80} is not offered here; use one of {offered} with a file for it")
-        if value and found not in {"", BACKENDS[value]}:
+        if value and found not in {"", BY_BACKEND[value]}:
             top.refuse(key, "platform and backend contradict each other; remove one")
-        found = BACKENDS.get(value, found)
+        found = BY_BACKEND.get(value, found)
     return found
 
 
@@ -264,7 +255,7 @@ def _versions(block: Block | None) -> VersionPolicy:
 
 
 def _scheduling(top: Block, model: str) -> list[str]:
-    """Return remarks on fields that say only how Triton is to run a model."""
+    """Return remarks on fields that state only how Triton runs a model."""
     remarks = [f"{key} is not applied: {why}" for key, why in _REMARKS.items() if top.skip(key)]
     readers: Mapping[str, Callable[[Block], str]] = {
         "instance_group": _instances,

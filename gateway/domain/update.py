@@ -1,6 +1,6 @@
 """One update of one slot: recorded steps, each safe to repeat; power may fail between any two.
 
-The order is the design's (architecture.md, "One update"): the old version is never unloaded before COMMIT.
+The order: the old version is never unloaded before COMMIT.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REPORTED: Mapping[Step, str] = {
     Step.ROLL_BACK: "rolled_back",
     Step.ROLLED_BACK: "rolled_back",
 }
-"""The states of contracts.md, "Fleet"; `committed` is only said once it is durable."""
+"""The states that a device reports; `committed` is only said once it is durable."""
 
 
 def after(step: Step) -> Step:

@@ -1,4 +1,4 @@
-"""Result of a trial of one variant on one accelerator of this device, in a throw-away process."""
+"""Result of a trial of one variant on one accelerator of this device, in a child process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One-row runs on this device: wall time p50 and p99, CPU time per run (user + system), process memory added.
+    """Cost of one-row runs on this device: wall time p50 and p99, CPU time (user + system), process memory added.
 
     `row_us` is the wall time per row in a batch (0: not batched).
     """
@@ -60,9 +60,9 @@ class Joining:
 class Verdict:
     """Result of a trial: `passed` and the reason.
 
-    `measured` if the trial got that far. `accuracy` on the golden set, and its loss against the golden answers; None
-    without labels. `threads` to serve with. `answered`: it compiled and ran to the end, correctly or not. A `transient`
-    failure is not kept.
+    `measured` is None if the trial ended before. `accuracy` on the golden set, and its loss against the golden answers;
+    None without labels. `threads` to serve with. `answered`: it compiled and ran to the end, correctly or not. A
+    `transient` failure is not kept.
 
     `level` is one of LEVELS. `joining` is None if it was not tried. `unbounded` says why the time of a run has no
     bound that a trial could measure ("": it has one). `sample` numbers the generated inputs that were accepted (see
@@ -111,10 +111,10 @@ def verdict_key(
     *,
     cpu: Cpu,
 ) -> str:
-    """Return the digest of all on which a verdict depends.
+    """Return the digest of everything on which a verdict depends.
 
-    These are content, bindings, golden set, runtime version, device and threads. The processor always belongs to it:
-    the state moves along with a card that is put into another board.
+    These are content, bindings, golden set, runtime version, device and threads. The processor is always included: the
+    state stays on a card that is moved to another board.
     """
     hardware = (device.kind, device.name, sorted(device.facts.items())) if device else (CPU,)
     facts = (

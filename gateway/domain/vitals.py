@@ -1,4 +1,4 @@
-"""Power, heat and memory of a device at one moment. What the machine does not tell is None or absent."""
+"""Power, temperature and memory of a device at one time. Values that the machine does not report are None or absent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class EnergyCounter:
-    """A counter of microjoules that starts again at zero once it has reached `max_range_uj`."""
+    """Counter of microjoules that restarts at zero after `max_range_uj`."""
 
     energy_uj: int
     max_range_uj: int
@@ -16,9 +16,9 @@ class EnergyCounter:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """`temperatures_c` by zone type, `power_watts` by rail or battery, `energy` by RAPL zone.
+    """Vitals: `temperatures_c` by zone type, `power_watts` by rail or battery, `energy` by RAPL zone.
 
-    `throttled`: whether the firmware slows the processor now. `npu_busy_us` counts up since boot.
+    `throttled`: the firmware slows the processor now. `npu_busy_us` counts up since boot.
     """
 
     temperatures_c: Mapping[str, float] = field(default_factory=dict)

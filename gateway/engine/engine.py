@@ -16,9 +16,8 @@ from gateway.domain.statistics import Placement, ServableStatistics
 from gateway.engine.decode_pool import DecodePool
 from gateway.engine.quotas import Quotas
 from gateway.engine.registry import Registry
-from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
-from gateway.engine.split import Split
+from gateway.engine.target import Target
 from gateway.engine.turn import Turn
 
 
@@ -116,9 +115,7 @@ class Engine:
         return now_ns - max((servable.used_ns for servable in servables), default=0)
 
     @staticmethod
-    def _submit_within(
-        quotas: Quotas, servable: Servable | Split, request: InferRequest, sink: Sink, token: Any
-    ) -> Pending:
+    def _submit_within(quotas: Quotas, servable: Target, request: InferRequest, sink: Sink, token: Any) -> Pending:
         try:
             account = quotas.enter(request.caller, time.monotonic_ns())
         except RequestError:

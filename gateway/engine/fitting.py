@@ -109,7 +109,7 @@ class Fitting:
 
 
 def footing(loader: Loader, settings: EngineSettings, pauses: Pauses) -> Footing:
-    """Return the settings of the workers of the loader's device."""
+    """Return the settings of the workers on the loader's device."""
     budget, cores = loader.site.profile.budget, loader.site.inventory.cpu.cores or os.cpu_count() or 1
     return Footing(Limiter(budget.threads or cores, settings.thread_wait_s), pauses, budget.worker_nice)
 

@@ -89,7 +89,7 @@ class Shares:
 class Limiter:
     """Limit of concurrent runs on the processor: each waits until its threads are free, but at most `wait_s`.
 
-    A run that hangs must not stop other models for good.
+    A run that hangs must not stop other models permanently.
     """
 
     def __init__(self, threads: int, wait_s: float) -> None:

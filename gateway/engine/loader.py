@@ -1,4 +1,4 @@
-"""Steps from a release on disk to an open session: complete, plan, try in a throw-away process, choose, open.
+"""Steps from a release on disk to an open session: complete, plan, try in a child process, choose, open.
 
 Functions of other packages are passed in as callables. This file decides the order and nothing else.
 """
@@ -102,7 +102,7 @@ class Loader:
         return tuple(self._recalled(candidate, manifest) for candidate in self.plan(manifest))
 
     async def prove(self, release: Release, manifest: ModelManifest, candidate: Candidate) -> Candidate:
-        """Try one candidate in a throw-away process and keep the verdict."""
+        """Try one candidate in a child process, and keep the verdict."""
         verdict = await self.trial(manifest, candidate.variant, release.folder, candidate.budget)
         if not verdict.transient:
             self.verdicts.keep_verdict(self._key(manifest, candidate), verdict)

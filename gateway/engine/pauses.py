@@ -17,9 +17,9 @@ SLICE_NS = 1_000_000
 LONGEST_NS = 2_000_000
 """... and the longest pause."""
 CHECK_NS = 10_000_000
-"""Time from one look at the threads to the next."""
+"""Time between two checks of the threads."""
 CONTENDED = 0.2
-"""Least part of that time that a thread waited for a core: less is no harm."""
+"""Least part of that time that a thread waited for a core: a smaller part does no harm."""
 THREADS_LIMIT = 64
 """Threads whose delays are remembered while they run nothing. At one more, those are forgotten."""
 TASKS = Path("/proc/self/task")

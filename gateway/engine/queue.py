@@ -191,15 +191,20 @@ class Queue:
             self._service = None
 
     def _oldest(self, ticket: Ticket) -> Ticket | None:
-        """Return the oldest ticket of the caller with most of them at the least urgent level; None if there is none or
-        all are more urgent than `ticket`. A flood drops its own tickets."""
+        """Return the oldest ticket of the caller with most tickets at the least urgent level.
+
+        Return None if there is none, or all are more urgent than `ticket`. A flood drops its own tickets.
+        """
         level = self._least_urgent(ticket)
         return max(level.lines.values(), key=len)[0] if level else None
 
     def _surplus(self, ticket: Ticket) -> Ticket | None:
-        """Return the newest ticket of the caller that got most, if it got more than the caller of `ticket` would then
-        have got: Longest Queue Drop (Suter et al., "Design Considerations for Supporting TCP with Per-flow Queueing",
-        1998) with what was served counted as well."""
+        """Return the newest ticket of the caller that got most, or None.
+
+        The caller must have got more than the caller of `ticket` would then have got. This is Longest Queue Drop (Suter
+        et al., "Design Considerations for Supporting TCP with Per-flow Queueing", 1998), with served requests counted
+        as well.
+        """
         level, caller = self._least_urgent(ticket), ticket.request.caller
         if level is None:
             return None

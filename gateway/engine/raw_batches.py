@@ -1,10 +1,10 @@
 """Raw requests of one form, collected during a pass of the event loop and run at its end.
 
-Small requests for a short model cost more in objects than in runs. Here their contents remain bytes: they are joined
-once for each run, and the outputs are cut once for each answer. Requests that something distinguishes (priority,
-classification, images) are not taken, nor is any while others wait in the queue. What a batch cannot answer at once
-goes back to its sink, which submits it as an `InferRequest`: bad data, a deadline that passed, a run that failed, a
-batch that was closed.
+For a model with short runs, small requests cost more as objects than the runs do. Here their contents remain bytes:
+they are joined once for each run, and the outputs are cut once for each answer. Requests with special properties
+(priority, classification, images) are not taken, and none is while others wait in the queue. A request that a batch
+cannot answer at once is returned to its sink, which submits it as an `InferRequest`: bad data, a deadline that passed,
+a run that failed, a batch that was closed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RawBatch:
         return True
 
     def close(self) -> None:
-        """Take no further requests, and hold nothing of the servable: patterns of the front end keep this object."""
+        """Accept no further requests, and hold nothing of the servable: patterns of the frontend keep this object."""
         self.limit, self._ready = 0, _closed
 
     def take(self, count: int) -> list[Entry]:

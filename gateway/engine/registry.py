@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.ports import IndexEntry, Standing
@@ -11,6 +11,12 @@ from gateway.domain.routing import newest_version, version_order
 from gateway.domain.sharing import WHOLE, Turns, percentages
 from gateway.engine.servable import Servable
 from gateway.engine.split import Split
+from gateway.engine.target import Target
+from gateway.engine.versions import Change, Held, VersionRecord, changed
+
+Record = VersionRecord[Servable]
+NEW: Record = VersionRecord()
+"""Record of an unknown version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +40,32 @@ class Route:
 class Entry:
     """Versions of one model.
 
-    `serving`: answer requests. `staged`: loaded, and answer only what a `route` gives them. `loading`: will serve.
-    `refused`: reasons why they do not serve. `committed`: the version that the fleet committed ("": none). `routes`:
+    `records`: the record of each version. `committed`: the version that the fleet committed ("": none). `routes`:
     servables by the version that a request names. The key "" is the route's choice, else the committed version, else
     the newest.
     """
 
-    serving: dict[str, Servable] = field(default_factory=dict)
-    staged: dict[str, Servable] = field(default_factory=dict)
-    routes: dict[str, Servable | Split] = field(default_factory=dict)
-    loading: set[str] = field(default_factory=set)
-    refused: dict[str, str] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    routes: dict[str, Target] = field(default_factory=dict)
     committed: str = ""
     route: Route | None = None
 
     @property
+    def serving(self) -> dict[str, Servable]:
+        """Return the servables that answer requests, by version."""
+        return {version: held.servable for version, one in self.records.items() if (held := one.serving)}
+
+    @property
     def default(self) -> str | None:
         """Return the version that answers requests without a version if there is no route; None if none serves."""
-        return self.committed if self.committed in self.serving else newest_version(self.serving)
+        serving = self.serving
+        return self.committed if self.committed in serving else newest_version(serving)
 
     @property
     def loaded(self) -> dict[str, Servable]:
         """Return every loaded version once. A serving version replaces a staged one of the same name."""
-        return {**self.staged, **self.serving}
+        held = {version: one.serving or one.staged for version, one in self.records.items()}
+        return {version: one.servable for version, one in held.items() if one}
 
     @property
     def reachable(self) -> set[str]:
@@ -68,34 +77,71 @@ class Entry:
         """Return the percentage of the requests that name no version, by version."""
         if self.route is not None:
             return percentages(self.route.weights)
-        return {} if self.default is None else {self.default: WHOLE}
+        return {} if (default := self.default) is None else {default: WHOLE}
 
-    def serve(self, version: str, servable: Servable, *, committed: bool = False) -> None:
-        """Let a servable answer for its version from now on, and for the model if it is `committed`."""
-        self.serving[version] = servable
+    def record(self, version: str) -> Record:
+        """Return the record of a version."""
+        return self.records.get(version, NEW)
+
+    def note(self, version: str, record: Record) -> None:
+        """Store the record of a version; remove it if it is empty."""
+        if record.is_empty:
+            self.records.pop(version, None)
+        else:
+            self.records[version] = record
+
+    def serve(self, version: str, held: Held[Servable], *, committed: bool = False) -> Servable | None:
+        """Let a servable answer for its version from now on, and for the model if it is `committed`.
+
+        Return the servable that it replaces, or None.
+        """
+        record = self.record(version)
+        if record.staged is not None and record.staged.servable is held.servable:
+            old = self._change(version, Change.TAKE_OVER)
+        else:
+            old = self._change(version, Change.SERVE, held)
         if committed:
             self.committed = version
         self.settle()
+        return None if old is held.servable else old
 
-    def stage(self, version: str, servable: Servable) -> Servable | None:
+    def stage(self, version: str, held: Held[Servable]) -> Servable | None:
         """Keep a servable as staged. Return the one that it replaces."""
-        old = self.staged.get(version)
-        self.staged[version] = servable
+        old = self._change(version, Change.STAGE, held)
         self.settle()
         return old
 
-    def withdraw(self, version: str) -> Servable | None:
-        """Stop serving a version. Return its servable."""
-        servable = self.serving.pop(version, None)
+    def withdraw(self, version: str, reason: str = "") -> Servable | None:
+        """Stop serving a version, for `reason`. Return its servable, or None."""
+        servable = self._change(version, Change.WITHDRAW) if self.record(version).serving else None
+        if reason:
+            self.refuse(version, reason)
         self.committed = "" if version == self.committed else self.committed
         self.settle()
         return servable
 
     def unstage(self, version: str) -> Servable | None:
         """Remove a staged version. Return its servable."""
-        servable = self.staged.pop(version, None)
+        servable = self._change(version, Change.UNSTAGE)
         self.settle()
         return servable
+
+    def forget(self, version: str) -> None:
+        """Forget a version that was removed from disk, except its staged release."""
+        self.note(version, replace(NEW, staged=self.record(version).staged))
+
+    def refuse(self, version: str, reason: str) -> None:
+        """Record why the newest release of a version does not serve ("": it does)."""
+        self.note(version, replace(self.record(version), refused=reason))
+
+    def load(self, version: str, *, under_way: bool) -> None:
+        """Record whether a release is being loaded to serve."""
+        self.note(version, replace(self.record(version), loading=under_way))
+
+    def _change(self, version: str, change: Change, held: Held[Servable] | None = None) -> Servable | None:
+        record, old = changed(self.record(version), change, held)
+        self.note(version, record)
+        return old.servable if old else None
 
     def settle(self) -> None:
         """Update `routes` to the loaded versions; a route loses versions that are not loaded.
@@ -106,9 +152,10 @@ class Entry:
         for servable in loaded.values():
             servable.raw.close()
         self.route = _healed(self.route, loaded)
-        routes: dict[str, Servable | Split] = dict(self.serving)
+        serving = self.serving
+        routes: dict[str, Target] = dict(serving)
         if (default := self.default) is not None:
-            routes[""] = self.serving[default]
+            routes[""] = serving[default]
         if self.route is not None:
             sharing = {version: loaded[version] for version in self.route.weights}
             routes |= sharing
@@ -136,22 +183,32 @@ class Registry:
             raise RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
         return entry
 
-    def find(self, model: str, version: str = "") -> Servable | Split:
-        """Return what answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
+    def find(self, model: str, version: str = "") -> Target:
+        """Return the target that answers now. Raises RequestError NOT_FOUND, or UNAVAILABLE with the reason."""
         try:
             return self._entries[model].routes[version]
         except KeyError:
             raise self._absent(model, version, self.known(model)) from None
 
+    def record(self, model: str, version: str) -> Record:
+        """Return the record of a version."""
+        entry = self._entries.get(model)
+        return NEW if entry is None else entry.record(version)
+
+    def records(self) -> Iterator[Record]:
+        """Iterate over the records of all versions."""
+        for entry in self._entries.values():
+            yield from entry.records.values()
+
     def serving(self, model: str, version: str) -> Servable | None:
         """Return the servable that serves a version, or None."""
-        entry = self._entries.get(model)
-        return None if entry is None else entry.serving.get(version)
+        held = self.record(model, version).serving
+        return held.servable if held else None
 
     def servables(self) -> Iterator[Servable]:
-        """Iterate over all loaded servables; those of one model staged first."""
-        for entry in self._entries.values():
-            yield from (*entry.staged.values(), *entry.serving.values())
+        """Iterate over all loaded servables."""
+        for record in self.records():
+            yield from (held.servable for held in (record.staged, record.serving) if held)
 
     def loaded(self) -> Iterator[tuple[Servable, int]]:
         """Iterate over each loaded version once, with its weight, sorted by model and version."""
@@ -160,19 +217,17 @@ class Registry:
             loaded, weights = entry.loaded, entry.weights
             yield from ((loaded[version], weights.get(version, 0)) for version in sorted(loaded, key=version_order))
 
-    def settled(self) -> set[tuple[str, str]]:
-        """Return model and version of everything that serves, loads or is refused."""
-        return {(name, v) for name, e in self._entries.items() for v in (*e.serving, *e.loading, *e.refused)}
+    def listed(self) -> set[tuple[str, str]]:
+        """Return model and version of every version that serves, loads or is refused."""
+        return {(name, v) for name, entry in self._entries.items() for v, one in entry.records.items() if one.is_listed}
 
-    def forget(self, model: str, version: str) -> None:
-        """Forget a version that is gone from disk."""
-        self.entry(model).refused.pop(version, None)
-        self.tidy(model)
+    def staged(self) -> set[tuple[str, str]]:
+        """Return model and version of every staged version."""
+        return {(name, v) for name, entry in self._entries.items() for v, one in entry.records.items() if one.staged}
 
     def tidy(self, model: str) -> None:
-        """Forget a model that has no version serving, loading, staged or refused."""
-        entry = self.entry(model)
-        if not (entry.serving or entry.staged or entry.loading or entry.refused):
+        """Forget a model without known versions."""
+        if not self.entry(model).records:
             del self._entries[model]
 
     def index(self) -> list[IndexEntry]:
@@ -184,14 +239,15 @@ class Registry:
         return [line for name in sorted(self._entries) for line in _standings(name, self._entries[name])]
 
     def _absent(self, model: str, version: str, entry: Entry) -> RequestError:
-        if version and version not in entry.loading and version not in entry.refused:
-            return RequestError(
-                Fault.NOT_FOUND, f"Request for unknown model: '{model}' version {version:.200} is not found"
-            )
-        if entry.staged and not (entry.loading or entry.refused):
+        listed = {name: one for name, one in entry.records.items() if one.is_listed}
+        if version and not (entry.record(version).loading or entry.record(version).refused):
+            what = f"Request for unknown model: '{model}' version {version:.200} is not found"
+            return RequestError(Fault.NOT_FOUND, what)
+        if entry.records and not listed:
             return RequestError(Fault.NOT_FOUND, f"Request for unknown model: '{model:.200}' is not found")
-        reasons = [reason for name, reason in entry.refused.items() if version in {"", name}]
-        what = "; ".join(reasons) or ("it is loading" if entry.loading else "it is being unloaded")
+        reasons = [one.refused for name, one in listed.items() if one.refused and version in {"", name}]
+        loads = any(one.loading for one in listed.values())
+        what = "; ".join(reasons) or ("it is loading" if loads else "it is being unloaded")
         named = f"'{model}' version {version}" if version else f"'{model}'"
         return RequestError(Fault.UNAVAILABLE, f"model {named} is not ready: {what}", retry_after_s=self._retry_after_s)
 
@@ -209,22 +265,22 @@ def _healed(route: Route | None, loaded: Mapping[str, Servable]) -> Route | None
 
 
 def _lines(name: str, entry: Entry) -> list[IndexEntry]:
-    versions = sorted({*entry.reachable, *entry.loading, *entry.refused}, key=version_order)
-    return [_line(name, version, entry) for version in versions]
+    known = {version for version, one in entry.records.items() if one.loading or one.refused}
+    return [_line(name, version, entry) for version in sorted(entry.reachable | known, key=version_order)]
 
 
 def _line(name: str, version: str, entry: Entry) -> IndexEntry:
-    refused = entry.refused.get(version, "")
+    record = entry.record(version)
     if version in entry.reachable:
-        return IndexEntry(name, version, "READY", refused and f"a newer file is refused: {refused}")
-    if version in entry.loading:
+        return IndexEntry(name, version, "READY", record.refused and f"a newer file is refused: {record.refused}")
+    if record.loading:
         return IndexEntry(name, version, "LOADING")
-    return IndexEntry(name, version, "UNAVAILABLE", refused)
+    return IndexEntry(name, version, "UNAVAILABLE", record.refused)
 
 
 def _standings(name: str, entry: Entry) -> Iterator[Standing]:
     loaded, weights = entry.loaded, entry.weights
-    for version in sorted({*loaded, *entry.loading, *entry.refused}, key=version_order):
+    for version in sorted(entry.records, key=version_order):
         line, servable = _line(name, version, entry), loaded.get(version)
         hidden = servable is not None and version not in entry.reachable
         yield Standing(

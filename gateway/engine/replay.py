@@ -1,4 +1,4 @@
-"""Replay of a golden set on a staged version while no requests come: a probation without traffic proves something too.
+"""Replay of a golden set on a staged version while no requests come, as evidence for a probation without traffic.
 
 The rows run on the worker's thread once the device's threads are free, as those of a shadow do.
 """
@@ -19,7 +19,7 @@ from gateway.engine.run import Ran
 from gateway.engine.servable import Servable
 
 ROWS_LIMIT = 8
-"""Rows of one replay: it repeats with each look at a probation."""
+"""Most rows of one replay: it repeats with each check of a probation."""
 
 
 def read_rows(release: Release) -> GoldenSet | None:
@@ -35,7 +35,7 @@ def read_rows(release: Release) -> GoldenSet | None:
 
 
 async def replay(servable: Servable, golden: GoldenSet) -> Replayed:
-    """Hold the version's answers against its golden set. Nothing is replayed while requests come."""
+    """Compare the version's answers with its golden set. Nothing is replayed while requests come."""
     manifest = servable.manifest
     parts: list[Tensors] = []
     for inputs in portions(manifest, golden, 1):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from gateway.domain.errors import ConfigurationError, Fault, RequestError, VariantError
 from gateway.domain.events import EntryIgnored, ModelRefused, Publish
@@ -27,10 +27,11 @@ from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings, SelectionSettings
 from gateway.engine.staging import Staging, chosen
 from gateway.engine.threads import Threads
+from gateway.engine.versions import Held
 
 ScanModel = Callable[[str], Awaitable[Sequence[Release]]]
 TrialKey = tuple[str, str, str | None]
-"""Release digest, variant, accelerator."""
+"""Key of a trial: release digest, variant, accelerator."""
 
 
 class ModelRepository:
@@ -54,7 +55,6 @@ class ModelRepository:
     ) -> None:
         self._registry, self._engine, self._loader, self._scan_model = registry, engine, loader, scan_model
         self._settings, self._selection, self._control, self._publish = settings, selection, control, publish
-        self._releases: dict[tuple[str, str], Release] = {}
         self._changing = asyncio.Lock()
         self._decoders = Threads(settings.image_threads, "decode")
         self._comparing = Comparing(settings.comparisons)
@@ -67,11 +67,10 @@ class ModelRepository:
             publish,
             replace=self._replace_later,
         )
-        self._hangs: Counter[tuple[str, str]] = Counter()
         self._replacing: set[asyncio.Task[None]] = set()
         self._fitting = Fitting(loader, self._house)
         self._leases = Leases(registry, settings.lease_limit_s, publish)
-        self._staging = Staging(registry, self._fitting, self._leases, settings, publish, served=self._served)
+        self._staging = Staging(registry, self._fitting, self._leases, settings, publish)
 
     def index(self) -> Sequence[IndexEntry]:
         """Implement `Repository.index`."""
@@ -117,15 +116,16 @@ class ModelRepository:
         named = NAME_PATTERN.fullmatch(model)
         async with self._changing:
             releases = await self._scan_model(model) if named else ()
-            for release in releases:
-                self._hangs.pop((model, release.version), None)
             if not releases:
                 what = f"failed to load '{model:.200}': the model directory does not hold it"
                 raise RequestError(Fault.NOT_FOUND, what)
+            entry = self._registry.entry(model)
+            for version, record in list(entry.records.items()):
+                entry.note(version, replace(record, hangs=0))
             await self._follow(releases, only=model)
-            refused = self._registry.entry(model).refused
+            refused = [one.refused for one in self._registry.entry(model).records.values() if one.refused]
             if refused:
-                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused.values())}")
+                raise RequestError(Fault.UNAVAILABLE, f"failed to load '{model}': {'; '.join(refused)}")
 
     async def unload(self, model: str) -> None:
         """Implement `Repository.unload`: requests under way finish; the version stays in the index as UNAVAILABLE."""
@@ -133,10 +133,8 @@ class ModelRepository:
         async with self._changing:
             entry = self._registry.known(model)
             self._leases.end(model, "unloaded")
-            for version in list(entry.serving):
-                self._releases.pop((model, version), None)
-                entry.refused[version] = "unloaded"
-                await self._retire(self._withdraw(model, version))
+            for version in entry.serving:
+                await self._retire(self._withdraw(model, version, "unloaded"))
 
     async def synchronise(self, releases: Sequence[Release]) -> None:
         """Serve `releases`: load new and changed ones, retire versions that are gone."""
@@ -155,8 +153,9 @@ class ModelRepository:
             await self._wait_for_quiet()
             await self._loader.prove(release, manifest, candidate)
             async with self._changing:
-                if self._releases.get((release.name, release.version)) is release:
-                    await self._choose_again(release, tried)
+                serving = self._registry.record(release.name, release.version).serving
+                if serving is not None and serving.release is release:
+                    await self._choose_again(serving, tried)
 
     async def close(self) -> None:
         """Drain and free everything, in parallel."""
@@ -182,20 +181,21 @@ class ModelRepository:
 
         The old session's memory and its thread are lost: nothing in this process can end them.
         """
-        key = model, version = hung.manifest.name, hung.manifest.version
+        model, version = hung.manifest.name, hung.manifest.version
         async with self._changing:
-            if self._registry.serving(model, version) is not hung:  # staged, or already replaced
+            record = self._registry.record(model, version)
+            if record.serving is None or record.serving.servable is not hung:  # staged, or already replaced
                 await hung.close(0.0)
                 return
-            release = self._releases.pop(key)
+            hangs = record.hangs + 1
+            self._registry.entry(model).note(version, replace(record, hangs=hangs))
             self._withdraw(model, version)
             await hung.close(0.0)
-            self._hangs[key] += 1
-            if self._hangs[key] <= self._settings.max_hangs:
-                await self._bring_up(release)
+            if hangs <= self._settings.max_hangs:
+                await self._bring_up(record.serving.release)
                 return
-            reason = f"{self._hangs[key]} of its runs did not end; mend the model or its callers' inputs, then load it"
-            self._registry.entry(model).refused[version] = reason
+            reason = f"{hangs} of its runs did not end; mend the model or its callers' inputs, then load it"
+            self._registry.entry(model).refuse(version, reason)
             self._publish(ModelRefused(model, version, reason))
 
     async def _follow(self, releases: Sequence[Release], only: str = "") -> None:
@@ -206,18 +206,9 @@ class ModelRepository:
                 loads.create_task(self._bring_up_through(gate, release))
         wanted = {(release.name, release.version) for release in releases}
         kept = {release.name for release in releases if self._keeps_others(release)}
-        for name, version in self._known() - wanted:
+        for name, version in self._registry.listed() - wanted:
             if name not in kept and only in {"", name}:
                 await self._remove(name, version)
-
-    def _known(self) -> set[tuple[str, str]]:
-        return set(self._releases) | self._registry.settled()
-
-    def _served(self, release: Release) -> Servable | None:
-        """Return the servable that serves exactly this release, or None."""
-        kept = self._releases.get((release.name, release.version))
-        same = kept is not None and kept.digest == release.digest
-        return self._registry.serving(release.name, release.version) if same else None
 
     def _keeps_others(self, release: Release) -> bool:
         """Return True if the other versions of the model stay.
@@ -235,30 +226,33 @@ class ModelRepository:
             await self._bring_up(release)
 
     async def _bring_up(self, release: Release) -> None:
-        key = (release.name, release.version)
+        """Serve a release, or record why it is refused."""
         entry = self._registry.entry(release.name)
-        if (serving := self._served(release)) is not None:
-            entry.refused.pop(release.version, None)
-            self._serve(release, serving)
+        record = entry.record(release.version)
+        if record.serving is not None and record.serves(release):
+            entry.refuse(release.version, "")
+            self._serve(record.serving, committed=release.signed)
             return
-        entry.loading.add(release.version)
+        entry.load(release.version, under_way=True)
         try:
-            servable = self._staging.take(release) or await self._opened(release)
+            servable = self._staging.staged(release) or await self._opened(release)
         except (VariantError, ConfigurationError) as error:
-            entry.refused[release.version] = reason = str(error)
-            is_version = release.version != NO_VERSION
-            refusal = ModelRefused(release.name, release.version, reason)
-            self._publish(refusal if is_version else EntryIgnored(release.name, reason))
+            self._refuse(release, str(error))
         else:
-            self._releases[key] = release
-            entry.refused.pop(release.version, None)
-            await self._retire(self._serve(release, servable))
+            entry.refuse(release.version, "")
+            await self._retire(self._serve(Held(release, servable), committed=release.signed))
         finally:
-            entry.loading.discard(release.version)
+            entry.load(release.version, under_way=False)
             self._registry.tidy(release.name)
 
+    def _refuse(self, release: Release, reason: str) -> None:
+        self._registry.entry(release.name).refuse(release.version, reason)
+        is_version = release.version != NO_VERSION
+        refusal = ModelRefused(release.name, release.version, reason)
+        self._publish(refusal if is_version else EntryIgnored(release.name, reason))
+
     async def _opened(self, release: Release) -> Servable:
-        opened = await self._fitting.first(release, self._staging.take)
+        opened = await self._fitting.first(release, self._staging.staged)
         return opened if isinstance(opened, Servable) else self._made(opened)
 
     def _made(self, opened: Opened) -> Servable:
@@ -267,20 +261,20 @@ class ModelRepository:
         servable.move(State.AVAILABLE)
         return servable
 
-    def _serve(self, release: Release, servable: Servable) -> Servable | None:
+    def _serve(self, held: Held[Servable], *, committed: bool) -> Servable | None:
         """Let a servable answer for its version. Return the servable that it replaces."""
-        entry = self._registry.entry(release.name)
-        before, old = entry.route, entry.serving.get(release.version)
-        entry.serve(release.version, servable, committed=release.signed)
-        self._leases.settle(release.name, before, f"version {release.version} is served")
-        if old is servable:
-            return None
-        self._publish(chosen(servable))
+        model, version = held.release.name, held.release.version
+        entry = self._registry.entry(model)
+        before, serving = entry.route, self._registry.serving(model, version)
+        old = entry.serve(version, held, committed=committed)
+        self._leases.settle(model, before, f"version {version} is served")
+        if serving is not held.servable:
+            self._publish(chosen(held.servable))
         return old
 
-    def _withdraw(self, model: str, version: str) -> Servable | None:
+    def _withdraw(self, model: str, version: str, reason: str = "") -> Servable | None:
         entry = self._registry.entry(model)
-        before, servable = entry.route, entry.withdraw(version)
+        before, servable = entry.route, entry.withdraw(version, reason)
         self._leases.settle(model, before, f"version {version} is gone")
         return servable
 
@@ -289,16 +283,16 @@ class ModelRepository:
             await servable.close(self._settings.drain_s)
 
     async def _remove(self, model: str, version: str) -> None:
-        self._releases.pop((model, version), None)
         await self._retire(self._withdraw(model, version))
-        self._registry.forget(model, version)
+        self._registry.entry(model).forget(version)
+        self._registry.tidy(model)
 
     def _next_trial(self, tried: set[TrialKey]) -> tuple[Release, ModelManifest, Candidate] | None:
-        for release in self._releases.values():
-            servable = self._registry.entry(release.name).serving.get(release.version)
-            for candidate in untried(self._loader.candidates(servable.declared)) if servable else ():
-                if servable and _trial_key(release, candidate) not in tried:
-                    return release, servable.declared, candidate
+        for serving in (record.serving for record in self._registry.records() if record.serving):
+            manifest = serving.servable.declared
+            for candidate in untried(self._loader.candidates(manifest)):
+                if _trial_key(serving.release, candidate) not in tried:
+                    return serving.release, manifest, candidate
         return None
 
     async def _wait_for_quiet(self) -> None:
@@ -306,8 +300,8 @@ class ModelRepository:
         while (quiet_ns := self._engine.quiet_ns(time.monotonic_ns())) < wanted_ns:  # noqa: ASYNC110  computed, not polled
             await asyncio.sleep((wanted_ns - quiet_ns) / 1e9)
 
-    async def _choose_again(self, release: Release, tried: set[TrialKey]) -> None:
-        serving = self._registry.entry(release.name).serving[release.version]
+    async def _choose_again(self, held: Held[Servable], tried: set[TrialKey]) -> None:
+        release, serving = held.release, held.servable
         manifest = serving.declared
         candidates = self._loader.candidates(manifest)
         best = choose(candidates, self._loader.objective)
@@ -319,7 +313,7 @@ class ModelRepository:
         except VariantError as error:
             self._publish(ModelRefused(release.name, release.version, f"{best.variant.name} stays out: {error}"))
         else:
-            await self._retire(self._serve(release, servable))
+            await self._retire(self._serve(Held(release, servable), committed=release.signed))
 
 
 def _trial_key(release: Release, candidate: Candidate) -> TrialKey:

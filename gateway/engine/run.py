@@ -147,7 +147,7 @@ class Runner:
             return True
         try:
             self._session.run(self._witness)
-        except Exception:  # noqa: BLE001  as in `_run`: the model is at fault, whatever it raises
+        except Exception:  # noqa: BLE001  as in `_run`: any error is the fault of the model
             return False
         ended_ns = time.monotonic_ns()
         self._fresh_until_ns = ended_ns + min(WITNESS_FRESH_TIMES * (ended_ns - began_ns), int(WITNESS_FRESH_S * 1e9))

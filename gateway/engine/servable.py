@@ -209,7 +209,7 @@ class Servable:
             self.raw.close()
 
     def _check_overrun(self) -> None:
-        """Leave the event loop for good if a run used too much CPU time; time of other processes does not count."""
+        """Leave the event loop permanently if a run used too much CPU time; other processes do not count."""
         used_ns = self._turn.used_ns()
         if used_ns > self._overrun_ns:
             self.statistics.overruns += 1
@@ -240,7 +240,7 @@ class Servable:
         self._worker.reprice(cost)
 
     def leave(self, ticket: Ticket) -> None:
-        """Free a cancelled ticket's place at once. A run that it is part of goes on for the others."""
+        """Free a cancelled ticket's place at once. A run that it is part of continues for the others."""
         self.statistics.drop("cancelled")
         self._forget(ticket)
 

@@ -1,4 +1,4 @@
-"""Shadow version: answers the same requests again, so that both answers are compared, at no caller's cost.
+"""Shadow version: it runs the same requests again, so that both answers are compared, at no cost for callers.
 
 A caller has its answer before the shadow gets the request. The shadow runs it on its worker's thread, only while
 nothing else is under way there and the device's threads are idle. Other requests are skipped, and counted by reason.
@@ -114,7 +114,7 @@ class _Tap:
 
 
 def _unfit(ticket: Ticket, *, alike: bool) -> str:
-    """Return why a request cannot be repeated ("": it can).
+    """Return why a request cannot be repeated, or "".
 
     Images are not decoded twice: the decoded images of one version serve the other if both take the `alike` inputs.
     """
@@ -126,7 +126,7 @@ def _unfit(ticket: Ticket, *, alike: bool) -> str:
 
 
 def _shared(inputs: Mapping[str, Tensor]) -> bool:
-    """Return True if an input is in its caller's memory: after the answer it may hold anything."""
+    """Return True if an input is in its caller's memory, which may change after the answer."""
     return any(isinstance(_owner(tensor.array), mmap.mmap) for tensor in inputs.values())
 
 

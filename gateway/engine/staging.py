@@ -18,9 +18,10 @@ from gateway.engine.registry import Registry
 from gateway.engine.replay import read_rows, replay
 from gateway.engine.servable import Servable
 from gateway.engine.settings import EngineSettings
+from gateway.engine.versions import Held
 
 Key = tuple[str, str]
-"""Model, version."""
+"""Key of a staged release: model and version."""
 
 
 class Staging:
@@ -33,12 +34,9 @@ class Staging:
         leases: Leases,
         settings: EngineSettings,
         publish: Publish,
-        *,
-        served: Callable[[Release], Servable | None],
     ) -> None:
         self._registry, self._fitting, self._leases = registry, fitting, leases
-        self._settings, self._publish, self._served = settings, publish, served
-        self._releases: dict[Key, Release] = {}
+        self._settings, self._publish = settings, publish
         self._loads: dict[Key, object] = {}
         """Last load under way of each version: results of an earlier load or of an unloaded version are discarded."""
         self._closed = False
@@ -46,7 +44,7 @@ class Staging:
     async def stage(self, model: str, version: str, fetch: Callable[[], Awaitable[Release]]) -> Loaded:
         """Implement `ModelRepository.stage`. On cancellation no session is left open."""
         key = (model, version)
-        if self._registry.serving(model, version) is None:  # else it may be the one that serves: it takes no place
+        if self._registry.serving(model, version) is None:  # else it may be the serving one, which takes no place
             self._check_room(key)
         load = self._loads[key] = object()
         try:
@@ -57,7 +55,7 @@ class Staging:
 
     async def unstage(self, model: str, version: str, drain_s: float) -> None:
         """Implement `ModelRepository.unstage`."""
-        load, servable = self._loads.pop((model, version), None), self._let_go(model, version)
+        load, servable = self._loads.pop((model, version), None), self._unstage(model, version)
         if servable is not None:
             await servable.close(drain_s)
         elif load is None and self._registry.serving(model, version) is not None:
@@ -66,35 +64,30 @@ class Staging:
 
     async def replay(self, model: str, version: str) -> Replayed:
         """Implement `Serving.replay`."""
-        release = self._releases.get((model, version))
-        if release is None:
+        staged = self._registry.record(model, version).staged
+        if staged is None:
             what = f"model '{model:.200}' version {version:.100} is not loaded for an update; load it first"
             raise RequestError(Fault.NOT_FOUND, what)
-        golden = await asyncio.to_thread(read_rows, release)
+        golden = await asyncio.to_thread(read_rows, staged.release)
         if golden is None:
             return Replayed(0, True, "it has no golden set")
-        return await replay(self._registry.entry(model).staged[version], golden)
+        return await replay(staged.servable, golden)
 
-    def take(self, release: Release) -> Servable | None:
-        """Remove and return the servable staged from exactly this release, to be served; None if there is none."""
-        staged = self._staged(release)
-        if staged is not None:
-            del self._releases[release.name, release.version]
-            del self._registry.entry(release.name).staged[release.version]
-        return staged
+    def staged(self, release: Release) -> Servable | None:
+        """Return the servable that is staged from exactly this release, or None."""
+        record = self._registry.record(release.name, release.version)
+        return record.staged.servable if record.staged and record.stages(release) else None
 
     def close(self) -> None:
-        """Discard everything that is still being tried or opened."""
+        """Discard all trials and releases that are not open yet."""
         self._closed = True
 
-    def _staged(self, release: Release) -> Servable | None:
-        kept = self._releases.get((release.name, release.version))
-        if kept is None or kept.digest != release.digest:
-            return None
-        return self._registry.entry(release.name).staged[release.version]
+    def _served(self, release: Release) -> Servable | None:
+        record = self._registry.record(release.name, release.version)
+        return record.serving.servable if record.serving and record.serves(release) else None
 
     async def _stage(self, release: Release, load: object) -> Loaded:
-        if (there := self._served(release) or self._staged(release)) is not None:
+        if (there := self._served(release) or self.staged(release)) is not None:
             return self._told(there)
         if (unwanted := self._unwanted(release, load)) is not None:
             raise unwanted
@@ -108,7 +101,7 @@ class Staging:
         return self._loaded(servable, opened.candidate)
 
     def _check_room(self, key: Key) -> None:
-        others = (self._releases.keys() | self._loads.keys()) - {key}
+        others = (self._registry.staged() | self._loads.keys()) - {key}
         if len(others) >= self._settings.staged_versions:
             many = f"{len(others)} versions are loaded for updates or about to be"
             what = f"{many}, the most there may be; unload one of them"
@@ -130,8 +123,7 @@ class Staging:
         servable = self._fitting.servable(opened)
         servable.move(State.AVAILABLE)
         entry = self._registry.entry(release.name)
-        old = entry.stage(release.version, servable)
-        self._releases[release.name, release.version] = release
+        old = entry.stage(release.version, Held(release, servable))
         self._publish(chosen(servable))
         return servable, old
 
@@ -143,8 +135,8 @@ class Staging:
             return VariantError(what, remedy="load it again if it is wanted", transient=True)
         return None
 
-    def _let_go(self, model: str, version: str) -> Servable | None:
-        if self._releases.pop((model, version), None) is None:
+    def _unstage(self, model: str, version: str) -> Servable | None:
+        if self._registry.record(model, version).staged is None:
             return None
         entry = self._registry.entry(model)
         before, servable = entry.route, entry.unstage(version)

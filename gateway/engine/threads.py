@@ -1,7 +1,7 @@
-"""Calls on threads that leave nothing behind if the process may not start another thread.
+"""Calls on threads that keep no reference to a call if the process may not start another thread.
 
-`ThreadPoolExecutor.submit` and `asyncio.to_thread` raise then, too. But they keep the call, and make it later without a
-receiver of its result.
+`ThreadPoolExecutor.submit` and `asyncio.to_thread` raise then, too. But they keep the call, and run it later, when
+nothing receives its result.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Threads:
         self._closed = False
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Make a call without a caller, as `submit_for` does."""
+        """Run a call without a caller, as `submit_for` does."""
         return self.submit_for("", call, *args, **kwargs)
 
     def submit_for(self, caller: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Make a call as soon as a thread is free and it is the caller's turn.
+        """Run a call as soon as a thread is free and it is the caller's turn.
 
         Raises RuntimeError if the thread that it needs cannot start, or after `close`.
         """
@@ -50,7 +50,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Accept no more calls. The threads end once they have made those that wait."""
+        """Accept no more calls. The threads end once they have run the waiting calls."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -70,7 +70,7 @@ class Threads:
 
 
 def begin(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Make one call on a thread of its own. Raises RuntimeError if that cannot start."""
+    """Run one call on a thread of its own. Raises RuntimeError if that cannot start."""
     future: Future[T] = Future()
     threading.Thread(target=_fulfil, name=name, args=(future, partial(call, *args, **kwargs))).start()
     return future

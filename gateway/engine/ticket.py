@@ -23,7 +23,7 @@ class Home(Protocol):
 
 
 class NoCaller:
-    """Sink of runs whose outcome no caller awaits."""
+    """Sink of runs without a caller, which discards the results."""
 
     def answer(self, token: Any, response: InferResponse) -> None:
         """Implement `Sink.answer`."""

@@ -208,7 +208,7 @@ class Worker:
             self._loop.call_soon_threadsafe(callback, *values)
 
     def _due(self) -> Ticket | bool:
-        """Wait until there is something to run: the queue, or the ticket outside it if the queue is empty.
+        """Wait until there is a run: from the queue, or the ticket outside it if the queue is empty.
 
         Return False when closing and nothing is left.
         """
@@ -219,7 +219,7 @@ class Worker:
                 if self.owns and self._is_the_loops():
                     self.owns = False
                     self._post(self._calls.returned)
-                    if dropped := self._take_beside():  # others came first
+                    if dropped := self._take_beside():  # other requests came first
                         self._post(self._calls.beside_ended, dropped, None)
                 held_back_ns = self._held_back_ns() if self.owns else 0
                 self._changed.wait(held_back_ns / 1e9 if held_back_ns > 0 else None)
@@ -236,7 +236,7 @@ class Worker:
         return self.owns and not self._is_the_loops() and self._held_back_ns() <= 0
 
     def _is_the_loops(self) -> bool:
-        """Return True if the queue goes back to the event loop, because the next run is short enough for it."""
+        """Return True if the queue returns to the event loop, because the next run is short enough for it."""
         if not self._cost.limit_ns or self._closing:
             return False
         head = self._queue.head()

@@ -20,7 +20,7 @@ def refuse_shared_memory(parameters: Iterable[str], where: str) -> None:
 
 
 def no_regions() -> RequestError:
-    """Return UNSUPPORTED: regions of system shared memory are neither registered nor forgotten."""
+    """Return UNSUPPORTED for the registration and removal of system shared memory regions."""
     return RequestError(
         Fault.UNSUPPORTED,
         f"shared memory is not offered unless the configuration says {PERMISSION}; send the tensors' bytes",
@@ -28,7 +28,7 @@ def no_regions() -> RequestError:
 
 
 def no_cuda_regions() -> RequestError:
-    """Return UNSUPPORTED: GPU memory of another process."""
+    """Return UNSUPPORTED for CUDA shared memory."""
     return RequestError(
         Fault.UNSUPPORTED,
         "CUDA shared memory is not offered by this gateway; send the tensors' bytes, or register system shared memory",

@@ -1,7 +1,7 @@
 """Answers of the Open Inference Protocol as JSON, with Triton's binary tensor extension, for REST, MQTT and the CLI.
 
-What JSON cannot carry is refused: BF16 (as Triton does) and BYTES that are not UTF-8. The caller of such an output is
-told to ask for `binary_data`. NaN and infinity are written only for callers that are known to read them.
+What JSON cannot carry is refused: BF16 (as Triton does) and BYTES that are not UTF-8. The error asks the caller to
+request such an output with `binary_data`. NaN and infinity are written only for callers that are known to read them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JsonAnswer:
 
     @property
     def header(self) -> bytes:
-        """The JSON object."""
+        """Return the JSON object as one byte string."""
         return b"".join(self.pieces)
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ def answer_steps(
     An output with a destination goes there; its line has neither data nor parameters, as in Triton: the C++ client
     refuses parameters without `binary_data_size`. `literals`: write NaN and infinity, which strict parsers refuse.
 
-    Raises RequestError INVALID where an output cannot be written as JSON, or not to its destination.
+    Raises RequestError INVALID if an output cannot be written as JSON, or not to its destination.
     """
     wanted = () if asked is None else asked.request.outputs
     destinations = {output.name: output.destination for output in wanted if output.destination is not None}

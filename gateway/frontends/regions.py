@@ -115,7 +115,7 @@ class Regions:
     def register_sealed(
         self, who: Registrant, name: str, descriptor: int, byte_size: int, dropped: Callable[[], None]
     ) -> None:
-        """Map a memfd that the caller passed; inputs are read in place. `dropped` is called once it is no longer known.
+        """Map a memfd that the caller passed; inputs are read in place. `dropped` is called once its region is dropped.
 
         Raises as `register` does.
         """

@@ -1,9 +1,9 @@
 """Registration of sealed memory: a program passes a memfd over a UNIX socket, and its inputs are read in place.
 
-One connection registers one region. The program sends a line of JSON with the descriptor beside it (SCM_RIGHTS,
+One connection registers one region. The program sends a line of JSON with the descriptor attached (SCM_RIGHTS,
 unix(7)), `{"name": "frames", "byte_size": 602112}`, with `"authorization": "Bearer TOKEN"` if callers need a token. The
-answer is a line: `{}`, or `{"error": "…"}`. The region is its caller's under that name until either side closes the
-connection.
+answer is a line: `{}`, or `{"error": "…"}`. The region belongs to its caller under that name until either side closes
+the connection.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Connection:
         self._loop.add_reader(connected, self._read)
 
     def close(self) -> None:
-        """Close it, and forget its region."""
+        """Close the connection, and unregister its region."""
         if self._closed:
             return
         self._closed = True
@@ -209,7 +209,7 @@ class _Connection:
             self.close()
 
     def _dropped(self) -> None:
-        """The region is no longer known: tell the program by closing."""
+        """Close the connection because its region was dropped: the program learns that from the close."""
         self._region = None
         self.close()
 
@@ -221,7 +221,7 @@ class _Connection:
 
 def _send(connected: socket.socket, error: RequestError | None) -> None:
     answer: dict[str, Any] = {} if error is None else {"error": error.message}
-    with suppress(OSError):  # the program has left
+    with suppress(OSError):  # the program has closed the connection
         connected.send(json.dumps(answer).encode() + b"\n")
 
 

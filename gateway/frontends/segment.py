@@ -201,7 +201,7 @@ class SealedSegment(Segment):
 
     @property
     def linked(self) -> bool:
-        """A memfd has no name: its caller's connection tells when it is no longer needed."""
+        """Return True: a memfd has no name, and its caller's connection ends when it is no longer needed."""
         return True
 
     def writer(self) -> int:

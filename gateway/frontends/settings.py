@@ -19,18 +19,18 @@ class SharedMemorySettings:
     allowed: bool = False  # allow callers on this device to register segments of /dev/shm
     callers: tuple[
         str, ...
-    ] = ()  # only these may: token's name, certificate, uid:1000, address; (): any on this device
-    key_prefix: str = ""  # only keys that begin so may be registered
+    ] = ()  # only these callers: token name, certificate, uid:1000, address; (): any on this device
+    key_prefix: str = ""  # only keys with this prefix may be registered
     socket: str = ""  # path of a UNIX socket at which programs pass sealed memfds, read in place; "": none
     unix_socket_mode: int = 0o660  # permissions of that socket: its owner and group may connect
-    over_tcp: bool = False  # whether callers on this device may register over TCP, which does not tell their user
+    over_tcp: bool = False  # True: callers on this device may register over TCP, which does not report their user
     copy_inputs: bool = True  # read inputs by copy; false: in place, and truncating a segment ends the gateway
     max_regions: int = 64  # regions registered at once, of all callers; one more replaces an idle one
     max_region_bytes: int = 64 * 1024 * 1024  # largest region
     max_bytes: int = 256 * 1024 * 1024  # all regions together
     caller_percent: int = 50  # % of both for one caller, which is often the user of all cameras' programs
     idle_s: float = 60.0  # a region unused for this long is dropped if a limit is reached
-    sweep_s: float = 30.0  # time between checks for regions whose segment or whose process is gone
+    sweep_s: float = 30.0  # time between checks for regions whose segment or process is gone
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing passes. Raises ConfigurationError (table shared_memory)."""

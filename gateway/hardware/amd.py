@@ -22,7 +22,7 @@ NEEDS = {
 
 
 def gpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every AMD display or processing device on the PCI bus."""
+    """Return every AMD display or processing device on the PCI bus."""
     kinds = (*DISPLAY_CLASSES, ACCELERATOR_CLASS)
     return tuple(_gpu(tree, device) for device in pci_devices(tree, VENDOR) if device.kind in kinds)
 

@@ -1,6 +1,6 @@
-"""The throw-away child: load each named library and say so. Run by path, so that it imports nothing of the product.
+"""Child process that loads each named library and reports the result. Run by path: it imports nothing of the product.
 
-Vendor libraries print, hang and crash when loaded: answers leave on a descriptor of their own, one line each, at once.
+Vendor libraries print, hang and crash when loaded. So answers use a descriptor of their own, one line each, at once.
 """
 
 from __future__ import annotations

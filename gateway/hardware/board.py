@@ -1,4 +1,4 @@
-"""The board: device tree, or DMI on x86; and its memory."""
+"""Board, from the device tree, or DMI on x86; and its memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ PLACEHOLDERS = (
     "not specified",
     "o.e.m.",
 )
-"""What board makers leave in DMI fields that nobody filled."""
+"""Placeholders that board makers leave in DMI fields."""
 
 
 def compatible(tree: Tree) -> tuple[str, ...]:
-    """The root node's `compatible`, most specific first; () without a device tree."""
+    """Return the root node's `compatible`, most specific first; () without a device tree."""
     return next((found for path in DEVICE_TREES if (found := tree.strings(f"{path}/compatible"))), ())
 
 
 def read_board(tree: Tree) -> Board:
-    """Model and compatible strings."""
+    """Return the board's model and compatible strings."""
     models = (tree.strings(f"{path}/model") for path in DEVICE_TREES)
     model = next((found[0] for found in models if found), None)
     return Board(model or _dmi(tree), compatible(tree))
 
 
 def read_memory_bytes(tree: Tree, field: str = "MemTotal") -> int | None:
-    """A field of /proc/meminfo; None where it is absent."""
+    """Return a field of /proc/meminfo in bytes; None if it is absent."""
     text = tree.read_text("/proc/meminfo", tree.settings.table_bytes) or ""
     found = re.search(rf"^{field}:\s*([0-9]{{1,15}}) kB", text, re.MULTILINE)
     return int(found.group(1)) * 1024 if found else None

@@ -1,4 +1,4 @@
-"""Devices on the PCI and USB buses, from every place where the kernel (or a copied tree) lists them."""
+"""Devices on the PCI and USB buses, from every place in which the kernel (or a copied tree) lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ACCELERATOR_CLASS = "1200"
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """`path` in /sys with links followed; `kind` the upper 16 bits of the class ("0300"); `driver` None: not bound."""
+    """PCI device. `path` is in /sys with links followed; `kind`: the upper 16 bits of the class ("0300").
+
+    `driver` None: not bound.
+    """
 
     path: str
     address: str
@@ -31,13 +34,13 @@ class PciDevice:
 
     @property
     def pci_id(self) -> str:
-        """ "8086:7d1d"."""
+        """Return vendor and device id, such as "8086:7d1d"."""
         return f"{self.vendor}:{self.device}"
 
 
 @dataclass(frozen=True, slots=True)
 class UsbDevice:
-    """`address` as sysfs names it ("1-2"); `node` None where bus and device number are unknown."""
+    """USB device. `address` is sysfs' name ("1-2"); `node` is None if bus and device number are unknown."""
 
     address: str
     usb_id: str
@@ -45,7 +48,10 @@ class UsbDevice:
 
 
 def pci_devices(tree: Tree, vendor: str) -> tuple[PciDevice, ...]:
-    """All PCI devices of `vendor` (hexadecimal, lower case), by address. What has no vendor or device id is skipped."""
+    """Return all PCI devices of `vendor` (hexadecimal, lower case), by address.
+
+    Devices without vendor or device id are skipped.
+    """
     found: dict[str, PciDevice] = {}
     for path in _pci_paths(tree):
         if tree.hexadecimal(f"{path}/vendor") != vendor or not (device := tree.hexadecimal(f"{path}/device")):
@@ -58,7 +64,7 @@ def pci_devices(tree: Tree, vendor: str) -> tuple[PciDevice, ...]:
 
 
 def usb_devices(tree: Tree, usb_ids: tuple[str, ...]) -> tuple[UsbDevice, ...]:
-    """USB devices whose "vendor:product" is among `usb_ids`, by address."""
+    """Return the USB devices whose "vendor:product" is among `usb_ids`, by address."""
     found = []
     for address in tree.names(USB_DEVICES):
         path = f"{USB_DEVICES}/{address}"
@@ -69,7 +75,10 @@ def usb_devices(tree: Tree, usb_ids: tuple[str, ...]) -> tuple[UsbDevice, ...]:
 
 
 def class_node(tree: Tree, device: PciDevice, subsystem: str, prefix: str) -> str | None:
-    """Name of the first character device of `subsystem` ("drm", "accel") that `device` offers, such as "renderD128"."""
+    """Return the name of the first character device of `device` in `subsystem`.
+
+    For example, "renderD128" in "drm"; another subsystem is "accel".
+    """
     own = (name for name in tree.names(f"{device.path}/{subsystem}") if name.startswith(prefix))
     listed = (
         name
@@ -80,7 +89,7 @@ def class_node(tree: Tree, device: PciDevice, subsystem: str, prefix: str) -> st
 
 
 def driver_of(tree: Tree, path: str) -> str | None:
-    """Name of the driver bound to the device at `path`, from its link or its uevent."""
+    """Return the name of the driver bound to the device at `path`, from its link or its uevent."""
     return tree.link_name(f"{path}/driver") or _uevent(tree, path, "DRIVER")
 
 
@@ -112,7 +121,10 @@ def _pci_address(tree: Tree, path: str) -> str:
 
 
 def _pci_driver(tree: Tree, path: str, address: str) -> str | None:
-    """From the device itself; only a copied tree may have lost that link and kept the driver's own list."""
+    """Return the driver from the device itself.
+
+    Only a copied tree may have lost that link; then the driver's own list is searched.
+    """
     if (bound := driver_of(tree, path)) or tree.live or not address:
         return bound
     drivers = (name for name in tree.names(PCI_DRIVERS) if tree.exists(f"{PCI_DRIVERS}/{name}/{address}"))

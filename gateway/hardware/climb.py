@@ -1,4 +1,4 @@
-"""The rungs that take execution, judged from answers that others fetched. Pure."""
+"""Rungs that require execution, decided from the answers of others. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from gateway.hardware.rungs import Needs
 
 
 def library_sets(inventory: Inventory) -> tuple[tuple[str, ...], ...]:
-    """The sonames to ask for, one set per kind found: what `ask_libraries` takes."""
+    """Return the sonames to load, one set per kind found: the input of `ask_libraries`."""
     kinds = dict.fromkeys(accelerator.kind for accelerator in inventory.accelerators)
     sets = (tuple(name for group in NEEDS[kind].libraries for name in group) for kind in kinds)
     return tuple(dict.fromkeys(names for names in sets if names))
 
 
 def climb(inventory: Inventory, libraries: LibraryAnswers, runtimes: Mapping[str, RuntimeListing]) -> Inventory:
-    """Fill in `library` and `runtime`. What was not asked stays null, what was false stays false."""
+    """Return the inventory with the rungs `library` and `runtime`.
+
+    Rungs without an answer stay null, False ones stay False.
+    """
     return replace(
         inventory,
         accelerators=tuple(_climbed(found, libraries, runtimes) for found in inventory.accelerators),
@@ -36,7 +39,7 @@ def _climbed(
 
 
 def _library(needs: Needs, libraries: LibraryAnswers) -> Rung:
-    """Each group needs one library that loads; a group of which nothing was asked leaves the rung null."""
+    """Return the rung. Each group needs one library that loads; a group without answers leaves the rung null."""
     verdicts = [_group(group, libraries) for group in needs.libraries]
     refused = next((detail for ok, detail in verdicts if ok is False), None)
     if refused is not None:

@@ -1,4 +1,4 @@
-"""Google Coral Edge TPUs on USB and PCIe. One process at a time may use one."""
+"""Google Coral Edge TPUs on USB and PCIe. Only one process at a time may use one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NEEDS = {"coral-usb": _NEEDS, "coral-pcie": _NEEDS}
 
 
 def usb_tpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """USB Accelerators: 1a6e:089a until libedgetpu loaded the firmware, 18d1:9302 (and a new address) from then on."""
+    """Return USB Accelerators: 1a6e:089a until libedgetpu loaded the firmware, then 18d1:9302 with a new address."""
     return tuple(_usb_tpu(tree, device) for device in usb_devices(tree, (USB_FRESH, USB_RUNNING)))
 
 
 def pcie_tpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """M.2 and mini-PCIe Accelerators."""
+    """Return M.2 and mini-PCIe Accelerators."""
     return tuple(_pcie_tpu(tree, device) for device in pci_devices(tree, PCI_VENDOR) if device.device == PCI_DEVICE)
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: one line per family of accelerators, and what each kind needs above the kernel."""
+"""Catalogue of accelerators: one line per family, and the needs of each kind above the kernel."""
 
 from __future__ import annotations
 

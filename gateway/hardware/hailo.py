@@ -1,4 +1,4 @@
-"""Hailo accelerators: reported, no runtime yet. 8 and 8L differ only by a firmware query, which is execution."""
+"""Hailo accelerators: reported, no runtime yet. Only a firmware query, which is execution, separates 8 from 8L."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCESS = Access("hailo", 'SUBSYSTEM=="hailo_chardev", GROUP="hailo", MODE="0660"
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip by PCI id: the driver of one generation does not bind the other's chips."""
+    """Chip by PCI id. The driver of one generation does not bind the other's chips."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ NEEDS = {"hailo-8": _NEEDS, "hailo-10h": _NEEDS}
 
 
 def chips(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every Hailo chip on the PCI bus."""
+    """Return every Hailo chip on the PCI bus."""
     found = [device for device in pci_devices(tree, VENDOR) if device.device in CHIPS]
     return tuple(_chip(tree, device, index) for index, device in enumerate(found))
 
@@ -79,7 +79,7 @@ def _is_loaded(tree: Tree, driver: str) -> bool:
 
 
 def _node(tree: Tree, device: PciDevice, index: int) -> str | None:
-    """As /sys/class/hailo_chardev says; where it says nothing, the nodes are in bus order."""
+    """Return the chip's node from /sys/class/hailo_chardev; if that is empty, the nodes are in bus order."""
     owners = {tree.resolve(f"{CLASS}/{name}/device"): f"/dev/{name}" for name in tree.names(CLASS)}
     if any(owners):
         return owners.get(device.path)

@@ -1,4 +1,4 @@
-"""Intel GPUs and NPUs: found by PCI id, never by an address or by the number of a node."""
+"""Intel GPUs and NPUs, found by PCI id, never by an address or by the number of a node."""
 
 from __future__ import annotations
 
@@ -45,12 +45,15 @@ NEEDS = {
 
 
 def gpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every Intel display device on the PCI bus; cards without vendor and device (simple-framebuffer) are none."""
+    """Return every Intel display device on the PCI bus.
+
+    Cards without vendor and device id (simple-framebuffer) do not count.
+    """
     return tuple(_gpu(tree, device) for device in pci_devices(tree, VENDOR) if device.kind in DISPLAY_CLASSES)
 
 
 def npus(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every NPU by its PCI id, or by its driver where the id is newer than this table."""
+    """Return every NPU by its PCI id, or by its driver if the id is newer than this table."""
     return tuple(
         _npu(tree, device)
         for device in pci_devices(tree, VENDOR)

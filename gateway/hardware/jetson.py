@@ -1,4 +1,4 @@
-"""The GPU inside an NVIDIA Jetson: no PCI; recognised by the device tree, or by /etc/nv_tegra_release alone."""
+"""GPU of an NVIDIA Jetson, which is not on PCI: recognised by the device tree, or by /etc/nv_tegra_release alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JETPACKS = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 DEVFREQ = "/sys/class/devfreq"
 GPU_NODE_NAMES = ("gpu", "gm20b", "gp10b", "gv11b", "ga10b", "gb10b")
 NODES = ("/dev/nvgpu/igpu0/ctrl", "/dev/nvhost-ctrl-gpu", "/dev/nvhost-gpu", "/dev/nvidia0")
-"""JetPack 5.1 and 6, JetPack 4 and 5, Thor."""
+"""Nodes of the GPU: JetPack 5.1 and 6, JetPack 4 and 5, Thor."""
 MODULES = ("nvgpu", "nvidia")
 ACCESS = Access("video", 'KERNEL=="nvhost-*|nvmap|nvgpu*", GROUP="video", MODE="0660"')
 
@@ -42,14 +42,14 @@ NEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Linux for Tegra: `major` "36", `revision` "4.7"; both "" where unknown."""
+    """Release of Linux for Tegra: `major` "36", `revision` "4.7"; both "" if unknown."""
 
     major: str = ""
     revision: str = ""
 
     @property
     def words(self) -> str:
-        """ "JetPack 6, L4T 36.4.7", "" where unknown."""
+        """Return "JetPack 6, L4T 36.4.7", or "" if unknown."""
         if not self.major:
             return ""
         jetpack = JETPACKS.get(self.major)
@@ -57,7 +57,7 @@ class Release:
 
 
 def chip_of(tree: Tree) -> str | None:
-    """ "tegra234" for a Jetson Orin; "" for a Jetson whose chip is unknown, None for anything else."""
+    """Return "tegra234" for a Jetson Orin; "" for a Jetson with an unknown chip, None for any other board."""
     names = (text.removeprefix("nvidia,") for text in compatible(tree) if text.startswith("nvidia,tegra"))
     chip = next((name for name in names if name in CHIPS), None)
     if chip is None and release_of(tree).major:
@@ -66,14 +66,14 @@ def chip_of(tree: Tree) -> str | None:
 
 
 def release_of(tree: Tree) -> Release:
-    """From "# R36 (release), REVISION: 4.7, …"."""
+    """Return the release from "# R36 (release), REVISION: 4.7, …"."""
     text = tree.read_text("/etc/nv_tegra_release") or ""
     found = re.search(r"^# R([0-9]{1,3}) \(release\), REVISION: ([0-9]{1,3}(?:\.[0-9]{1,3})?)", text)
     return Release(found.group(1), found.group(2)) if found else Release()
 
 
 def gpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """The Jetson's own GPU, or nothing on other boards."""
+    """Return the Jetson's own GPU, or nothing on other boards."""
     chip = chip_of(tree)
     if chip is None:
         return ()
@@ -97,7 +97,10 @@ def gpus(tree: Tree) -> tuple[Accelerator, ...]:
 
 
 def _devfreq(tree: Tree) -> str | None:
-    """The GPU's platform device, such as "17000000.gpu"; its number differs by chip and its node's name by JetPack."""
+    """Return the GPU's platform device, such as "17000000.gpu".
+
+    Its number differs by chip, and the name of its node by JetPack.
+    """
     for entry in tree.names(DEVFREQ):
         name = (tree.line(f"{DEVFREQ}/{entry}/device/of_node/name") or "").strip()
         if name in GPU_NODE_NAMES or entry.endswith((".gpu", *(f".{known}" for known in GPU_NODE_NAMES))):

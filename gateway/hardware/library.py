@@ -1,4 +1,4 @@
-"""Asks whether vendor libraries load, in a child that may hang or die: that costs a rung, not the daemon."""
+"""Check of vendor libraries in a child that may hang or die: that breaks a rung, not the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from gateway.hardware.settings import HardwareSettings
 
 CHILD = (sys.executable, "-I", str(Path(__file__).with_name("ask_library.py")))
-"""Isolated and run by path: neither the environment nor the working directory decides what the child imports."""
+"""Command of the child, isolated and by path: environment and working directory do not affect its imports."""
 
 CHUNK_BYTES = 4096
 PROBLEM_CHARS = 300
@@ -26,7 +26,10 @@ KILL_WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LibraryAnswer:
-    """`loaded` None: not asked, because a library before it took the child down. `problem` names the library."""
+    """Result for one library. `problem` names the library.
+
+    `loaded` None: not tried, because an earlier library ended the child.
+    """
 
     loaded: bool | None
     problem: str = ""
@@ -39,7 +42,7 @@ LibraryAnswers = Mapping[str, LibraryAnswer]
 def ask_libraries(
     sets: Iterable[Sequence[str]], settings: HardwareSettings | None = None, *, child: Sequence[str] = CHILD
 ) -> LibraryAnswers:
-    """Load each set of sonames in a child process of its own, with a deadline each. Never raises for what they do."""
+    """Load each set of sonames in a child process with a deadline. Never raises for faults of the libraries."""
     answers: dict[str, LibraryAnswer] = {}
     for names in sets:
         answers |= _ask(names, settings or HardwareSettings(), child)
@@ -60,7 +63,7 @@ def _ask(names: Sequence[str], settings: HardwareSettings, child: Sequence[str])
 
 
 def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple[bytes, str]:
-    """Output until its end, and "" or what came instead of an end: the deadline or the bound, in words."""
+    """Return the output, and "" at its end, else the reason to stop: the deadline or the size limit."""
     deadline_s = time.monotonic() + settings.child_deadline_s
     output = bytearray()
     assert process.stdout is not None  # noqa: S101 - Popen was given a pipe
@@ -77,7 +80,7 @@ def _read(process: subprocess.Popen[bytes], settings: HardwareSettings) -> tuple
 
 
 def _ending(process: subprocess.Popen[bytes], settings: HardwareSettings) -> str:
-    """What became of a child whose output has ended, in words."""
+    """Return the end of a child whose output has ended, as text."""
     try:
         code = process.wait(settings.child_deadline_s)
     except subprocess.TimeoutExpired:
@@ -86,7 +89,7 @@ def _ending(process: subprocess.Popen[bytes], settings: HardwareSettings) -> str
 
 
 def _kill(process: subprocess.Popen[bytes], reason: str) -> str:
-    """End the child and what it started. One that is stuck in a driver cannot be ended: it is left, not waited for."""
+    """Kill the child and the processes that it started. One that is blocked in a driver is left, not waited for."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -106,7 +109,7 @@ def _signal_name(number: int) -> str:
 
 
 def _answers(names: Sequence[str], output: bytes, end: str) -> dict[str, LibraryAnswer]:
-    """The first library without an answer is the one that took the child down; those after it were not asked."""
+    """Return the answers. The first library without one ended the child; those after it were not tried."""
     given = dict(filter(None, map(_answer, output.splitlines())))
     answers = {name: given[name] for name in names if name in given}
     missing = [name for name in names if name not in given]

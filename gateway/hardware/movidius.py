@@ -1,4 +1,4 @@
-"""Intel Movidius sticks: found and named, never loaded; OpenVINO dropped them after 2022.3."""
+"""Intel Movidius sticks: reported, never loaded, because OpenVINO dropped them after 2022.3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDS = {kind: Needs() for kind in LAST_OPENVINO}
 
 
 def sticks(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every stick on the USB bus, before and after its firmware was loaded."""
+    """Return every stick on the USB bus, before and after its firmware was loaded."""
     return tuple(_stick(tree, device) for device in usb_devices(tree, tuple(STICKS)))
 
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs on the PCI bus. The GPU inside a Jetson is in `jetson`."""
+"""NVIDIA GPUs on the PCI bus. The GPU of a Jetson is in `jetson`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDS = {
 
 
 def gpus(tree: Tree) -> tuple[Accelerator, ...]:
-    """Every NVIDIA display device on the PCI bus. Thor's own GPU is one too, but reported once, by `jetson`."""
+    """Return every NVIDIA display device on the PCI bus. Thor's own GPU is one, too, but only `jetson` reports it."""
     if chip_of(tree) == INTEGRATED_ON_PCI:
         return ()
     found = [device for device in pci_devices(tree, VENDOR) if device.kind in DISPLAY_CLASSES]

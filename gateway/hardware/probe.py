@@ -1,4 +1,4 @@
-"""The inventory of a machine from its files alone: nothing is executed, so that a copied root tells the same."""
+"""Inventory of a machine from its files alone. Nothing is executed, so a copied root gives the same result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.hardware.tree import Tree
 
 
 def probe(root: Path = Path("/"), *, settings: HardwareSettings | None = None) -> Inventory:
-    """Read /sys, /proc, /dev and /etc under `root`. Never raises for what it finds there; unknown is None.
+    """Read /sys, /proc, /dev and /etc under `root`. Never raises for their contents; unknown is None.
 
     Rungs from `library` on are null, except a `runtime` that this product does not have.
     """

@@ -1,4 +1,4 @@
-"""The processor: architecture, vendor, model, cores and features, from /proc/cpuinfo."""
+"""Processor: architecture, vendor, model, cores and features, from /proc/cpuinfo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.hardware.board import compatible
 from gateway.hardware.tree import Tree
 
 Block = Mapping[str, str]
-"""What cpuinfo says of one logical CPU."""
+"""Fields of one logical CPU in cpuinfo."""
 
 IMPLEMENTERS = {
     "41": "ARM",
@@ -26,7 +26,7 @@ IMPLEMENTERS = {
     "61": "Apple",
     "c0": "Ampere",
 }
-"""MIDR implementer codes, as util-linux's lscpu names them."""
+"""MIDR implementer codes with the names of util-linux's lscpu."""
 
 PARTS = {
     ("41", "c05"): "Cortex-A5",
@@ -83,7 +83,7 @@ PARTS = {
     ("c0", "ac3"): "Ampere-1",
     ("c0", "ac4"): "Ampere-1a",
 }
-"""MIDR part numbers, small cores before big ones: a big.LITTLE processor is named from its big end."""
+"""MIDR part numbers, small cores before big ones: the name of a big.LITTLE processor begins with the big cores."""
 
 ARM64_BOARDS = (
     "raspberrypi,",
@@ -97,11 +97,11 @@ ARM64_BOARDS = (
 )
 
 X86 = ("x86_64", "i686", "i586", "i486", "i386")
-"""Names that uname has for x86."""
+"""Names of x86 in uname."""
 
 
 def read_cpu(tree: Tree) -> Cpu:
-    """What all cores have in common: a feature that only the big ones have would kill a thread on a small one."""
+    """Return the properties that all cores share: a feature of big cores only would crash a thread on a small one."""
     blocks = _own(_blocks(tree), read_arch(tree)) if tree.live else _blocks(tree)
     parts = {(_code(block, "CPU implementer"), _code(block, "CPU part")) for block in blocks} - {("", "")}
     first = blocks[0] if blocks else {}
@@ -113,14 +113,17 @@ def read_cpu(tree: Tree) -> Cpu:
 
 
 def read_arch(tree: Tree) -> str | None:
-    """As uname names it: from uname on the live root, else from cpuinfo, the device tree or nv_tegra_release."""
+    """Return uname's name of the architecture.
+
+    On the live root it is from uname, else from cpuinfo, the device tree or nv_tegra_release.
+    """
     if tree.live:
         return os.uname().machine
     return _arch_of_cpuinfo(_blocks(tree)) or _arch_of_board(tree)
 
 
 def _own(blocks: Sequence[Block], machine: str | None) -> Sequence[Block]:
-    """None where they tell of the other architecture: qemu's user mode shows programs the emulating host's cpuinfo."""
+    """Return the blocks, or none if they are of the other architecture: qemu's user mode shows the host's cpuinfo."""
     told = _arch_of_cpuinfo(blocks)
     foreign = told is not None and machine is not None and (told in X86) != (machine in X86)
     return () if foreign else blocks

@@ -12,7 +12,7 @@ PROFILE_LIMIT_BYTES = 256 * 1024
 
 
 def profiles_folder() -> Path:
-    """The folder that came with an installed wheel, else device_profiles/ beside the package in a checkout."""
+    """Return the folder of an installed wheel, else device_profiles/ next to the package in a checkout."""
     package = Path(str(resources.files("gateway")))
     installed = package / "_share" / "device_profiles"
     return installed if installed.is_dir() else package.parent / "device_profiles"

@@ -1,4 +1,4 @@
-"""Qualcomm's compute DSP (Hexagon): reported, no runtime yet. That its node opens proves nothing."""
+"""Qualcomm's compute DSP (Hexagon): reported, no runtime yet. An accessible node does not prove that it works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEEDS = {
 
 
 def dsps(tree: Tree) -> tuple[Accelerator, ...]:
-    """The compute DSP of a Qualcomm board; the audio DSP beside it is not for models."""
+    """Return the compute DSP of a Qualcomm board. The audio DSP does not run models."""
     chip = next((text.removeprefix("qcom,") for text in reversed(compatible(tree)) if text.startswith("qcom,")), None)
     remote = _remoteproc(tree)
     node = next((path for path in NODES if tree.exists(path)), None)

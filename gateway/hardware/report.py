@@ -1,4 +1,4 @@
-"""The inventory as `probe --json` prints it (contracts.md, "Inventory"): these keys, in this order; unknown is null."""
+"""Inventory as `probe --json` prints it: these keys, in this order; unknown is null."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.domain.inventory import Accelerator, Inventory
 
 
 def inventory_json(inventory: Inventory, profile_name: str | None) -> dict[str, Any]:
-    """Plain values for `json.dumps`."""
+    """Return plain values for `json.dumps`."""
     board, cpu = inventory.board, inventory.cpu
     return {
         "arch": inventory.arch,

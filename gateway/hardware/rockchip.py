@@ -27,7 +27,7 @@ NEEDS = {
 
 
 def npus(tree: Tree) -> tuple[Accelerator, ...]:
-    """The NPU of an RK35xx, by the device tree."""
+    """Return the NPU of an RK35xx, by the device tree."""
     chips = (found.group(1) for text in compatible(tree) if (found := WITH_NPU.fullmatch(text)))
     chip = next(chips, None)
     if chip is None:
@@ -55,7 +55,7 @@ def _mainline(tree: Tree) -> bool:
 
 
 def _accel_node(tree: Tree) -> str | None:
-    """The node that rocket offers; /dev/accel may hold another driver's as well."""
+    """Return the node of the driver rocket; /dev/accel may hold those of other drivers as well."""
     for name in tree.names("/sys/class/accel"):
         if driver_of(tree, f"/sys/class/accel/{name}/device") == MAINLINE_DRIVER:
             return f"/dev/accel/{name}"
@@ -63,7 +63,10 @@ def _accel_node(tree: Tree) -> str | None:
 
 
 def _vendor_driver(tree: Tree) -> Rung:
-    """The version is in debugfs, which only root may read; devfreq and the module show the driver to everybody."""
+    """Return the driver rung of the vendor driver.
+
+    The version is in debugfs, which only root may read. Every user sees devfreq and the module.
+    """
     if version := tree.line(VERSION):
         return Rung("driver", True, f"vendor driver {version.removeprefix('RKNPU driver: ')}")
     signs = ("/sys/module/rknpu", f"/sys/bus/platform/drivers/{VENDOR_DRIVER}")
@@ -77,7 +80,7 @@ def _devfreq(tree: Tree) -> str | None:
 
 
 def _render_node(tree: Tree) -> str | None:
-    """The vendor driver's own render node; where /sys does not say whose they are, the last: the GPU comes first."""
+    """Return the vendor driver's render node. If /sys does not list the owners, it is the last: the GPU comes first."""
     for name in tree.names("/sys/class/drm"):
         if name.startswith("renderD") and driver_of(tree, f"/sys/class/drm/{name}/device") == VENDOR_DRIVER:
             return f"/dev/dri/{name}"

@@ -1,4 +1,4 @@
-"""How rungs are judged alike for every family: the ten in order, driver, node and permission, and what comes after."""
+"""Rules that all families share: the ten rungs in order, driver, node and permission, and needs above the kernel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.hardware.tree import GROUP_READ_WRITE, Tree
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What using a kind takes above the kernel. Of each group in `libraries` one must load (sonames differ by release).
+    """Needs of a kind above the kernel. One library of each group in `libraries` must load (sonames differ by release).
 
-    `runtime` "" where the product has none; of `devices` the runtime must list one. Remedies say what to install.
+    `runtime` is "" if the product has none; it must list one of `devices`. The remedies say which package to install.
     """
 
     libraries: tuple[tuple[str, ...], ...] = ()
@@ -26,7 +26,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may open a node: the usual `group`, and the udev `rule` that gives it the node."""
+    """Access to a node: the usual `group`, and the udev `rule` that gives it the node."""
 
     group: str
     rule: str
@@ -37,13 +37,13 @@ ACCEL = Access("render", 'SUBSYSTEM=="accel", KERNEL=="accel*", GROUP="render", 
 
 
 def ten(*known: Rung) -> tuple[Rung, ...]:
-    """The rungs of the contract in order; those not given are null."""
+    """Return the rungs of the contract in order; those not given are null."""
     found = {rung.name: rung for rung in known}
     return tuple(found.get(name) or Rung(name, None) for name in RUNGS)
 
 
 def driver_rung(bound: str | None, wanted: tuple[str, ...], remedy: str) -> Rung:
-    """True where one of `wanted` is bound."""
+    """Return a rung that is True if one of `wanted` is bound."""
     if bound in wanted:
         return Rung("driver", True, f"{bound} is bound")
     detail = f"{bound} is bound, not {' or '.join(wanted)}" if bound else "no driver is bound"
@@ -51,7 +51,10 @@ def driver_rung(bound: str | None, wanted: tuple[str, ...], remedy: str) -> Rung
 
 
 def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
-    """True where `path` exists. Null in a tree that holds no /dev at all: its absence says nothing."""
+    """Return a rung that is True if `path` exists.
+
+    It is null in a tree without any /dev: then the absence means nothing.
+    """
     if path is not None and tree.exists(path):
         return Rung("node", True, path)
     if not tree.is_directory("/dev"):
@@ -60,7 +63,10 @@ def node_rung(tree: Tree, path: str | None, wanted: str, remedy: str) -> Rung:
 
 
 def permission_rung(tree: Tree, path: str | None, access: Access) -> Rung:
-    """Null where there is no node; otherwise whether it may be opened, with the group to join or the rule to write."""
+    """Return a rung that is True if the node may be opened; null if there is none.
+
+    The remedy is the group to join or the rule to write.
+    """
     status = tree.status(path) if path else None
     if path is None or status is None:
         return Rung("permission", None)
@@ -72,7 +78,7 @@ def permission_rung(tree: Tree, path: str | None, access: Access) -> Rung:
 
 
 def no_runtime_rung(what: str) -> Rung:
-    """For what is reported but cannot be used by this product."""
+    """Return a rung for an accelerator that is reported but cannot be used by this product."""
     return Rung(
         "runtime",
         False,
@@ -82,7 +88,7 @@ def no_runtime_rung(what: str) -> Rung:
 
 
 def permission_remedy(mode: int, group_id: int, group: str, access: Access) -> str:
-    """Join the node's group where that is enough, else the rule that gives the node one. `group` "": it has no name."""
+    """Return the remedy: join the node's group if that is enough, else write the rule. `group` "": it has no name."""
     if mode & GROUP_READ_WRITE == GROUP_READ_WRITE and group_id != 0:
         if group:
             return (

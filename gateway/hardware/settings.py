@@ -1,4 +1,4 @@
-"""Bounds of detection: nothing under a root is trusted to be small, finite or quick."""
+"""Limits of detection: any file under a root may be large, endless or slow."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HardwareSettings:
-    """Every bound of this room, with its unit."""
+    """Limits of this package, each with its unit."""
 
     attribute_bytes: int = 4096
     """Largest sysfs attribute read: one page, which is the kernel's own limit."""
     table_bytes: int = 4 * 1024 * 1024
     """Largest table read (cpuinfo, meminfo): 512 x86 threads take about 1 MB."""
     entries_max: int = 4096
-    """Directory entries, and places of PCI devices, looked at; the rest is ignored."""
+    """Most directory entries, and places of PCI devices, that are read; the rest is ignored."""
     link_hops_max: int = 40
-    """Symbolic links followed for one path, as Linux does (MAXSYMLINKS)."""
+    """Most symbolic links followed for one path, as in Linux (MAXSYMLINKS)."""
     text_chars: int = 200
-    """Longest piece of a machine's own text that is reported."""
+    """Longest text of the machine that is reported."""
     child_deadline_s: float = 5.0
-    """How long the child that loads one set of vendor libraries may take."""
+    """Time for the child that loads one set of vendor libraries."""
     child_output_bytes: int = 64 * 1024
-    """How much of that child's output is read."""
+    """Most bytes of that child's output that are read."""

@@ -1,4 +1,4 @@
-"""A bounded reader over a root directory: never leaves the root, opens a device node or raises OSError."""
+"""Bounded reader of a root directory: it never leaves the root, opens a device node or raises OSError."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GROUP_READ_WRITE = 0o060
 OTHERS_READ_WRITE = 0o006
 FLAT_LINK_BYTES = 1024
 FLAT_LINK = re.compile(r"\.\.(?:/[\x21-\x7e]*)?|/(?:sys|proc|dev|etc)/[\x21-\x7e]+")
-"""What a link becomes in archives and checkouts that keep none: a file that holds the target, without a line end."""
+"""Content of a file that replaces a link in archives and checkouts without links: the target, without a line end."""
 
 
 class Tree:
-    """Files under `root`, by absolute path without the root ("/sys/class/drm"). What cannot be read is None or empty.
+    """Files under `root`, by absolute path without the root ("/sys/class/drm"). Unreadable files are None or empty.
 
     `live`: the root is this machine's own.
     """
@@ -30,7 +30,7 @@ class Tree:
         self.live = self._root == ""
 
     def resolve(self, path: str) -> str | None:
-        """The path with every link followed inside the root, or None where it is absent, loops or dangles.
+        """Return the path with every link followed inside the root, or None if it is absent, loops or dangles.
 
         Absolute link targets start at the root again, and ".." stops at it, as after a chroot.
         """
@@ -56,7 +56,7 @@ class Tree:
         return "/" + "/".join(done)
 
     def status(self, path: str) -> os.stat_result | None:
-        """What lstat says of the resolved path."""
+        """Return the lstat result of the resolved path."""
         found = self.resolve(path)
         try:
             return None if found is None else os.lstat(self._host(found))
@@ -64,16 +64,16 @@ class Tree:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether something is there once links are followed."""
+        """Return True if the path exists once links are followed."""
         return self.status(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory is there."""
+        """Return True if the path is a directory."""
         found = self.status(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Printable names in a directory, sorted; () where there is none or it may not be listed."""
+        """Return printable names in a directory, sorted; () if there is none or it may not be listed."""
         found = self.resolve(path)
         if found is None:
             return ()
@@ -85,7 +85,7 @@ class Tree:
             return ()
 
     def read_text(self, path: str, limit_bytes: int | None = None) -> str | None:
-        """The content of a regular file, None where it is anything else, unreadable or longer than the limit.
+        """Return the content of a regular file; None for another kind, or if it is unreadable or too long.
 
         Bytes that are no UTF-8 become U+FFFD; NULs stay.
         """
@@ -100,27 +100,27 @@ class Tree:
         return None if content is None or len(content) > limit else content.decode("utf-8", "replace")
 
     def line(self, path: str) -> str | None:
-        """An attribute as one printable line, shortened to the bound; None where nothing is left of it."""
+        """Return an attribute as one printable line, shortened to the limit; None if it is empty."""
         text = self.read_text(path)
         return None if text is None else self._printable(text) or None
 
     def strings(self, path: str) -> tuple[str, ...]:
-        """NUL-separated strings, as a device tree holds them."""
+        """Return NUL-separated strings, as a device tree holds them."""
         text = self.read_text(path) or ""
         return tuple(found for found in map(self._printable, text.split("\0")) if found)
 
     def integer(self, path: str) -> int | None:
-        """A decimal attribute."""
+        """Return a decimal attribute."""
         text = self.line(path)
         return int(text) if text and re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
 
     def hexadecimal(self, path: str) -> str | None:
-        """A hexadecimal attribute in lower case without "0x" ("0x8086" and "8086" give "8086")."""
+        """Return a hexadecimal attribute in lower case without "0x" ("0x8086" and "8086" give "8086")."""
         text = (self.line(path) or "").lower().removeprefix("0x")
         return text if re.fullmatch(r"[0-9a-f]{1,16}", text) else None
 
     def link_name(self, path: str) -> str | None:
-        """The last part of a link's own target, even where the target is absent: a driver's name."""
+        """Return the last part of a link's own target, even if the target is absent: a driver's name."""
         parent, _, name = path.rpartition("/")
         found = self.resolve(parent or "/")
         try:
@@ -130,10 +130,10 @@ class Tree:
         return self._printable(target.rstrip("/").rpartition("/")[2]) or None if target else None
 
     def may_open(self, path: str) -> bool:
-        """Whether a device node may be opened for reading and writing.
+        """Return True if a device node may be opened for reading and writing.
 
-        On the live root the running user's right; under another root the mode bits, for a user who is not the owner.
-        Plain files stand in for nodes there, and archives keep no write bits for them: reading is enough.
+        On the live root the running user's rights decide. Under another root the mode bits decide, for a user who is
+        not the owner. Plain files replace nodes there, and archives keep no write bits for them: reading is enough.
         """
         found = self.status(path)
         if found is None:
@@ -158,13 +158,13 @@ class Tree:
         try:
             content = self._read(host, FLAT_LINK_BYTES) or b""
         except OSError:
-            return None  # a file that may not be read is there all the same
+            return None  # a file that may not be read exists nevertheless
         text = content.decode("ascii", "replace")
         return text if FLAT_LINK.fullmatch(text) else None
 
     def _read(self, host: str, size_bytes: int) -> bytes | None:
         if not stat.S_ISREG(os.lstat(host).st_mode):
-            return None  # opening a node or a FIFO can have effects or block for ever
+            return None  # opening a node or a FIFO can have effects or block forever
         descriptor = os.open(host, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             return file.read(size_bytes)

@@ -1,4 +1,4 @@
-"""Power, heat and memory, read from a tree. Bounded, never raises; the sources are listed per function."""
+"""Power, temperature and memory, read from a tree. Bounded, never raises; the sources are listed per function."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ PI_THROTTLED = (
     "/sys/devices/platform/soc@107c000000/soc@107c000000:firmware/get_throttled",
 )
 PI_THROTTLED_NOW = 0xF
-"""Bits 0 to 3: under-voltage, frequency capped, throttled, soft temperature limit. Higher bits tell of the past."""
+"""Bits 0 to 3: under-voltage, frequency capped, throttled, soft temperature limit. Higher bits are about the past."""
 TEMPERATURES_C = (-55.0, 200.0)
-"""What lies outside is a sensor that is off (Jetsons report -256 °C for a cluster asleep)."""
+"""Plausible range. A value outside is from a sensor that is off (Jetsons report -256 °C for a sleeping cluster)."""
 
 
 def read_vitals(tree: Tree) -> Vitals:
-    """One reading. `npu_busy_us` must not be read more often than once a second (the driver wakes the NPU for it)."""
+    """Read the vitals once.
+
+    `npu_busy_us` must not be read more often than once a second, because the driver wakes the NPU for it.
+    """
     return Vitals(
         temperatures_c=_temperatures(tree),
         power_watts=_rails(tree) | _batteries(tree),
@@ -40,7 +43,7 @@ def read_vitals(tree: Tree) -> Vitals:
 
 
 def _temperatures(tree: Tree) -> dict[str, float]:
-    """Thermal zones by type (numbers change between boots) and Edge TPUs; the hottest where a type occurs twice."""
+    """Return thermal zones by type (numbers change between boots) and Edge TPUs; the hottest if a type occurs twice."""
     places = [
         (tree.line(f"{THERMAL}/{zone}/type"), f"{THERMAL}/{zone}/temp")
         for zone in tree.names(THERMAL)
@@ -56,7 +59,7 @@ def _temperatures(tree: Tree) -> dict[str, float]:
 
 
 def _rails(tree: Tree) -> dict[str, float]:
-    """INA3221 of a Jetson: mV times mA per labelled rail; "sum of shunt voltages" is no rail."""
+    """Return the power of each labelled rail of a Jetson's INA3221: mV times mA. "sum of shunt voltages" is no rail."""
     rails: dict[str, float] = {}
     for folder in _ina3221_folders(tree):
         for channel in INA3221_CHANNELS:
@@ -75,7 +78,10 @@ def _ina3221_folders(tree: Tree) -> tuple[str, ...]:
 
 
 def _batteries(tree: Tree) -> dict[str, float]:
-    """What each discharging battery gives (µW, or µV times µA); one that charges tells nothing of the device."""
+    """Return the power of each discharging battery (µW, or µV times µA).
+
+    A charging one says nothing about the device.
+    """
     watts: dict[str, float] = {}
     for name in tree.names(BATTERIES):
         folder = f"{BATTERIES}/{name}"
@@ -89,7 +95,10 @@ def _batteries(tree: Tree) -> dict[str, float]:
 
 
 def _energy(tree: Tree) -> dict[str, EnergyCounter]:
-    """RAPL packages (AMD uses the same names). Readable by root only since Linux 5.10 unless a udev rule grants it."""
+    """Return RAPL packages (AMD uses the same names).
+
+    Since Linux 5.10 only root reads them, unless a udev rule grants it.
+    """
     counters: dict[str, EnergyCounter] = {}
     for zone in tree.names(RAPL):
         if re.fullmatch(r"intel-rapl:[0-9]+", zone):
@@ -102,7 +111,7 @@ def _energy(tree: Tree) -> dict[str, EnergyCounter]:
 
 
 def _throttled(tree: Tree) -> bool | None:
-    """The Raspberry Pi firmware's bits, else its under-voltage alarm."""
+    """Return the Raspberry Pi firmware's throttling bits, else its under-voltage alarm."""
     for path in PI_THROTTLED:
         if bits := tree.hexadecimal(path):
             return bool(int(bits, 16) & PI_THROTTLED_NOW)

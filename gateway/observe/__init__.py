@@ -1,1 +1,1 @@
-"""How the daemon is seen from outside: metrics, logs, and what it tells the service manager."""
+"""Observability of the daemon: metrics, logs, and notifications to the service manager."""

@@ -1,6 +1,6 @@
-"""Logs: structured events, one line each, the standard library's loggers included.
+"""Logs: structured events, one line each, including those of the standard library's loggers.
 
-The law of levels: WARNING is what went wrong and was recovered; ERROR is data lost, or an operator must act.
+Levels: WARNING means a problem with recovery. ERROR means that data were lost, or an operator must act.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Processor = Callable[[Any, str, EventDict], Any]
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-"""sd-daemon(3): journald reads the priority from a "<n>" before the line."""
+"""Priorities of sd-daemon(3): journald reads them from a "<n>" before the line."""
 
 EVENTS: Mapping[type[Event], tuple[str, str]] = {
     ServableChanged: ("info", "servable changed"),
@@ -58,7 +58,7 @@ EVENTS: Mapping[type[Event], tuple[str, str]] = {
 """Level and title of each domain event."""
 
 QUIET = dict.fromkeys(("asyncio", "multipart", "tuf", "urllib3"), logging.WARNING)
-"""Libraries whose INFO is our DEBUG."""
+"""Libraries whose INFO lines are written at DEBUG only."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CONTROL_BUT_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -67,9 +67,9 @@ _CONTROL_BUT_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a
 def configure_logging(
     settings: LogSettings | None = None, *, stream: TextIO | None = None, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Send every log line of the process to `stream` (standard error).
+    """Send every log line of the process to `stream` (default: standard error).
 
-    `format = "auto"` means a readable line on a terminal, else one JSON object a line; under systemd (JOURNAL_STREAM)
+    `format = "auto"` means readable lines on a terminal, else one JSON object per line. Under systemd (JOURNAL_STREAM)
     each line begins with its priority.
     """
     structlog = _structlog()
@@ -90,18 +90,18 @@ def configure_logging(
 
 
 def get_logger(name: str) -> Any:
-    """A logger whose lines carry `component=name`. It may be made before `configure_logging`."""
+    """Return a logger whose lines contain `component=name`. It may be made before `configure_logging`."""
     return _structlog().get_logger(component=name)
 
 
 @functools.cache
 def _structlog() -> Any:
-    """structlog without rich, by which it draws tracebacks; here they are written plainly.
+    """Return structlog, imported without rich. Tracebacks are then written as plain text.
 
-    It loads rich wherever that is installed: 27 of 39 ms and 5 of 6 MiB at every start.
+    structlog imports rich if that is installed: 27 of 39 ms and 5 of 6 MiB at every start.
     """
     kept, none = sys.modules.get("rich"), cast("Any", None)
-    sys.modules["rich"] = none  # how the import system is told that there is no such module
+    sys.modules["rich"] = none  # None makes the import system report that the module does not exist
     try:
         import structlog
     finally:
@@ -118,7 +118,7 @@ def log_event(event: Event) -> None:
 
 
 def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
-    """Level, title and facts of an event, after the law of levels."""
+    """Return level, title and facts of an event; the levels follow the rule of this module."""
     facts = {key: value for key in event.__slots__ if (value := getattr(event, key)) not in ("", ())}
     if isinstance(event, VariantChosen):
         facts |= {"verified": facts.pop("level", ""), "remarks": "; ".join(event.remarks)}  # a line has its own `level`
@@ -132,9 +132,10 @@ def describe_event(event: Event) -> tuple[str, str, dict[str, Any]]:
 
 
 class RepeatLimit:
-    """Lets `repeats` equal warnings or errors pass per period; the last says that more are left out, the next how many.
+    """Limit of repeated log lines: `repeats` equal warnings or errors per period are written.
 
-    Remembers at most `REMEMBERED` different lines: beyond that the oldest are forgotten, and written again.
+    The last one announces the omission, and the first one of the next period contains the number of omitted lines. At
+    most `REMEMBERED` different lines are remembered: beyond that the oldest are forgotten, and written again.
     """
 
     REMEMBERED = 1024
@@ -144,12 +145,12 @@ class RepeatLimit:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _: Any, method: str, line: EventDict) -> EventDict:
-        """structlog processor. Raises DropEvent."""
+        """Process a line, as structlog requires. Raises DropEvent to omit it."""
         from structlog import DropEvent
 
         if method not in {"warning", "error"}:
             return line
-        # exc_info holds a new traceback object each time; the line is the same for all that.
+        # exc_info holds a new traceback object each time, although the line is the same.
         same = sorted((str(key), repr(value)) for key, value in line.items() if key != "exc_info")
         key, now_s = f"{method} {same}", self._clock()
         began_s, count = self._seen.pop(key, (now_s, 0))
@@ -172,7 +173,7 @@ class RepeatLimit:
 
 
 def escape(line: EventDict, limit_chars: int) -> EventDict:
-    """No control characters in any key or value, and no text beyond the limit: a peer cannot forge a log line."""
+    """Remove control characters from all keys and values, and cut long text: a peer cannot forge a log line."""
     return {_plain(str(key), limit_chars): _value(key, value, limit_chars) for key, value in line.items()}
 
 
@@ -188,7 +189,7 @@ def _processors(settings: LogSettings, *, console: bool, journal: bool, color: b
         structlog.processors.format_exc_info,
         escaped,
     ]
-    if not journal:  # journald stamps each line itself
+    if not journal:  # journald adds the time itself
         chain.insert(2, structlog.processors.TimeStamper(fmt="iso", utc=True))
     if console:
         traceback = structlog.dev.plain_traceback
@@ -208,7 +209,7 @@ def _value(key: object, value: object, limit_chars: int) -> object:
     if isinstance(value, bool | int | float) or value is None:
         return value
     if key == "exception":
-        # Tracebacks keep their lines on a terminal; JSON writes them as \n.
+        # A terminal shows tracebacks in lines; JSON writes \n.
         return _CONTROL_BUT_LINES.sub(_escaped, str(value))
     return _plain(str(value), limit_chars)
 
@@ -223,16 +224,16 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class _Bridge(logging.Handler):
-    """Lines of the standard library's loggers (grpc, uvicorn, litestar, paho) go the same way as ours."""
+    """Handler that passes lines of the standard library's loggers (grpc, uvicorn, litestar, paho) to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on."""
+        """Pass one record to structlog."""
         name = record.levelname.lower()
         method = name if name in PRIORITIES else "info"
         try:
             message = record.getMessage()
         except (TypeError, ValueError):
-            message = str(record.msg)  # a library's format string does not fit its arguments
+            message = str(record.msg)  # the format string of a library does not fit its arguments
         getattr(get_logger(record.name), method)(message, **_cause(record))
 
 

@@ -1,4 +1,4 @@
-"""The metrics page: read from counters that exist anyway, at the moment of the scrape. Each is told in METRICS.md."""
+"""Metrics page: it reads existing counters at each scrape. METRICS.md documents each metric."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Source = Callable[[], Iterable[Sample]]
 
 
 class Metrics:
-    """A registry of its own with one collector; `render` answers a scrape."""
+    """Registry with one collector; `render` answers a scrape."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Metrics:
         self._sources, self._read_vitals, self._vitals = sources, vitals, Vitals()
 
     async def render(self) -> tuple[bytes, str]:
-        """The page in Prometheus' text format, and its content type.
+        """Return the page in Prometheus' text format, and its content type.
 
-        Sensors are read on a thread: one behind I²C takes milliseconds, for which no request should wait. The first
+        Sensors are read on a thread: one on I²C takes milliseconds, which must not delay requests. The first
         scrape loads the libraries there, too.
         """
         registry, self._vitals = await asyncio.to_thread(lambda: (self._registry, self._read_vitals()))
@@ -67,7 +67,7 @@ class Metrics:
         return Process(os.getpid())
 
     def collect(self) -> Iterable[Metric]:
-        """All metric families, as prometheus_client asks for them."""
+        """Yield all metric families; prometheus_client calls this."""
         counted = self._statistics.statistics()
         yield from _traffic(counted)
         yield from _time(counted)
@@ -78,7 +78,7 @@ class Metrics:
         yield from _samples(sample for source in self._sources for sample in source())
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of the first scrape."""
+        """Return nothing: no metric is described before the first scrape."""
         return ()
 
     def _models(self, counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
@@ -103,7 +103,7 @@ class Metrics:
         return ready, variant, signed, level
 
     def _placement(self, servable: ServableStatistics) -> Placement | None:
-        """None while nothing serves the version: its counters are still shown."""
+        """Return the placement of a version, or None while it is not served: its counters are still shown."""
         try:
             return self._inference.placement(servable.model, servable.version)
         except RequestError:
@@ -146,7 +146,7 @@ def _traffic(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
 
 
 def _updates(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
-    """What decides whether a new version takes over."""
+    """Return the metrics that decide whether a new version takes over."""
     failed = _counter("failed_runs", "Runs that raised: the version's fault, not its callers'.", MODEL_LABELS)
     rejected = _counter("rejected_runs", "Runs that raised for the data of their only request.", MODEL_LABELS)
     overruns = _counter("loop_overruns", "Runs too long for the event loop, which their model left.", MODEL_LABELS)
@@ -191,7 +191,7 @@ def _time(counted: Sequence[ServableStatistics]) -> Iterable[Metric]:
 
 
 def _buckets(latency: Latency) -> list[tuple[str, float]]:
-    """Upper bound in seconds and cumulative count; the last bound is +Inf."""
+    """Return upper bounds in seconds with cumulative counts; the last bound is +Inf."""
     bounds = [str(bound / NS) for bound in LATENCY_BOUNDS_NS]
     total = 0
     buckets: list[tuple[str, float]] = []
@@ -228,7 +228,7 @@ def _samples(samples: Iterable[Sample]) -> Iterable[Metric]:
 
 
 def _counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Any:
-    """A counter family; the format appends `_total` to its name."""
+    """Return a counter family; the format appends `_total` to its name."""
     from prometheus_client.metrics_core import CounterMetricFamily
 
     return CounterMetricFamily(PREFIX + name.removeprefix(PREFIX), help_text, labels=labels)

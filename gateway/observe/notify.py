@@ -1,4 +1,4 @@
-"""What the service manager is told: sd_notify(3) datagrams, without libsystemd."""
+"""Notifications to the service manager: sd_notify(3) datagrams, without libsystemd."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 
 class Notifier:
-    """Speaks to NOTIFY_SOCKET; where there is none, every call does nothing.
+    """Sender of notifications to NOTIFY_SOCKET; without that, every call does nothing.
 
-    Each call returns whether the manager was told: a lost notification must not end the daemon.
+    Each call returns whether the notification was sent: a lost one must not end the daemon.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -19,28 +19,28 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
-        """For the socket that `environ` names: a path, or "@name" in the abstract namespace."""
+        """Return a notifier for the socket that `environ` names: a path, or "@name" in the abstract namespace."""
         given = environ.get("NOTIFY_SOCKET", "")
         if given.startswith("@"):
             return cls("\0" + given[1:])
         return cls(given if given.startswith("/") else None)
 
     def ready(self, status: str = "") -> bool:
-        """Serving now, or again after `reloading`."""
+        """Report that the daemon serves, for the first time or after `reloading`."""
         return self._send(["READY=1", *_status(status)])
 
     def stopping(self, status: str = "") -> bool:
-        """On the way down."""
+        """Report that the daemon is stopping."""
         return self._send(["STOPPING=1", *_status(status)])
 
     def reloading(self, status: str = "") -> bool:
-        """Reading the configuration again; `ready` must follow."""
-        # systemd compares the stamp with the signal it sent (Type=notify-reload).
+        """Report that the configuration is being read again; `ready` must follow."""
+        # systemd compares this time with that of its signal (Type=notify-reload).
         stamp_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(["RELOADING=1", f"MONOTONIC_USEC={stamp_us}", *_status(status)])
 
     def watchdog(self) -> bool:
-        """Still alive."""
+        """Report that the daemon is alive."""
         return self._send(["WATCHDOG=1"])
 
     def _send(self, assignments: list[str]) -> bool:
@@ -56,7 +56,7 @@ class Notifier:
 
 
 def watchdog_period_s(environ: Mapping[str, str]) -> float | None:
-    """Half of the manager's WATCHDOG_USEC, as sd_watchdog_enabled(3) advises; None where no watchdog waits for us."""
+    """Return half of the manager's WATCHDOG_USEC, as sd_watchdog_enabled(3) advises; None without a watchdog."""
     pid, limit_us = environ.get("WATCHDOG_PID", ""), environ.get("WATCHDOG_USEC", "")
     if pid and pid != str(os.getpid()):
         return None
@@ -66,5 +66,5 @@ def watchdog_period_s(environ: Mapping[str, str]) -> float | None:
 
 
 def _status(text: str) -> list[str]:
-    """One STATUS assignment; a line break in `text` would begin another one."""
+    """Return one STATUS assignment; a line break in `text` would begin another one."""
     return [f"STATUS={' '.join(text.split())}"] if text.strip() else []

@@ -1,4 +1,4 @@
-"""Inference engines behind one seam (`gateway.domain.ports.Runtime`), and their trials in throw-away processes.
+"""Inference engines that implement `gateway.domain.ports.Runtime`, and their trials in child processes.
 
-Importing any module of this room loads no engine: each imports its engine inside its methods.
+Importing any module of this package loads no engine: each imports its engine inside its methods.
 """

@@ -1,4 +1,4 @@
-"""From the manifest's names, datatypes and layouts to a variant's own and back: decided once, at open. Pure values."""
+"""Mapping between the manifest's tensors and a variant's own: names, datatypes and layouts. Decided once, at open."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OTHER_LAYOUT = {"NCHW": "NHWC", "NHWC": "NCHW", "NCL": "NLC", "NLC": "NCL", "LN
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor as the engine itself offers it: what `datatype` says in memory, −1 for a dimension of any size.
+    """Tensor as the engine offers it: `datatype` in memory; −1 in `shape` for a dimension of any size.
 
-    `shape` None: the engine does not know the rank. `aliases`: other names that mean the same tensor.
+    `shape` None: the engine does not know the rank. `aliases`: other names of the same tensor.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """How one tensor goes between manifest and engine. `axes` None: as it lies; `dtype`, `shape` None: as they are."""
+    """Conversion of one tensor between manifest and engine. None: unchanged (`axes`, `dtype`, `shape`)."""
 
     name: str
     port: str
@@ -40,9 +40,9 @@ class Passage:
 
 
 def convert(passage: Passage, array: Array) -> Array:
-    """The array on the passage's other side, C-contiguous: the same object where nothing is to be done, else a copy.
+    """Return the array on the other side of the passage, C-contiguous. Unless something changes, it is the same object.
 
-    Raises VariantError where an integer does not fit the narrower type.
+    Raises VariantError if an integer does not fit the narrower type.
     """
     if passage.axes is not None:
         array = array.transpose(passage.axes)
@@ -54,7 +54,10 @@ def convert(passage: Passage, array: Array) -> Array:
 
 
 def plan_inputs(manifest: ModelManifest, variant: Variant, ports: Sequence[Port]) -> tuple[Passage, ...]:
-    """Passages from manifest to engine, one per input. Raises VariantError naming the tensor that does not fit."""
+    """Return the passages from manifest to engine, one per input.
+
+    Raises VariantError with a tensor that does not fit.
+    """
     passages = tuple(_plan(manifest, variant, spec, ports, incoming=True) for spec in manifest.inputs)
     fed = {passage.port for passage in passages}
     for port in ports:
@@ -67,12 +70,15 @@ def plan_inputs(manifest: ModelManifest, variant: Variant, ports: Sequence[Port]
 
 
 def plan_outputs(manifest: ModelManifest, variant: Variant, ports: Sequence[Port]) -> tuple[Passage, ...]:
-    """Passages from engine to manifest, one per output; outputs that the manifest does not name stay unasked."""
+    """Return the passages from engine to manifest, one per output.
+
+    Outputs that the manifest does not name are not requested.
+    """
     return tuple(_plan(manifest, variant, spec, ports, incoming=False) for spec in manifest.outputs)
 
 
 def takes_single_rows(manifest: ModelManifest, passages: Sequence[Passage], ports: Sequence[Port]) -> bool:
-    """Return whether a batch must go through the engine row by row: the graph's first dimension is rows, fixed at 1."""
+    """Return True if a batch must be run row by row: the graph's first dimension counts rows, and is fixed at 1."""
     bound = {passage.port for passage in passages if passage.axes is None or passage.axes[0] == 0}
     return manifest.batched and any(
         port.shape is not None and port.shape[:1] == (1,) for port in ports if port.name in bound
@@ -106,7 +112,7 @@ def _plan(
 def _axes(
     variant: Variant, spec: TensorSpec, own: str, port: Port, manifest: ModelManifest, *, incoming: bool
 ) -> tuple[int, ...] | None:
-    """Permutation from the manifest's layout to the variant's own, None where they are the same."""
+    """Return the permutation from the manifest's layout to the variant's own, or None if they are equal."""
     if not own:
         return None
     seen = spec.layout or _guess(spec, own, port, manifest, incoming=incoming)
@@ -122,7 +128,7 @@ def _axes(
 
 
 def _guess(spec: TensorSpec, own: str, port: Port, manifest: ModelManifest, *, incoming: bool) -> str:
-    """The manifest's layout where only the binding names one: the one of the pair under which the shapes agree."""
+    """Return the manifest's layout if only the binding names one: the one of the pair with which the shapes agree."""
     if port.shape is None or len(own) != len(spec.shape) or _fits(spec.shape, port.shape, manifest, incoming=incoming):
         return own
     other = _OTHER_LAYOUT[own]
@@ -170,7 +176,10 @@ def _check_datatype(variant: Variant, spec: TensorSpec, port: Port) -> None:
 
 
 def _family(datatype: Datatype) -> str:
-    """Datatypes of one family may stand for each other: floats, integers, truth values, texts."""
+    """Return the family of a datatype: floats, integers, booleans or texts.
+
+    Conversion is possible within a family only.
+    """
     return datatype.dtype.kind.replace("u", "i")
 
 
@@ -179,5 +188,5 @@ def _cast(passage: Passage, array: Array, dtype: np.dtype[Any]) -> Array:
         bounds = np.iinfo(dtype)
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             raise VariantError(f"tensor {passage.name!r} holds integers that do not fit {dtype.name}")
-    with np.errstate(over="ignore"):  # a float beyond the narrower type's range becomes infinite, as IEEE 754 says
+    with np.errstate(over="ignore"):  # a float outside the narrower type's range becomes infinite (IEEE 754)
         return array.astype(dtype)

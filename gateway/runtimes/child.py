@@ -1,4 +1,4 @@
-"""The parent's side of a throw-away process: started, heard to the end or the deadline, always killed and reaped."""
+"""Parent's side of a trial's child process: it is read to its end or the deadline, and always killed and reaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from gateway.runtimes.job import Job, Line, Task, Trial, read_line, write_job
 from gateway.runtimes.settings import TrialSettings
 
 COMMAND = (sys.executable, "-P", "-m", "gateway.runtimes.trial_child")
-"""-P: neither the working directory nor this folder, whose `onnx.py` would hide the package, is searched."""
+"""Command of the child.
+
+-P: Python searches neither the working directory nor this folder, whose `onnx.py` would hide the package.
+"""
 
 CHUNK_BYTES = 4096
 LAST_WORDS_CHARS = 300
@@ -33,10 +36,11 @@ class UnendingPartError(VariantError):
 
 
 async def ask_child(task: Task, deadline_s: float, settings: TrialSettings) -> Mapping[str, Any]:
-    """The task's result. Raises VariantError: the child's own problem, how it died, or that it was too slow
-    (UnendingPartError: one part of it).
+    """Run a task in a child, and return its result.
 
-    Cancelling the caller kills the child. Needs a running loop whose thread outlives the child.
+    Raises VariantError with the child's own problem, the signal that ended it, or the deadline. Raises
+    UnendingPartError if only one part of the task did not end. Cancelling the caller kills the child. Needs a running
+    loop whose thread outlives the child.
     """
     process = await _start(task, settings)
     conversation = _Conversation(process, settings)
@@ -70,7 +74,7 @@ async def _start(task: Task, settings: TrialSettings) -> asyncio.subprocess.Proc
 
 
 class _Conversation:
-    """What one child says, and the stage it says it has reached."""
+    """Communication with one child, and the stage that it has reported."""
 
     def __init__(self, process: asyncio.subprocess.Process, settings: TrialSettings) -> None:
         self._reached = Line(stage="starting")
@@ -80,7 +84,7 @@ class _Conversation:
         self._listener = asyncio.create_task(self._keep_tail())
 
     async def hear(self, task: Task) -> Mapping[str, Any]:
-        """Give the child its task and follow it to its result."""
+        """Send the task to the child, and read its lines up to the result."""
         await self._give(write_job(Job(task, self._settings, os.getpid())))
         while line := await self._next_part():
             if line.result is not None:
@@ -92,7 +96,7 @@ class _Conversation:
         raise VariantError(await self._obituary(), transient=self._process.returncode == -signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill the child and all that it started, and reap it. It is alive still, unless it died by itself."""
+        """Kill the child and all processes that it started, and reap it. It is still running unless it crashed."""
         if self._process.returncode is None:
             _kill_group(self._process.pid)
         if self._process.stdin is not None:
@@ -106,11 +110,11 @@ class _Conversation:
         try:
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
-            return  # it died at once: the end of its output tells how
+            return  # it ended at once: the end of its output shows the cause
 
     @property
     def stage(self) -> str:
-        """Stage that the child says it has reached."""
+        """Return the stage that the child has reported."""
         return self._reached.stage
 
     async def _next_part(self) -> Line | None:
@@ -136,7 +140,7 @@ class _Conversation:
             del self._tail[: -self._settings.stderr_tail_bytes]
 
     async def _last_words(self) -> None:
-        """Wait for the end of stderr, which something that left the child's group could hold open for ever."""
+        """Wait for the end of stderr, for a limited time: a process that left the child's group may keep it open."""
         await asyncio.wait({self._listener}, timeout=LAST_WORDS_S)
         self._listener.cancel()
 
@@ -167,9 +171,9 @@ def _kill_group(pid: int) -> None:
 
 
 def _environment(task: Task) -> dict[str, str]:
-    """Ours, with this package found first; numpy gets one thread, as where it serves (`gateway.terminal.program`)."""
+    """Return our environment with this package found first; numpy gets one thread, as in `gateway.terminal.program`."""
     root = str(Path(__file__).resolve().parents[2])
-    paths = [] if root in site.getsitepackages() else [root]  # an installed package is found without help
+    paths = [] if root in site.getsitepackages() else [root]  # an installed package is found anyway
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     threads = str(task.budget.threads) if isinstance(task, Trial) else "1"
     return {

@@ -16,12 +16,12 @@ from gateway.runtimes.settings import TrialSettings
 
 Run = Callable[[Tensors], dict[str, Array]]
 Begin = Callable[[str, str], None]
-"""Told the words for a generated input, and its name, before the input is run."""
+"""Callback before a generated input is run: its description and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exercised:
-    """Outcome: the number of the accepted sample, or None and the reason of the last refusal; what was noticed."""
+    """Result of an exercise: the number of the accepted sample, or None with the last refusal; and remarks."""
 
     index: int | None
     sample: Sample | None
@@ -33,10 +33,12 @@ class Exercised:
 def exercise(
     manifest: ModelManifest, run: Run, settings: TrialSettings, begin: Begin, left_out: Collection[str] = ()
 ) -> Exercised:
-    """Try samples in order, for `exercise_s` seconds and `exercise_samples` samples at most, but those `left_out`.
+    """Try samples in order, except those in `left_out`, until one is accepted.
 
-    Where any are, because they did not end, the last sample comes first: zeros in the smallest sizes.
-    Raises VariantError where an answer contradicts a manifest that an author wrote.
+    The limits are `exercise_s` seconds and `exercise_samples` samples.
+
+    If any were left out because they did not end, the last sample comes first: zeros in the smallest sizes.
+    Raises VariantError if an answer contradicts a manifest that an author wrote.
     """
     end_s, refusal, tried = time.monotonic() + settings.exercise_s, "", 0
     numbered = list(enumerate(samples(manifest)))
@@ -61,7 +63,10 @@ def exercise(
 
 
 def _misfits(manifest: ModelManifest, answers: Tensors) -> list[str]:
-    """Return a remark for each output whose shape the model file does not announce."""
+    """Return a remark for each output whose shape differs from the declared one.
+
+    Raises VariantError if an author declared it.
+    """
     found = [
         f"output {spec.name!r} has shape {list(answers[spec.name].shape)}, but {list(spec.shape)} is declared"
         for spec in manifest.outputs

@@ -1,7 +1,7 @@
-"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype. Pure.
+"""Generated inputs for models without a golden set: sizes of open dimensions, and values by datatype. Pure functions.
 
-What a model accepts is not known, so that samples are tried in order until one is accepted. Each varies few things
-against the first; `sample` numbers them, and the same number always gives the same sample.
+It is not known what a model accepts, so samples are tried in order until one is accepted. Each differs little from the
+first; `sample` numbers them, and the same number always gives the same sample.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ SEED = 20
 IMAGE_SIZES = (64, 224, 640, 32, 1, 8, 16, 3, 2)
 """Sizes of the open dimensions of models that take images, in pixels, by how often they fit."""
 PLAIN_SIZES = (8, 1, 16, 3, 2, 64, 224, 640)
-"""Sizes of other open dimensions. 1 is not the first: it hides rows that depend on each other (a reshape in place of a
-transpose, a cut to the longest row of a run)."""
+"""Sizes of other open dimensions.
+
+1 is not the first: it hides rows that depend on each other (a reshape in place of a transpose, a cut to the longest row
+of a run).
+"""
 INTEGERS = ("ids", "flags", "lengths", "rates")
 """Values of integer inputs: small token ids; 0 or 1; the size of the open dimensions; audio sample rates.
 
@@ -30,8 +33,10 @@ with a file type classifier), which a joining proof cannot tell from rows that d
 IDS_LIMIT = 100
 RATES_HZ = (16_000, 8_000)
 FLOATS = ("unit", "normal", "pixels")
-"""Values of float inputs, row after row: 0 to 1; normal with deviation 1; 0 to 255. None is refused where others are
-accepted."""
+"""Values of float inputs, row after row: 0 to 1; normal with deviation 1; 0 to 255.
+
+No model accepts some of them and refuses others.
+"""
 TEXTS = ("words", "numbers", "empty", "sentences")
 """Values of BYTES inputs."""
 _WORDS: Mapping[str, Sequence[bytes]] = {
@@ -46,8 +51,10 @@ _NARROW = {"u1": 255, "i1": 127}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Kind of one generated input: sizes of open dimensions (`first` ones, those of the first input, those of the
-    `others`), kinds of values. `zeros`: all numbers are 0."""
+    """Kind of one generated input: sizes of open dimensions and kinds of values.
+
+    Sizes: of `first` dimensions, of those of the first input (`size`), and of the `others`. `zeros`: all numbers are 0.
+    """
 
     first: int
     size: int
@@ -58,7 +65,7 @@ class Sample:
 
 
 def samples(manifest: ModelManifest) -> Iterator[Sample]:
-    """Yield what to try, in order. The first dimension of a model that may have rows is 1: one row."""
+    """Yield the samples in the order in which they are tried. A first dimension that may count rows is 1: one row."""
     kinds = {spec.datatype.dtype.kind for spec in manifest.inputs}
     shapes = _shapes(manifest)
     integers = INTEGERS if kinds & set("iu") else INTEGERS[:1]
@@ -95,7 +102,7 @@ def _sizes(manifest: ModelManifest) -> Sequence[int]:
 
 
 def _axis_sizes(manifest: ModelManifest, sample: Sample) -> dict[str, int]:
-    """Return the sizes of named dimensions: a name that some tensor has in first place is a first dimension."""
+    """Return the sizes of named dimensions: a name that any tensor has in first place is a first dimension."""
     named = [(axis, name) for spec in manifest.inputs for axis, name in enumerate(spec.axes) if name]
     leading = {name for axis, name in named if axis == 0}
     return {name: sample.first if name in leading else sample.size for _, name in named}
@@ -145,7 +152,7 @@ def _integers(spec: TensorSpec, shape: tuple[int, ...], sample: Sample, random: 
         return random.integers(0, bound + 1, shape)
     if sample.integers == "flags":
         return random.integers(0, 2, shape)
-    if sample.integers == "ids" and len(shape) == 1 and sample.size > 1:  # as well the length of each row
+    if sample.integers == "ids" and len(shape) == 1 and sample.size > 1:  # they may also be the length of each row
         return random.integers(1, sample.size + 1, shape)
     if sample.integers == "ids":
         return random.integers(0, IDS_LIMIT, shape)

@@ -1,4 +1,4 @@
-"""Which engines are installed, asked of package metadata: nothing of an engine is imported here."""
+"""Installed engines, by package metadata: no engine is imported here."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gateway.domain.errors import VariantError
+from gateway.domain.runtimes import RUNTIMES, Package
 from gateway.domain.verdict import RuntimeStatus
 
 ALLOW_TELEMETRY = "EDGE_GATEWAY_ALLOW_OPENVINO_TELEMETRY"
-"""Environment variable: "1" lets OpenVINO be imported beside the package that reports usage to its vendor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """An import package and the distributions that bring it, the preferred one first."""
-
-    module: str
-    distributions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """Packages of which any one will do, what to type where all are missing, and what else may stand in the way."""
-
-    packages: tuple[Package, ...]
-    remedy: str
-    obstacle: Callable[[], tuple[str, str]] = lambda: ("", "")
+"""Environment variable: "1" permits OpenVINO although a package that reports usage to its vendor is installed."""
 
 
 def conflict() -> str:
-    """What is wrong where both ONNX Runtime distributions are installed, "" where they are not."""
+    """Return the problem if both ONNX Runtime distributions are installed, or ""."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if _version(name)]
     if len(both) < 2:
         return ""
@@ -41,7 +24,7 @@ def conflict() -> str:
 
 
 def telemetry() -> str:
-    """What is wrong where OpenVINO would report usage to its vendor, "" where it would not or may."""
+    """Return the problem if OpenVINO would report usage to its vendor without permission, or ""."""
     if not _version("openvino-telemetry") or os.environ.get(ALLOW_TELEMETRY) == "1":
         return ""
     return "openvino-telemetry is installed, which reports usage to its vendor"
@@ -58,46 +41,44 @@ def _openvino_obstacle() -> tuple[str, str]:
     return telemetry(), f"pip uninstall openvino-telemetry (or set {ALLOW_TELEMETRY}=1 to allow it)"
 
 
-REQUIREMENTS: Mapping[str, Requirement] = {
-    "onnx": Requirement(
-        (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-rocm")),),
-        "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
-        _onnx_obstacle,
-    ),
-    "openvino": Requirement(
-        (Package("openvino", ("openvino",)),), "pip install 'edge-inference-gateway[openvino]'", _openvino_obstacle
-    ),
-    "litert": Requirement(
-        (Package("ai_edge_litert", ("ai-edge-litert",)), Package("tflite_runtime", ("tflite-runtime",))),
-        "pip install 'edge-inference-gateway[litert]'",
-    ),
-    "reference": Requirement((Package("numpy", ("numpy",)),), "pip install numpy"),
-}
+def _none() -> tuple[str, str]:
+    return "", ""
+
+
+_OBSTACLES: Mapping[str, Callable[[], tuple[str, str]]] = {"onnx": _onnx_obstacle, "openvino": _openvino_obstacle}
+"""Problem and remedy of an installed runtime that must not be imported, by its name."""
 
 
 def installed_package(name: str) -> Package | None:
-    """The first package of runtime `name` that is installed, or None."""
-    return next((package for package in REQUIREMENTS[name].packages if importlib.util.find_spec(package.module)), None)
+    """Return the first installed package of runtime `name`, or None."""
+    return next((package for package in RUNTIMES[name].packages if importlib.util.find_spec(package.module)), None)
 
 
 def installed_version(name: str) -> RuntimeStatus:
-    """Version of runtime `name`, or the problem and its remedy; cheap enough for the daemon's start."""
-    requirement = REQUIREMENTS.get(name)
-    if requirement is None:
-        return RuntimeStatus(name, problem=f"there is no runtime called {name!r}", remedy=f"use one of {_names()}")
+    """Return the version of runtime `name`, or the problem and its remedy.
+
+    It is cheap enough for the daemon's start.
+    """
+    spec = RUNTIMES.get(name)
+    if spec is None:
+        known = ", ".join(RUNTIMES)
+        return RuntimeStatus(name, problem=f"there is no runtime called {name!r}", remedy=f"use one of {known}")
     package = installed_package(name)
     if package is None:
-        modules = " or ".join(each.module for each in requirement.packages)
-        return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=requirement.remedy)
+        modules = " or ".join(each.module for each in spec.packages)
+        return RuntimeStatus(name, problem=f"the Python package {modules} is not installed", remedy=spec.remedy)
     version = next(filter(None, map(_version, package.distributions)), "unknown")
-    problem, remedy = requirement.obstacle()
+    problem, remedy = _OBSTACLES.get(name, _none)()
     if problem:
         return RuntimeStatus(name, version, problem, remedy)
     return RuntimeStatus(name, version)
 
 
 def require(name: str) -> str:
-    """The version of runtime `name`. Raises VariantError (problem, remedy) where it must not or cannot be imported."""
+    """Return the version of runtime `name`.
+
+    Raises VariantError (problem, remedy) if it must not or cannot be imported.
+    """
     status = installed_version(name)
     if status.problem or status.version is None:
         raise VariantError(f"runtime {name} cannot be used: {status.problem}", remedy=status.remedy)
@@ -105,10 +86,8 @@ def require(name: str) -> str:
 
 
 def unimportable(name: str, error: ImportError) -> VariantError:
-    """What to raise where an installed engine fails to import (a broken or foreign wheel)."""
-    return VariantError(
-        f"runtime {name} is installed but cannot be imported: {error}", remedy=REQUIREMENTS[name].remedy
-    )
+    """Return the error of an installed engine that fails to import (a broken or foreign wheel)."""
+    return VariantError(f"runtime {name} is installed but cannot be imported: {error}", remedy=RUNTIMES[name].remedy)
 
 
 def _version(distribution: str) -> str | None:
@@ -116,7 +95,3 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _names() -> str:
-    return ", ".join(REQUIREMENTS)

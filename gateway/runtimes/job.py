@@ -1,4 +1,4 @@
-"""What parent and child say to each other: a job goes in by stdin, lines of JSON come out by stdout."""
+"""Messages between parent and child: a job is written to stdin, lines of JSON are read from stdout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from gateway.runtimes.settings import TrialSettings
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Open, judge and measure one variant. `left_out` are parts (see `Line`) that did not end in an earlier process."""
+    """Task to open, evaluate and measure one variant.
+
+    `left_out` are parts (see `Line`) that did not end in an earlier process.
+    """
 
     manifest: ModelManifest
     variant: Variant
@@ -28,7 +31,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Inputs and outputs of a bare model file."""
+    """Task to report inputs and outputs of a bare model file."""
 
     runtime: str
     file: Path
@@ -36,7 +39,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Devices of a runtime."""
+    """Task to list the devices of a runtime."""
 
     runtime: str
 
@@ -46,7 +49,7 @@ Task = Trial | Inspection | Listing
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task, and who waits for it."""
+    """Task with its settings and the process that waits for it."""
 
     task: Task
     settings: TrialSettings
@@ -54,20 +57,22 @@ class Job:
 
 
 def write_job(job: Job) -> bytes:
-    """A pickle: it only ever goes from a process to its own child."""
+    """Return a job as a pickle: it is only sent from a process to its own child."""
     return pickle.dumps(job)
 
 
 def read_job(stream: IO[bytes]) -> Job:
-    """Read one job. Raises EOFError where the parent has gone."""
+    """Read one job. Raises EOFError if the parent has ended."""
     job: Job = pickle.load(stream)  # noqa: S301 - written by our own parent
     return job
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the child: the stage it has reached, its result, or the problem that ended it (`transient`: the fault
-    of the moment). A stage that is a `part` may be left out, and is given up where it takes longer than `limit_s`.
+    """Line of the child: its stage, its result, or the problem that ended it.
+
+    `transient`: the fault is temporary. A stage that is a `part` may be left out, and is abandoned if it takes longer
+    than `limit_s`.
     """
 
     stage: str = ""
@@ -79,12 +84,12 @@ class Line:
     transient: bool = False
 
     def encode(self) -> bytes:
-        """JSON and a newline."""
+        """Return the line as JSON with a newline."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def read_line(raw: bytes) -> Line:
-    """Raises VariantError where the child said something else."""
+    """Parse a line of the child. Raises VariantError for other content."""
     try:
         said = json.loads(raw)
         facts = ("stage", "part", "limit_s", "result", "problem", "remedy", "transient")

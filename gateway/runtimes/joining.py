@@ -21,7 +21,7 @@ Run = Callable[[Tensors], dict[str, Array]]
 
 
 def prove(run: Run, rows: Sequence[Tensors], precision: str, operators: frozenset[str]) -> Joining:
-    """Return what running `rows` (one row each) apart and together shows.
+    """Run `rows` (one row each) apart and together, and return what that proves.
 
     `run` returns finished outputs that it does not change later.
     """
@@ -38,7 +38,7 @@ def prove(run: Run, rows: Sequence[Tensors], precision: str, operators: frozense
 
 
 def row_runs(rows: int) -> int:
-    """Return how many rows a proof with so many different ones runs in all."""
+    """Return the number of rows that a proof with so many different ones runs in all."""
     return rows + REPEATED_ROWS + 2 * sum(_sizes(rows))
 
 
@@ -65,9 +65,9 @@ def _uninformative(apart: Sequence[Tensors]) -> str:
 
 
 def widened(joining: Joining, run: Run, rows: Sequence[Tensors], most: int, precision: str) -> Joining:
-    """Return a proof extended to a run of `most` rows: `rows` again and again.
+    """Return a proof extended to a run of `most` rows, in which `rows` repeat.
 
-    Where that run fails, the proof stays as it is: the gateway joins no more rows than it covers.
+    If that run fails, the proof stays as it is: the gateway joins no more rows than it covers.
     """
     if not joining.independent or most <= len(rows):
         return joining

@@ -1,7 +1,7 @@
-"""LiteRT (ai-edge-litert, or the older tflite-runtime where only it exists): CPU and Coral Edge TPU.
+"""LiteRT (ai-edge-litert, or the older tflite-runtime if only that exists): CPU and Coral Edge TPU.
 
-The only importer of both packages. A tensor with a scale is quantised here: where the manifest says a float it is
-offered as FP32, where the manifest says the graph's own integer type it passes as it is. Options of a ladder step:
+The only importer of both packages. A tensor with a scale is quantised here: if the manifest declares a float, it is
+offered as FP32. If the manifest declares the graph's own integer type, it passes unchanged. Options of a ladder step:
 `delegate` (xnnpack, none), CPU only.
 """
 
@@ -41,16 +41,16 @@ ERRORS = (RuntimeError, ValueError, TypeError, MemoryError)
 
 
 class LiteRtRuntime:
-    """`gateway.domain.ports.Runtime` for .tflite files."""
+    """Runtime for .tflite files. Implements `gateway.domain.ports.Runtime`."""
 
     name = "litert"
 
     def version(self) -> str:
-        """Version of the installed package. Raises VariantError where neither is installed."""
+        """Return the version of the installed package. Raises VariantError if neither is installed."""
         return require(self.name)
 
     def devices(self) -> Sequence[str]:
-        """ "CPU", and "EDGETPU" where the Coral library finds one."""
+        """Return "CPU", and "EDGETPU" if the Coral library finds one."""
         try:
             _edge_tpu(_engine(), {})
         except (ValueError, OSError):
@@ -58,7 +58,7 @@ class LiteRtRuntime:
         return ("CPU", "EDGETPU")
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-        """Load, allocate, and try whether the graph takes other row counts than its own. Raises VariantError."""
+        """Load, allocate, and try whether the graph accepts other row counts than its own. Raises VariantError."""
         check_accelerator(self.name, budget, (CPU, *CORAL))
         module = _engine()
         file = model_file(variant, files, ".tflite")
@@ -66,7 +66,7 @@ class LiteRtRuntime:
         graph = make()
         engine = LiteRtEngine(graph, _integer_tensors(manifest, variant))
         if manifest.batched and engine.fixed_rows:
-            # Files are often exported with one row although the graph takes any: what it does with two decides.
+            # Files are often exported with one row although the graph accepts any: a run with two decides.
             tried = budget.accelerator == CPU and engine.takes_rows(TRIED_ROWS)
             engine.close()
             engine = LiteRtEngine(make(), _integer_tensors(manifest, variant), any_rows=tried)
@@ -95,7 +95,7 @@ class LiteRtRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Graph that is served: what runs it, the details of its tensors as they are offered, the choice behind it."""
+    """Graph that is served: its interpreter, the details of its tensors as offered, and the chosen signature."""
 
     interpreter: Any
     inputs: Sequence[Details]
@@ -105,7 +105,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor of the interpreter. `scale` 0: not quantised, or passed as the integers it holds."""
+    """Tensor of the interpreter. `scale` 0: not quantised, or passed as integers."""
 
     index: int
     dtype: np.dtype[Any]
@@ -114,10 +114,11 @@ class Slot:
 
 
 class LiteRtEngine:
-    """`gateway.runtimes.session.Engine`. Inputs are copied into the interpreter and outputs out of it, once each.
+    """Engine over an interpreter. Implements `gateway.runtimes.session.Engine`.
 
-    Views of the interpreter's tensors would save the second copy but block the next run for as long as anyone holds
-    one. Another row count than that of the run before costs a new allocation.
+    Inputs are copied into the interpreter and outputs out of it, once each. Views of the interpreter's tensors would
+    save the second copy, but block the next run as long as one of them exists. Another row count than that of the
+    previous run costs a new allocation.
     """
 
     def __init__(self, graph: Graph, integers: frozenset[str], *, any_rows: bool = False) -> None:
@@ -130,11 +131,11 @@ class LiteRtEngine:
 
     @property
     def fixed_rows(self) -> bool:
-        """Whether the file says one row, no more and no less."""
+        """Return True if the file declares exactly one row."""
         return any(port.shape is not None and port.shape[:1] == (1,) for port in self.inputs)
 
     def takes_rows(self, rows: int) -> bool:
-        """Run the graph once with `rows` rows of zeros; whether it took them and answered as many."""
+        """Run the graph once with `rows` rows of zeros. Return True if it accepted them and answered as many."""
         shapes = {port.name: (rows, *self._declared[port.name][1:]) for port in self.inputs}
         feeds = {port.name: np.zeros(shapes[port.name], port.datatype.dtype) for port in self.inputs}
         try:
@@ -144,7 +145,7 @@ class LiteRtEngine:
         return all(answer.shape[:1] == (rows,) for answer in answers)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """The `wanted` outputs as new arrays. Raises VariantError with the engine's own words."""
+        """Return the `wanted` outputs as new arrays. Raises VariantError with the engine's message."""
         try:
             self._fit({name: array.shape for name, array in feeds.items()})
             for name, array in feeds.items():
@@ -167,7 +168,7 @@ class LiteRtEngine:
     def _fit(self, shapes: dict[str, tuple[int, ...]]) -> None:
         if shapes == self._shapes:
             return
-        self._shapes = {}  # should the allocation fail, the next run allocates again
+        self._shapes = {}  # if the allocation fails, the next run allocates again
         for name, shape in shapes.items():
             self._interpreter.resize_tensor_input(self._slots["in"][name].index, shape)
         self._interpreter.allocate_tensors()
@@ -175,20 +176,20 @@ class LiteRtEngine:
 
 
 def quantise(array: Array, slot: Slot) -> Array:
-    """Real numbers as the slot's integers: nearest, clipped to the type's range; NaN becomes its least value."""
+    """Convert real numbers to the slot's integers: nearest, clipped to the type's range; NaN becomes its minimum."""
     if not slot.scale:
         return array
     bounds = np.iinfo(slot.dtype)
-    with np.errstate(over="ignore"):  # what overflows becomes infinite, and is clipped below
+    with np.errstate(over="ignore"):  # an overflow becomes infinite, and is clipped below
         scaled = np.rint(array / slot.scale)
     scaled += slot.zero_point
-    np.fmax(scaled, bounds.min, out=scaled)  # unlike clip, fmax and fmin leave no NaN behind
+    np.fmax(scaled, bounds.min, out=scaled)  # unlike clip, fmax and fmin remove NaN
     np.fmin(scaled, bounds.max, out=scaled)
     return scaled.astype(slot.dtype)
 
 
 def dequantise(array: Array, slot: Slot) -> Array:
-    """The slot's integers as float32."""
+    """Convert the slot's integers to float32."""
     if not slot.scale:
         return array
     real = array.astype(np.float32)
@@ -211,7 +212,7 @@ def _engine() -> ModuleType:
 def _graph_maker(module: ModuleType, file: Path, budget: Budget, signature: str) -> Callable[[], Graph]:
     known = {"delegate": ("xnnpack", "none")} if budget.accelerator == CPU else {}
     options = read_options("litert", budget, known)
-    # Read, not mapped: a file that is overwritten in place would otherwise end the daemon by SIGBUS.
+    # Read, not mapped: overwriting a mapped file in place would end the daemon by SIGBUS.
     arguments: dict[str, Any] = {"model_content": file.read_bytes(), "num_threads": budget.threads}
     if options.get("delegate") == "none":
         arguments["experimental_op_resolver_type"] = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
@@ -248,7 +249,7 @@ def _graph(interpreter: Any, chosen: Chosen) -> Graph:
 
 
 def _allocate(graph: Graph) -> None:
-    """Allocate at the sizes that the file declares; a graph with open ones may need others, which its runs bring."""
+    """Allocate at the declared sizes. A graph with open ones may fail here: its runs set the sizes."""
     try:
         graph.interpreter.allocate_tensors()
     except ERRORS:
@@ -278,18 +279,18 @@ def _coral(module: ModuleType, device: str) -> Any:
         raise VariantError(
             f"the Edge TPU library {CORAL_LIBRARY} cannot be used: {_words(error)}",
             remedy="install libedgetpu1-std, plug the Coral in, and give this user access to it",
-            transient=True,  # one process per TPU: it may be another's at this moment
+            transient=True,  # one process per TPU: another one may use it now
         ) from error
 
 
 def _edge_tpu(module: ModuleType, options: Mapping[str, str]) -> Any:
-    """The delegate. Raises OSError without the library, ValueError without a device."""
-    ctypes.CDLL(CORAL_LIBRARY)  # asked first: a delegate without its library complains on stderr when it is deleted
+    """Return the delegate. Raises OSError without the library, ValueError without a device."""
+    ctypes.CDLL(CORAL_LIBRARY)  # loaded first: a delegate without its library prints errors when it is deleted
     return module.load_delegate(CORAL_LIBRARY, options)
 
 
 def _integer_tensors(manifest: ModelManifest, variant: Variant) -> frozenset[str]:
-    """The graph's names of tensors that the manifest itself calls integers."""
+    """Return the graph's names of tensors that the manifest declares as integers."""
     specs = manifest.inputs + manifest.outputs
     return frozenset(variant.binding(spec.name).name for spec in specs if spec.datatype.dtype.kind in "iu")
 

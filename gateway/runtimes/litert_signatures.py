@@ -1,4 +1,4 @@
-"""Signatures of TFLite files: which one is served, under which names, and a graph that is not the file's first.
+"""Signatures of TFLite files: choice of the served one, its tensor names, and graphs other than the file's first.
 
 A signature names one graph of a file, its inputs and its outputs. Files with one signature keep the names of the
 graph's own tensors, under which they have always been served; the other names are aliases that a binding may use.
@@ -15,7 +15,7 @@ from gateway.domain.errors import VariantError
 
 DEFAULT_SIGNATURE = "serving_default"
 TOLD_LIMIT = 8
-"""Signatures that a message names, at most."""
+"""Most signatures that a message names."""
 
 Details = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ Details = Mapping[str, Any]
 class Chosen:
     """Signature that is served: its `key` ("": the file has none) and the number of its graph.
 
-    `named`: tensors go by the signature's names. `remark` tells what else the file has.
+    `named`: tensors have the signature's names. `remark` lists the other signatures of the file.
     """
 
     key: str = ""
@@ -37,7 +37,7 @@ def choose(graphs: Mapping[str, int], wanted: str) -> Chosen:
     """Return the signature to serve among those of a file (graph number by key).
 
     That is `wanted` (the manifest's), else `serving_default`, else the one of the file's first graph. Raises
-    VariantError where the file has no `wanted`.
+    VariantError if the file has no `wanted`.
     """
     if wanted and wanted not in graphs:
         problem = f"the file has no signature {wanted!r}; it has {_listed(sorted(graphs))}"
@@ -52,7 +52,7 @@ def choose(graphs: Mapping[str, int], wanted: str) -> Chosen:
 
 
 def signature_graphs(interpreter: Any) -> dict[str, int]:
-    """Return the number of each signature's graph by key; empty where the engine knows no signatures."""
+    """Return the number of each signature's graph by key; empty if the file has no signatures."""
     runners = {key: interpreter.get_signature_runner(key) for key in interpreter.get_signature_list()}
     return {key: int(getattr(runner, "_subgraph_index", 0)) for key, runner in runners.items()}
 
@@ -74,9 +74,9 @@ def named_details(details: Sequence[Details], signature: Mapping[str, Details], 
 class SignatureGraph:
     """Graph of one signature, with those methods of an interpreter that an engine needs.
 
-    The signature's runner is the engine's only public way to a graph that is not the first. It fits the graph to its
-    inputs at every run, for which it takes 2 us more than the first graph (measured), so that there is nothing to
-    resize or to allocate before.
+    The signature's runner is the engine's only public interface to a graph that is not the first. It fits the graph to
+    its inputs at every run, for which it takes 2 us more than the first graph (measured). Nothing must be resized or
+    allocated before.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -95,17 +95,17 @@ class SignatureGraph:
         return list(self._runner.get_output_details().values())
 
     def resize_tensor_input(self, index: int, shape: Sequence[int]) -> None:
-        """Do nothing: the runner does."""
+        """Do nothing: the runner resizes inputs."""
 
     def allocate_tensors(self) -> None:
-        """Do nothing: the runner does."""
+        """Do nothing: the runner allocates."""
 
     def set_tensor(self, index: int, value: Any) -> None:
         """Keep one input for the next run."""
         self._feeds[self._inputs[index]] = value
 
     def invoke(self) -> None:
-        """Run the graph on the inputs that were set. Raises what the engine raises."""
+        """Run the graph on the inputs that were set. Raises the engine's errors."""
         feeds, self._feeds = self._feeds, {}
         self._answers = self._runner(**feeds)
 

@@ -1,4 +1,4 @@
-"""What a trial finds out about an open session: whether it answers rightly, and what a run costs. Runs in the child."""
+"""Evaluation and measurement of an open session in a trial: correctness, and the cost of a run. Runs in the child."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH_RUNS = 5
 
 
 def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime: str, batch_rows: int) -> Verdict:
-    """Hold the session's answers to a golden set against the tolerance for `runtime`."""
+    """Compare the session's answers to a golden set with the tolerance for `runtime`."""
     tolerances = manifest.golden.tolerance if manifest.golden else {}
     result = judge(golden, _answers(manifest, session, golden, batch_rows), tolerances.get(runtime, Tolerance()))
     word = "passed" if result.passed else "failed"
@@ -36,7 +36,7 @@ def judged(manifest: ModelManifest, session: Session, golden: GoldenSet, runtime
 def measured(
     session: Session, rows: Sequence[Tensors], settings: TrialSettings, memory_before_bytes: int, *, joined: bool
 ) -> Measurement:
-    """Measure one-row runs and, where `joined`, rows in a batch. CPU time is that of the whole process."""
+    """Measure one-row runs and, if `joined`, rows in a batch. CPU time is that of the whole process."""
     row = rows[0]
     for _ in range(WARMUP_RUNS):
         session.run(row)
@@ -61,7 +61,7 @@ def once_us(session: Session, row: Tensors) -> float:
 
 
 def golden_rows(manifest: ModelManifest, golden: GoldenSet, count: int) -> list[dict[str, Array]]:
-    """Return the inputs of `count` runs of one row; a shorter golden set begins again."""
+    """Return the inputs of `count` runs of one row; a shorter golden set is repeated."""
     rows = [portion for portion, _ in zip(portions(manifest, golden, 1), range(count), strict=False)]
     return [rows[index % len(rows)] for index in range(count)]
 
@@ -72,7 +72,7 @@ def generated_rows(manifest: ModelManifest, sample: Sample, count: int) -> list[
 
 
 def resident_bytes() -> int:
-    """Return this process's memory, 0 where the kernel does not tell (proc(5), statm)."""
+    """Return this process's memory, or 0 if the kernel does not report it (proc(5), statm)."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -112,7 +112,7 @@ def _answers(manifest: ModelManifest, session: Session, golden: GoldenSet, batch
 
 
 def _fitting(manifest: ModelManifest, session: Session, inputs: Tensors) -> dict[str, Array]:
-    """Return what `finished` does. Raises VariantError where a shape is not what the manifest says."""
+    """Return the output of `finished`. Raises VariantError if a shape differs from the manifest's."""
     answers = finished(manifest, session, inputs)
     for spec in manifest.outputs:
         shape = answers[spec.name].shape

@@ -1,4 +1,4 @@
-"""ONNX Runtime: CPU everywhere, TensorRT and CUDA (or AMD's MIGraphX and ROCm) where the installed build has them.
+"""ONNX Runtime: CPU everywhere, TensorRT and CUDA (or AMD's MIGraphX and ROCm) if the installed build has them.
 
 The only importer of onnxruntime. Options of a ladder step: `graph_optimization` (disable, basic, extended, all), and on
 GPUs `providers` (execution providers separated by commas, the first choice first).
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     import onnxruntime
 
 NO_REPORTS = "ORT_DISABLE_TELEMETRY"
-"""ONNX Runtime's wheels carry a client that reports usage to its vendor and keeps its queue under ~/.cache. Only this
-variable, set before the import, stops it (seen with 1.31.1; `disable_telemetry_events` comes too late)."""
+"""Environment variable that stops the usage reports of ONNX Runtime's wheels to their vendor.
+
+Their client keeps its queue under ~/.cache. Only this variable, set before the import, stops it (seen with 1.31.1;
+`disable_telemetry_events` comes too late).
+"""
 
 _NVIDIA = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 _NVIDIA_REMEDY = "pip uninstall onnxruntime, then pip install 'edge-inference-gateway[onnx-cuda]'"
@@ -58,7 +61,10 @@ OPTIMIZATIONS = {
     "all": "ORT_ENABLE_ALL",
 }
 FATAL_SEVERITY = 4
-"""Errors are raised as well: written to stderr, each bad request of a caller would be a line of the daemon's log."""
+"""Log severity of ONNX Runtime.
+
+Errors are raised, too: on stderr, each bad request would add a line to the daemon's log.
+"""
 _MAKING = threading.Lock()
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
@@ -81,20 +87,20 @@ DATATYPES: Mapping[str, Datatype] = {
 
 
 class OnnxRuntime:
-    """`gateway.domain.ports.Runtime` for .onnx files."""
+    """Runtime for .onnx files. Implements `gateway.domain.ports.Runtime`."""
 
     name = "onnx"
 
     def version(self) -> str:
-        """Version of the installed distribution. Raises VariantError where it is absent or doubly installed."""
+        """Return the version of the installed distribution. Raises VariantError if it is absent or installed twice."""
         return require(self.name)
 
     def devices(self) -> Sequence[str]:
-        """Execution providers of the installed build."""
+        """Return the execution providers of the installed build."""
         return tuple(_engine().get_available_providers())
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
-        """Load and optimise. Raises VariantError, also where a GPU provider would silently fall back to the CPU."""
+        """Load and optimise. Raises VariantError, also if a GPU provider would silently fall back to the CPU."""
         check_accelerator(self.name, budget, (CPU, *GPU_PROVIDERS))
         file = model_file(variant, files, ".onnx")
         ort = _engine()
@@ -121,7 +127,10 @@ class OnnxRuntime:
 
 
 class OnnxEngine:
-    """`gateway.runtimes.session.Engine`. Outputs are new arrays at each run, or `lends` says that they may not be."""
+    """Engine over an ONNX Runtime session. Implements `gateway.runtimes.session.Engine`.
+
+    Outputs are new arrays at each run, unless `lends` is set.
+    """
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.inputs, self.outputs = _ports(session.get_inputs()), _ports(session.get_outputs())
@@ -133,7 +142,7 @@ class OnnxEngine:
         self.lends = Datatype.BF16 in _datatypes(self.inputs, self.outputs)
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """Return the `wanted` outputs. Raises VariantError with the engine's own words.
+        """Return the `wanted` outputs. Raises VariantError with the engine's message.
 
         A run that lacks memory is repeated once, after the arena was freed.
         """
@@ -152,7 +161,7 @@ class OnnxEngine:
         return outputs
 
     def cancel(self) -> bool:
-        """Set the flag that ONNX Runtime reads before each node, also of a loop's body."""
+        """Set the flag that ONNX Runtime reads before each node, including those of a loop's body."""
         self._options.terminate = True
         return True
 
@@ -165,12 +174,12 @@ class OnnxEngine:
         try:
             return self._run(wanted, feeds, self._options)
         except self._errors as error:
-            self._options.terminate = False  # it stays set, and would end every run that follows
+            self._options.terminate = False  # it stays set, and would end every following run
             raise VariantError(f"ONNX Runtime failed: {str(error) or type(error).__name__}") from error
 
 
 def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptions:
-    """Options that hold for every session: the budget's threads, none of them spinning while idle."""
+    """Return the options of every session: the budget's threads, none of them spinning while idle."""
     level = read_options("onnx", budget, _known_options(budget)).get("graph_optimization", "all")
     options = ort.SessionOptions()
     options.intra_op_num_threads = budget.threads
@@ -178,7 +187,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, OPTIMIZATIONS[level])
     options.log_severity_level = FATAL_SEVERITY
-    # Idle threads of ONNX Runtime spin by default and burn a core each (architecture.md, "Invariants").
+    # Idle threads of ONNX Runtime spin by default and burn a core each (gateway/ARCHITECTURE.md, "Invariants").
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.add_session_config_entry(*_arena().option)
@@ -186,7 +195,7 @@ def session_options(ort: ModuleType, budget: Budget) -> onnxruntime.SessionOptio
 
 
 def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tuple[str, dict[str, str]]]:
-    """Execution providers for the budget's accelerator, best first. Raises VariantError naming what is missing."""
+    """Return execution providers for the budget's accelerator, best first. Raises VariantError if none is available."""
     if budget.accelerator == CPU:
         return ["CPUExecutionProvider"]
     known = GPU_PROVIDERS[budget.accelerator]
@@ -203,7 +212,10 @@ def providers(ort: ModuleType, budget: Budget, precision: str) -> list[str | tup
 
 
 def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, str]:
-    """Precision is said outright: CUDA would otherwise compute fp32 as TF32, TensorRT would ignore int8 and fp16."""
+    """Return the options of a provider. Precision is always set.
+
+    Without it, CUDA would compute fp32 as TF32, and TensorRT would ignore int8 and fp16.
+    """
     if name == "CUDAExecutionProvider":
         return {"device_id": "0", "use_tf32": "0"}
     if name == "MIGraphXExecutionProvider":
@@ -215,8 +227,8 @@ def _provider_options(name: str, budget: Budget, precision: str) -> dict[str, st
         "trt_fp16_enable": str(int(precision in {"fp16", "int8"})),
         "trt_int8_enable": str(int(precision == "int8")),
     }
-    # TensorRT builds an engine per range of shapes, for minutes: the trial's batches widen the range, and the engine
-    # it leaves in the cache is what the daemon then loads.
+    # TensorRT builds an engine per range of shapes, which takes minutes. The trial's batches widen the range, and the
+    # daemon loads the engine that the trial left in the cache.
     if budget.cache_dir:
         options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": budget.cache_dir}
         options |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": budget.cache_dir}
@@ -251,7 +263,7 @@ def _made_arena() -> Arena:
 
 
 def _error_types() -> tuple[type[Exception], ...]:
-    """ONNX Runtime's exceptions share no root but Exception."""
+    """Return ONNX Runtime's exceptions, which have no common root but Exception."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
@@ -302,7 +314,7 @@ Run = Callable[[Sequence[str], Mapping[str, Array], Any], Sequence[Array]]
 
 
 def _plan_run(session: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> Run:
-    """The plain call where numpy has all datatypes; strings and bfloat16 are converted around it."""
+    """Return the call that runs a session: the plain one, or one that converts strings and bfloat16."""
     datatypes = _datatypes(inputs, outputs)
     if not datatypes & {Datatype.BYTES, Datatype.BF16}:
         return _plain_run(session)
@@ -319,15 +331,18 @@ def _datatypes(inputs: Sequence[Port], outputs: Sequence[Port]) -> set[Datatype]
 
 
 def _plain_run(session: Any) -> Run:
-    """The compiled session itself where there is one. ONNX Runtime's Python around it checks on each run what `bind`
-    checked once, and where a provider fails goes over to another one in silence."""
+    """Return the call of the compiled session if there is one.
+
+    ONNX Runtime's Python wrapper checks on each run what `bind` checked once. If a provider fails, it silently uses
+    another one.
+    """
     compiled = getattr(session, "_sess", None)
     run: Run = session.run if compiled is None else compiled.run
     return run
 
 
 def _run_strings(session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], options: Any) -> list[Array]:
-    """ONNX strings are UTF-8: other bytes raise UnicodeDecodeError, a ValueError."""
+    """Run with ONNX strings, which are UTF-8. Raises UnicodeDecodeError, a ValueError, for other bytes."""
     fed = {name: _mapped(array, bytes.decode) if array.dtype.kind == "O" else array for name, array in feeds.items()}
     answers = session.run(wanted, fed, options)
     return [_mapped(array, str.encode) if array.dtype.kind == "O" else array for array in answers]
@@ -343,7 +358,7 @@ def _mapped(array: Array, convert: Callable[[Any], Any]) -> Array:
 def _run_values(
     session: Any, feeds: Mapping[str, Array], wanted: Sequence[str], halves: frozenset[str], options: Any
 ) -> list[Array]:
-    """numpy has no bfloat16: two-byte values go in by ONNX type and come out by address."""
+    """Run with bfloat16, which numpy lacks: two-byte values are passed in by ONNX type and read by address."""
     from onnxruntime import OrtValue
 
     fed = {

@@ -1,8 +1,8 @@
-"""Memory of all ONNX Runtime sessions of the process: one arena that grows by what is asked for, and can be freed.
+"""Memory of all ONNX Runtime sessions of the process: one arena that grows by the requested size and can be freed.
 
-By default each session has an arena of its own, which doubles when it grows, even if that fails, and keeps what it has:
-under a bound (`[gateway] memory_mib`) one large request then took all memory that the process may have, for ever. Near
-the bound ONNX Runtime 1.31.1 also loses the memory of an allocation whose table does not fit any more. Runs take as
+By default each session has an arena of its own, which doubles when it grows, even if that fails, and keeps its memory.
+With a limit (`[gateway] memory_mib`), one large request then took all memory of the process permanently. Near
+the limit, ONNX Runtime 1.31.1 also loses the memory of an allocation whose table does not fit any more. Runs take as
 long in either arena (decision 0026).
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 DATA_SHARE = 0.75
 """Part of the process's data (RLIMIT_DATA) that the arena may take. The rest is for requests, answers and Python."""
 LARGE_BYTES = 16 * 1024 * 1024
-"""Size of an output after which the arena is freed: with it goes what the run took besides."""
+"""Size of an output after which the arena is freed, which also frees other memory of the run."""
 IDENTITY = bytes.fromhex(
     "08083a390a120a017812017922084964656e746974793a001201675a0f0a0178120a0a08080112040a02080162"
     "0f0a0179120a0a08080112040a02080142040a001011"
@@ -28,7 +28,7 @@ GROW_AS_REQUESTED = 1
 
 
 class Arena:
-    """The arena of the process. Make it before the first session that has its `option`."""
+    """Arena of the process. Make it before the first session that has its `option`."""
 
     option = ("session.use_env_allocators", "1")
 
@@ -44,12 +44,12 @@ class Arena:
         options.add_session_config_entry(*self.option)
         self._session = ort.InferenceSession(IDENTITY, options, ["CPUExecutionProvider"])
         self.full = False
-        """A large output was allocated since the arena was freed."""
+        """True if a large output was allocated since the arena was freed."""
 
     def free(self) -> None:
-        """Free what no run and no session uses. Any thread may call it.
+        """Free memory that no run and no session uses. Any thread may call it.
 
-        ONNX Runtime does so at the end of a run that asks for it, even if that fails.
+        ONNX Runtime does so at the end of a run with that option, even if the run fails.
         """
         self.full = False
         with suppress(*self._errors):

@@ -1,4 +1,4 @@
-"""What every runtime checks before it opens a variant."""
+"""Checks of every runtime before it opens a variant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.domain.verdict import Budget
 def model_file(variant: Variant, files: Path, suffix: str) -> Path:
     """Return the artifact to open: the first whose name ends in `suffix`.
 
-    Raises VariantError where there is none, or an artifact of the variant is absent or cannot be read.
+    Raises VariantError if there is none, or an artifact of the variant is absent or cannot be read.
     """
     path = next((artifact.path for artifact in variant.artifacts if artifact.path.endswith(suffix)), None)
     if path is None:
@@ -29,7 +29,7 @@ def model_file(variant: Variant, files: Path, suffix: str) -> Path:
 
 
 def existing(file: Path) -> Path:
-    """Return `file`. Raises VariantError where it is absent, and a transient one where it cannot be read."""
+    """Return `file`. Raises VariantError if it is absent, and a transient one if it cannot be read."""
     try:
         with file.open("rb"):
             return file
@@ -44,7 +44,7 @@ def existing(file: Path) -> Path:
 
 
 def check_accelerator(runtime: str, budget: Budget, known: Sequence[str]) -> None:
-    """Raises VariantError where the runtime cannot run on the budget's accelerator."""
+    """Check that the runtime can run on the budget's accelerator. Raises VariantError."""
     if budget.accelerator not in known:
         raise VariantError(
             f"runtime {runtime} cannot use {budget.accelerator}; it can use {', '.join(known)}",
@@ -53,7 +53,10 @@ def check_accelerator(runtime: str, budget: Budget, known: Sequence[str]) -> Non
 
 
 def read_options(runtime: str, budget: Budget, known: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The budget's options, checked: `known` names each option's values (none: any text). Raises VariantError."""
+    """Return the budget's options, checked. Raises VariantError.
+
+    `known` lists each option's values (none: any text).
+    """
     for name, value in budget.options.items():
         if name not in known:
             offered = ", ".join(known) or "none"

@@ -1,4 +1,4 @@
-"""OpenVINO: CPU, Intel GPU and Intel NPU. The only importer of openvino; precision is always said outright.
+"""OpenVINO: CPU, Intel GPU and Intel NPU. The only importer of openvino; precision is always set.
 
 Options of a ladder step on the CPU: `cores` (any, performance, efficiency).
 """
@@ -32,10 +32,10 @@ HINTS: Mapping[str, Mapping[str, str]] = {
     "GPU": {"fp32": "f32", "fp16": "f16", "int8": "f16"},
     "NPU": {"fp16": "f16", "int8": "f16"},
 }
-"""INFERENCE_PRECISION_HINT by device and the variant's precision: what is not int8 computes in this type.
+"""INFERENCE_PRECISION_HINT by device and the variant's precision: the type of computations that are not int8.
 
-Left alone, the CPU plugin picks bf16 wherever the CPU has it, and the GPU plugin fp16 for fp32 models. An x86 CPU
-computes an fp16 file in fp32. The NPU knows no fp32: such variants are refused rather than rounded.
+Without it, the CPU plugin selects bf16 if the CPU has it, and the GPU plugin fp16 for fp32 models. An x86 CPU
+computes an fp16 file in fp32. The NPU has no fp32: such variants are refused rather than rounded.
 """
 
 DATATYPES: Mapping[str, Datatype] = {
@@ -58,16 +58,16 @@ ERRORS = (RuntimeError, ValueError, TypeError)
 
 
 class OpenVinoRuntime:
-    """`gateway.domain.ports.Runtime` for OpenVINO IR (.xml beside .bin)."""
+    """Runtime for OpenVINO IR (.xml with .bin). Implements `gateway.domain.ports.Runtime`."""
 
     name = "openvino"
 
     def version(self) -> str:
-        """Version of the installed package. Raises VariantError where it is absent or would report usage."""
+        """Return the version of the installed package. Raises VariantError if it is absent or would report usage."""
         return require(self.name)
 
     def devices(self) -> Sequence[str]:
-        """Devices that the plugins list."""
+        """Return the devices that the plugins list."""
         with signal_stack_kept():
             return tuple(_engine().Core().available_devices)
 
@@ -91,22 +91,23 @@ class OpenVinoRuntime:
         return bind(OpenVinoEngine(ov, compiled, _ports(model.inputs), _ports(model.outputs)), manifest, variant)
 
     def inspect(self, file: Path) -> Signature:
-        """Inputs and outputs of the file as it stands; dynamic dimensions are −1."""
+        """Return inputs and outputs of the file unchanged; dynamic dimensions are −1."""
         if file.suffix != ".xml":  # any other suffix starts the converters of other frameworks
             raise VariantError(f"{file.name} is not an OpenVINO IR file (.xml)")
         model = _read(_engine().Core(), existing(file))
         return Signature(tuple(map(_spec, _ports(model.inputs))), tuple(map(_spec, _ports(model.outputs))))
 
     def operators(self, variant: Variant, files: Path) -> frozenset[str]:
-        """Return the operators of the graph; bodies of loops are not looked into. Raises VariantError."""
+        """Return the operators of the graph, without those in bodies of loops. Raises VariantError."""
         model = _read(_engine().Core(), model_file(variant, files, ".xml"))
         return frozenset(node.get_type_name() for node in model.get_ops())
 
 
 class OpenVinoEngine:
-    """`gateway.runtimes.session.Engine`. Writable inputs are shared with the engine, read-only ones copied.
+    """Engine over an OpenVINO request. Implements `gateway.runtimes.session.Engine`.
 
-    Outputs are views of the request's own tensors: lent until the next run.
+    Writable inputs are shared with the engine, read-only ones copied. Outputs are views of the request's own tensors:
+    lent until the next run.
     """
 
     def __init__(self, ov: ModuleType, compiled: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
@@ -117,11 +118,11 @@ class OpenVinoEngine:
         self._output_index = {port.name: index for index, port in enumerate(outputs)}
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """The `wanted` outputs. Raises VariantError with the engine's own words."""
+        """Return the `wanted` outputs. Raises VariantError with the engine's message."""
         request = self._request
         try:
             for name, array in feeds.items():
-                # shared_memory asks for a writable array, though inference only reads it
+                # shared_memory requires a writable array, although inference only reads it
                 tensor = self._tensor(array, shared_memory=array.flags.writeable)
                 request.set_input_tensor(self._input_index[name], tensor)
             request.infer()
@@ -139,7 +140,7 @@ class OpenVinoEngine:
 
 
 def compile_options(budget: Budget, precision: str, machine: str) -> dict[str, str]:
-    """What `compile_model` is told. Raises VariantError where the device cannot compute in `precision`."""
+    """Return the options of `compile_model`. Raises VariantError if the device cannot compute in `precision`."""
     device = DEVICES[budget.accelerator]
     known = {"cores": tuple(CORES)} if device == "CPU" else {}
     chosen = read_options("openvino", budget, known)
@@ -147,8 +148,8 @@ def compile_options(budget: Budget, precision: str, machine: str) -> dict[str, s
     if device == "CPU":
         return options | {
             "INFERENCE_NUM_THREADS": str(budget.threads),
-            "ENABLE_HYPER_THREADING": "YES",  # the thread count is the budget's, not the plugin's to lower
-            "ENABLE_CPU_PINNING": "NO",  # pinned sessions would all sit on the same first core
+            "ENABLE_HYPER_THREADING": "YES",  # the budget sets the thread count; the plugin must not lower it
+            "ENABLE_CPU_PINNING": "NO",  # pinned sessions would all use the same first core
             "SCHEDULING_CORE_TYPE": CORES[chosen.get("cores", "any")],
         }
     options["PERFORMANCE_HINT"] = "LATENCY"
@@ -159,7 +160,7 @@ def compile_options(budget: Budget, precision: str, machine: str) -> dict[str, s
 
 def _hint(device: str, precision: str, machine: str) -> str:
     if (device, precision, machine) == ("CPU", "fp16", "aarch64"):
-        return "f16"  # ARM cores with asimdhp compute in it; the plugin itself falls back to f32 on those without
+        return "f16"  # ARM cores with asimdhp compute in f16; on those without it the plugin falls back to f32
     try:
         return HINTS[device][precision]
     except KeyError:
@@ -182,7 +183,7 @@ def _engine() -> ModuleType:
 
 def _read(core: Any, file: Path) -> Any:
     try:
-        core.set_property({"ENABLE_MMAP": False})  # a mapped file, overwritten in place, ends the process by SIGBUS
+        core.set_property({"ENABLE_MMAP": False})  # overwriting a mapped file in place ends the process by SIGBUS
         return core.read_model(str(file))
     except ERRORS as error:
         remedy = f"if its .xml or .bin may be damaged, {COPY_AGAIN}; else convert the model for this OpenVINO"
@@ -190,7 +191,7 @@ def _read(core: Any, file: Path) -> Any:
 
 
 def _fix_rows(model: Any, variant: Variant) -> None:
-    """The NPU compiles static shapes only: one row; batches are looped over by the session."""
+    """Set fixed shapes of one row, because the NPU compiles no others. The session runs a batch row by row."""
     shapes = {}
     for index, port in enumerate(_ports(model.inputs)):
         if port.shape is None or -1 in port.shape[1:]:
@@ -203,10 +204,10 @@ def _fix_rows(model: Any, variant: Variant) -> None:
 
 
 def _exchangeable(ov: ModuleType, model: Any) -> Any:
-    """Tensors that the plugins or numpy do not hold are exchanged in the type computed in, converted inside the graph.
+    """Exchange tensors of types that plugins or numpy lack in the type of the computation, converted in the graph.
 
-    Measured on 2026.4: a 64-bit integer beyond 32 bits comes out of the CPU plugin wrapped, an infinite double as
-    3.4e38, both without a word. Exchanged as i32, an integer that does not fit is refused by the binding.
+    Measured on 2026.4: the CPU plugin wraps a 64-bit integer beyond 32 bits, and returns an infinite double as
+    3.4e38, both without an error. With i32, the binding refuses an integer that does not fit.
     """
     steps, changed = ov.preprocess.PrePostProcessor(model), False
     for place, nodes in ((steps.input, model.inputs), (steps.output, model.outputs)):
@@ -237,7 +238,7 @@ def _spec(port: Port) -> TensorSpec:
 
 
 def _words(error: Exception) -> str:
-    """The last line that says something: OpenVINO begins with its source files."""
+    """Return the last informative line of an error: OpenVINO begins with its source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (told or lines or [type(error).__name__])[-1]

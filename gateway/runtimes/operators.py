@@ -1,6 +1,6 @@
-"""The reference runtime's operators, in numpy: as ONNX opset 13 defines them, written to be read, not to be fast.
+"""Operators of the reference runtime, in numpy, as ONNX opset 13 defines them. Readability has priority over speed.
 
-Each takes its inputs as arrays and its attributes as a mapping, and gives one array.
+Each takes its inputs as arrays and its attributes as a mapping, and returns one array.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _mul(inputs: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _conv(inputs: Sequence[Array], attributes: Attributes) -> Array:
-    """Channels first, any number of spatial axes: one tensordot per group over sliding windows."""
+    """Convolve with channels first and any number of spatial axes: one tensordot per group over sliding windows."""
     image, kernel = inputs[0], inputs[1]
     groups = int(attributes.get("group", 1))
     windows = _windows(image, kernel.shape[2:], attributes, fill=0.0)
@@ -67,7 +67,7 @@ def _conv(inputs: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _correlate(windows: Array, kernel: Array) -> Array:
-    """[n, c, out…, k…] with [o, c, k…] → [n, o, out…]."""
+    """Correlate [n, c, out…, k…] with [o, c, k…] to [n, o, out…]."""
     spatial = kernel.ndim - 2
     over = (1, *range(windows.ndim - spatial, windows.ndim))
     answer = np.tensordot(windows, kernel, axes=(over, tuple(range(1, kernel.ndim))))
@@ -117,7 +117,7 @@ def _softmax(inputs: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _reduce_mean(inputs: Sequence[Array], attributes: Attributes) -> Array:
-    """`axes` is an attribute before opset 18 and an input since."""
+    """Compute the mean. `axes` is an attribute before opset 18 and an input since."""
     axes = attributes.get("axes", inputs[1] if len(inputs) > 1 else range(inputs[0].ndim))
     over = tuple(int(axis) for axis in axes)
     mean = np.asarray(inputs[0].mean(axis=over, keepdims=True))
@@ -125,7 +125,7 @@ def _reduce_mean(inputs: Sequence[Array], attributes: Attributes) -> Array:
 
 
 def _windows(image: Array, kernel: Sequence[int], attributes: Attributes, *, fill: float) -> Array:
-    """[n, c, in…] → [n, c, out…, k…]: every place of the kernel, after padding, strides and dilations applied."""
+    """Return [n, c, in…] as [n, c, out…, k…]: every place of the kernel, with pads, strides and dilations applied."""
     rank = len(kernel)
     if attributes.get("auto_pad", "NOTSET") not in {"NOTSET", "VALID", b"NOTSET", b"VALID"} or attributes.get(
         "ceil_mode"
@@ -168,4 +168,4 @@ OPERATORS: Mapping[str, Operator] = {
     "Softmax": _softmax,
     "ReduceMean": _reduce_mean,
 }
-"""By ONNX's operator name."""
+"""Operators by ONNX's name."""

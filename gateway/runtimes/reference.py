@@ -1,8 +1,8 @@
-"""The oracle: a small graph of numpy operators from one npz, correct before fast, and without any engine to install.
+"""Reference runtime: a small graph of numpy operators from one npz, correct rather than fast, without any engine.
 
-File form: an npz without pickles. `graph` is UTF-8 JSON as uint8: {"inputs": [{"name", "datatype", "shape"}],
-"outputs": […], "nodes": [{"op", "inputs", "outputs", "attributes"}]}, nodes in order of evaluation; every other key is
-a weight by its name.
+File format: an npz without pickles. `graph` is UTF-8 JSON as uint8: {"inputs": [{"name", "datatype", "shape"}],
+"outputs": […], "nodes": [{"op", "inputs", "outputs", "attributes"}]}, nodes in order of evaluation. Every other key is
+the name of a weight.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ DAMAGE = (
     *(ValueError, TypeError, IndexError, AttributeError, RuntimeError, MemoryError, OSError, EOFError),
     *(zipfile.BadZipFile, zlib.error, SyntaxError, struct.error),
 )
-"""What zipfile, numpy and json raise on damaged files (numpy's array headers are Python literals)."""
+"""Exceptions of zipfile, numpy and json for damaged files (numpy's array headers are Python literals)."""
 FAULTS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError)
-"""What an operator raises on arrays or attributes that do not suit it."""
+"""Exceptions of an operator for unsuitable arrays or attributes."""
 FILE_LIMIT_BYTES = 256 * 2**20
-"""Largest model once unpacked: it must fit a small device's memory."""
+"""Largest model once unpacked: it must fit into a small device's memory."""
 
 
 class ReferenceRuntime:
-    """`gateway.domain.ports.Runtime` for .npz graphs. It uses one thread, whatever the budget says."""
+    """Runtime for .npz graphs. Implements `gateway.domain.ports.Runtime`. It uses one thread, whatever the budget."""
 
     name = "reference"
 
     def version(self) -> str:
-        """numpy's version."""
+        """Return numpy's version."""
         return require(self.name)
 
     def devices(self) -> Sequence[str]:
-        """Always the CPU."""
+        """Return the CPU, always."""
         return ("CPU",)
 
     def open(self, manifest: ModelManifest, variant: Variant, files: Path, budget: Budget) -> Session:
@@ -62,7 +62,7 @@ class ReferenceRuntime:
         return bind(ReferenceEngine(read_graph(model_file(variant, files, ".npz"))), manifest, variant)
 
     def inspect(self, file: Path) -> Signature:
-        """Inputs and outputs as the graph declares them."""
+        """Return inputs and outputs as the graph declares them."""
         graph = read_graph(existing(file))
         return Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
 
@@ -73,7 +73,7 @@ class ReferenceRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator; an empty input name means that an optional input is left out."""
+    """Operator of a graph; an empty input name means that an optional input is omitted."""
 
     op: str
     inputs: tuple[str, ...]
@@ -83,7 +83,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in order of evaluation."""
+    """Graph with its nodes in order of evaluation."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -92,8 +92,9 @@ class Graph:
 
 
 class ReferenceEngine:
-    """`gateway.runtimes.session.Engine`. Outputs are new arrays, never views of an input: the caller may refill those
-    while the outputs are still lent.
+    """Engine over a graph. Implements `gateway.runtimes.session.Engine`.
+
+    Outputs are new arrays, never views of an input: the caller may refill inputs while the outputs are still lent.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -101,17 +102,17 @@ class ReferenceEngine:
         self._graph: Graph | None = graph
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """The `wanted` outputs. Raises VariantError naming the operator that failed."""
+        """Return the `wanted` outputs. Raises VariantError with the operator that failed."""
         if self._graph is None:
             raise VariantError("the graph is closed")
         values = {**self._graph.weights, **feeds}
-        with np.errstate(all="ignore"):  # infinities and NaN travel on, as in the other engines
+        with np.errstate(all="ignore"):  # infinities and NaN are propagated, as in the other engines
             for node in self._graph.nodes:
                 values[node.output] = _evaluate(node, values)
         return [_own(values[name], feeds) for name in wanted]
 
     def cancel(self) -> bool:
-        """Return False: its runs are numpy calls."""
+        """Return False: a run consists of numpy calls, which cannot be cancelled."""
         return False
 
     def close(self) -> None:

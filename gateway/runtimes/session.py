@@ -1,8 +1,8 @@
-"""One session for all engines: an engine in its own terms, and the binding of a manifest around it.
+"""Session for all engines: an engine with its own tensors, and the binding of a manifest around it.
 
-Ownership of buffers: inputs are the caller's and are handed on as they are where nothing must be converted (see
-`convert`); the engine reads them only during `run`. Outputs belong to the engine and are lent until the next `run` or
-`close`, unless the runtime that bound it says otherwise (`lends`).
+Ownership of buffers: inputs belong to the caller, and are passed on unchanged unless they must be converted (see
+`convert`). The engine reads them only during `run`. Outputs belong to the engine and are lent until the next `run` or
+`close`, unless the runtime that bound it states otherwise (`lends`).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from gateway.runtimes.binding import Passage, Port, convert, plan_inputs, plan_o
 
 
 class Engine(Protocol):
-    """A compiled graph in its own names, datatypes and layouts."""
+    """Compiled graph with its own names, datatypes and layouts."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """The `wanted` outputs in that order, lent until the next run. Raises VariantError."""
+        """Return the `wanted` outputs in that order, lent until the next run. Raises VariantError."""
 
     def cancel(self) -> bool:
-        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+        """Ask the run in progress to end with an error. Called by any thread; False if the engine cannot."""
 
     def close(self) -> None:
         """Free the engine's memory. Calling it twice is harmless."""
 
 
 class SingleRows:
-    """An engine whose graph takes exactly one row, offered batches: one run per row into arrays of its own."""
+    """Engine for batches over an engine whose graph accepts exactly one row: one run per row, into new arrays."""
 
     def __init__(self, engine: Engine) -> None:
         self.inputs, self.outputs = engine.inputs, engine.outputs
         self._engine = engine
 
     def run(self, feeds: Mapping[str, Array], wanted: Sequence[str]) -> Sequence[Array]:
-        """As `Engine.run`, but the outputs are the caller's where there is more than one row."""
+        """Run as `Engine.run` does, but the caller owns the outputs if there is more than one row."""
         rows = len(next(iter(feeds.values())))
         if rows == 1:
             return self._engine.run(feeds, wanted)
@@ -58,7 +58,7 @@ class SingleRows:
         return gathered
 
     def cancel(self) -> bool:
-        """Cancel the engine's run; the rows that follow it are not run."""
+        """Cancel the engine's run; the following rows are not run."""
         return self._engine.cancel()
 
     def close(self) -> None:
@@ -67,7 +67,10 @@ class SingleRows:
 
 
 class BoundSession:
-    """`gateway.domain.ports.Session` over an engine. Raises VariantError at once where the variant does not fit."""
+    """Session over an engine. Implements `gateway.domain.ports.Session`.
+
+    Raises VariantError if the variant does not fit.
+    """
 
     remarks: tuple[str, ...] = ()
 
@@ -85,7 +88,7 @@ class BoundSession:
         )
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Manifest names, dtypes and layouts in and out; `lends` says whose the outputs are."""
+        """Run with the manifest's names, dtypes and layouts; `lends` states who owns the outputs."""
         engine = self._engine
         if engine is None:
             raise VariantError("the session is closed")
@@ -102,7 +105,7 @@ class BoundSession:
         return outputs
 
     def cancel(self) -> bool:
-        """Ask the run in progress to end with an error. Called by any thread; False where the engine cannot."""
+        """Ask the run in progress to end with an error. Called by any thread; False if the engine cannot."""
         engine = self._engine
         return engine is not None and engine.cancel()
 
@@ -114,12 +117,12 @@ class BoundSession:
 
 
 def _contiguous(_: Passage, array: Array) -> Array:
-    """`convert` where nothing is to be converted."""
+    """Return a contiguous array. It replaces `convert` if nothing must be converted."""
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def bind(engine: Engine, manifest: ModelManifest, variant: Variant, *, lends: bool = True) -> BoundSession:
-    """The session of an opened engine, which is closed where the manifest does not fit it."""
+    """Return the session of an opened engine. If the manifest does not fit, the engine is closed."""
     try:
         return BoundSession(engine, manifest, variant, lends=lends)
     except VariantError:

@@ -1,8 +1,8 @@
-"""The alternate signal stack of a thread (sigaltstack(2)), which libraries replace when they are loaded.
+"""Alternate signal stack of a thread (sigaltstack(2)), which libraries replace when they are loaded.
 
-OpenVINO's CPU plugin (2026.4) leaves 20 KiB to the thread that loads it. Where a CPU has AMX, a signal's frame takes
-11 KiB: of two that come at once, say SIGTERM and SIGCHLD, the second does not fit, and Linux ends the process
-("overflowed sigaltstack"). Python's handlers (SA_ONSTACK) run there; the thread's own stack has room for them.
+OpenVINO's CPU plugin (2026.4) leaves 20 KiB to the thread that loads it. If a CPU has AMX, a signal's frame takes
+11 KiB: if two arrive together, such as SIGTERM and SIGCHLD, the second does not fit, and Linux ends the process
+("overflowed sigaltstack"). Python's handlers (SA_ONSTACK) run there; the thread's own stack has enough space for them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 
 class SignalStack(ctypes.Structure):
-    """`stack_t` of Linux."""
+    """Struct `stack_t` of Linux."""
 
     _fields_ = (("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t))
 
 
 @contextmanager
 def signal_stack_kept() -> Iterator[None]:
-    """What is loaded meanwhile leaves this thread's stack as it was."""
+    """Restore this thread's signal stack after a library was loaded."""
     sigaltstack, before = ctypes.CDLL(None).sigaltstack, SignalStack()
     sigaltstack(None, ctypes.byref(before))
     try:

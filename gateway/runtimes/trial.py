@@ -1,4 +1,4 @@
-"""Trials: what may crash, hang or lie is tried in a throw-away process before it serves."""
+"""Trials: work that may crash, hang or return wrong answers runs in a child process before a variant serves."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gateway.runtimes.settings import TrialSettings
 async def try_variant(
     manifest: ModelManifest, variant: Variant, files: Path, budget: Budget, settings: TrialSettings
 ) -> Verdict:
-    """Load, judge and measure a variant in a child. Never raises for what the variant does: that is the verdict.
+    """Load, evaluate and measure a variant in a child. Never raises for faults of the variant: the verdict has them.
 
-    A part of the trial that does not end, such as a generated input that makes a loop run for ever, is left out in
-    another child, for as long as the deadline of the whole trial allows.
+    A part of the trial that does not end, such as a generated input for which a loop runs forever, is left out in
+    another child, as long as the deadline of the whole trial allows.
     """
     trial, end_s = Trial(manifest, variant, files, budget), time.monotonic() + settings.deadline_s
     while True:
@@ -29,19 +29,19 @@ async def try_variant(
             return read_verdict(await ask_child(trial, round(end_s - time.monotonic(), 1), settings))
         except UnendingPartError as error:
             trial = replace(trial, left_out=(*trial.left_out, error.part))
-            if time.monotonic() > end_s - settings.input_s:  # too late for another
+            if time.monotonic() > end_s - settings.input_s:  # too late for another child
                 return Verdict(False, str(error))
         except VariantError as error:
             return Verdict(False, str(error), transient=error.transient)
 
 
 async def inspect_file(runtime: str, file: Path, settings: TrialSettings) -> Signature:
-    """Inputs and outputs of a bare model file, asked in a child. Raises VariantError."""
+    """Return inputs and outputs of a bare model file, read in a child. Raises VariantError."""
     return read_signature(await ask_child(Inspection(runtime, file), settings.deadline_s, settings))
 
 
 async def runtime_status(name: str, settings: TrialSettings) -> tuple[RuntimeStatus, tuple[str, ...]]:
-    """A runtime's version and the devices it lists, asked in a child: listing devices can hang. Never raises."""
+    """Return a runtime's version and devices. A child lists the devices, because that can hang. Never raises."""
     status = installed_version(name)
     if status.problem:
         return status, ()

@@ -1,7 +1,7 @@
-"""The throw-away process: `python -m gateway.runtimes.trial_child` does one job and says what came of it.
+"""Child process of a trial: `python -m gateway.runtimes.trial_child` does one job and reports its result.
 
-It dies with its parent, leaves no core file, and waits to be killed once it has answered: engines that crash while
-they are torn down cost nothing here.
+It dies with its parent, leaves no core file, and waits to be killed after its answer: an engine that crashes during its
+teardown does no harm here.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from gateway.runtimes.joining import prove, row_runs, widened
 from gateway.runtimes.settings import TrialSettings
 
 OOM_SCORE_ADJ = "500"
-"""Where the device is short of memory, the kernel ends a trial before the gateway (proc_pid_oom_score_adj(5))."""
+"""OOM score of a trial: if memory is short, the kernel ends it before the gateway (proc_pid_oom_score_adj(5))."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 REMARK_LIMIT_CHARS = 500
-"""How much of an engine's own words a remark keeps."""
+"""Most characters of an engine's message that a remark keeps."""
 JOINING = "joining"
 """Name of the joining proof among the parts of a trial that may be left out."""
 Say = Callable[[Line], None]
 
 
 def main() -> None:
-    """Read the job from stdin, answer on what was stdout."""
+    """Read the job from stdin, and answer on the original stdout."""
     answers = private_stdout()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # a sandbox with a read-only /proc
@@ -53,7 +53,7 @@ def main() -> None:
     _die_with_parent()
     job = read_job(sys.stdin.buffer)
     if os.getppid() != job.parent_pid:
-        return  # it died before its death could be signalled
+        return  # the parent ended before its end could be signalled
     os.nice(job.settings.nice)
     answer(job, lambda line: _write(answers, line.encode()))
     sys.stdin.buffer.read()  # until the parent closes its end or kills this process
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def private_stdout() -> int:
-    """A descriptor of our own for what was stdout, which from now on goes to stderr: engines print."""
+    """Return a descriptor of the original stdout, and redirect stdout to stderr, because engines print."""
     answers = os.dup(1)
     os.set_inheritable(answers, False)
     os.dup2(2, 1)
@@ -69,14 +69,14 @@ def private_stdout() -> int:
 
 
 def answer(job: Job, say: Say) -> None:
-    """Do the job; the last line said holds its result or its problem."""
+    """Do the job. The last line has its result or its problem."""
     try:
         line = Line(result=_do(job, say))
     except VariantError as error:
         line = Line(problem=error.reason, remedy=error.remedy, transient=error.transient)
     except MemoryError:
         line = Line(problem="there is not enough memory", remedy="free memory", transient=True)
-    except Exception as error:  # noqa: BLE001 - the process boundary: whatever an engine raises is the answer
+    except Exception as error:  # noqa: BLE001 - the process boundary: any error of an engine is the answer
         line = Line(problem=f"{type(error).__name__}: {error}")
     say(line)
 
@@ -94,10 +94,10 @@ def _do(job: Job, say: Say) -> dict[str, Any]:
 
 
 def _try(trial: Trial, job: Job, say: Say) -> Verdict:
-    """Return the verdict with one thread or, for a model that is slow enough to gain by it, with all that are allowed.
+    """Return the verdict with one thread or, if a model is slow enough to gain by it, with all allowed threads.
 
-    A run shorter than `one_thread_below_us` keeps one thread: more cost energy to wake and save no time. A slow model
-    is judged with several first: with one thread its golden set alone could outlast the deadline.
+    A run shorter than `one_thread_below_us` keeps one thread: more threads cost energy and save no time. A slow model
+    is evaluated with several first: with one thread its golden set alone could exceed the deadline.
     """
     began_s, exam = time.monotonic(), _Exam(trial, job.settings, _golden(trial), say)
     if trial.budget.threads == 1 or trial.budget.accelerator != CPU:
@@ -112,12 +112,12 @@ def _try(trial: Trial, job: Job, say: Say) -> Verdict:
     if several is not None and several.measured and several.measured.p50_us < single_us * (1.0 - TIE_LEAD):
         return several
     if several is not None and several.passed and time.monotonic() - began_s > job.settings.deadline_s / 2:
-        return several  # another round might not end in time, and would take the verdict along
+        return several  # another round might exceed the deadline, and lose this verdict
     return exam.held(1)
 
 
 def _several(exam: _Exam) -> Verdict | None:
-    """Return the verdict with all threads; None where the engine refuses them: one may still do."""
+    """Return the verdict with all threads; None if the engine refuses them: one thread may still work."""
     try:
         return exam.held(exam.trial.budget.threads)
     except VariantError:
@@ -125,7 +125,7 @@ def _several(exam: _Exam) -> Verdict | None:
 
 
 class _Exam:
-    """One variant under trial, opened with as many threads as are asked for."""
+    """Trial of one variant, opened with the requested number of threads."""
 
     def __init__(self, trial: Trial, settings: TrialSettings, golden: GoldenSet | None, say: Say) -> None:
         self.trial, self._settings, self._golden, self._say = trial, settings, golden, say
@@ -137,7 +137,7 @@ class _Exam:
 
     @contextmanager
     def opened(self, threads: int) -> Iterator[Session]:
-        """Open a session with so many threads; close it under trial as well."""
+        """Open a session with `threads` threads; closing it is part of the trial, too."""
         trial, budget = self.trial, replace(self.trial.budget, threads=threads)
         self._enter(f"opening it with {threads} threads" if threads > 1 else "opening it")
         session = get_runtime(trial.variant.runtime).open(trial.manifest, trial.variant, trial.files, budget)
@@ -145,10 +145,10 @@ class _Exam:
             yield session
             self._enter("closing it")
         finally:
-            session.close()  # what crashes here would take the daemon along at the next swap
+            session.close()  # a crash here would otherwise end the daemon at the next swap
 
     def prepare(self, session: Session) -> bool:
-        """Find inputs that the model accepts; return False where there are none."""
+        """Find inputs that the model accepts; return False if there are none."""
         if not self._rows:
             self._enter("running it on generated inputs")
             manifest = self.trial.manifest
@@ -159,7 +159,7 @@ class _Exam:
         return bool(self._rows)
 
     def unverified(self, session: Session) -> Verdict:
-        """Return the verdict on a model that opens and accepted nothing that was generated.
+        """Return the verdict on a model that opens but accepted no generated input.
 
         Raises VariantError for a model that ended no run: it would never answer, and keep its thread.
         """
@@ -174,17 +174,17 @@ class _Exam:
         return Verdict(True, reason, unbounded=unbounded(operators), remarks=remarks)
 
     def once_us(self, session: Session) -> float:
-        """Return about what a run takes, in µs."""
+        """Return the approximate duration of a run in µs."""
         self._enter("running it once")
         return measure.once_us(session, self._rows[0])
 
     def held(self, threads: int) -> Verdict:
-        """Open, judge and measure with so many threads."""
+        """Open, evaluate and measure with `threads` threads."""
         with self.opened(threads) as session:
             return self.judged(session, threads) if self.prepare(session) else self.unverified(session)
 
     def judged(self, session: Session, threads: int) -> Verdict:
-        """Judge and, where it passed, prove and measure a session that was opened with so many threads."""
+        """Evaluate a session with `threads` threads. If it passes, prove joining and measure."""
         verdict = self._answers(session)
         if not verdict.passed:
             return verdict
@@ -212,7 +212,7 @@ class _Exam:
         return Verdict(True, reason, answered=True, level=LEVELS[1], sample=index, remarks=remarks)
 
     def _joining(self, session: Session, operators: frozenset[str]) -> Joining | None:
-        """Return the joining proof, or None for a model whose shapes leave no room for rows."""
+        """Return the joining proof, or None for a model whose shapes do not count rows."""
         if not self.trial.manifest.batched:
             return None
         if self._count == 1:
@@ -228,9 +228,9 @@ class _Exam:
         return prove(run, self._rows, self.trial.variant.precision, operators)
 
     def _widened(self, session: Session, joining: Joining, cost: Measurement) -> Joining:
-        """Return the proof extended to as many rows as the gateway may join, within the bounds of the settings.
+        """Return the proof extended to as many rows as the gateway may join, within the limits of the settings.
 
-        After the measurement, because so many rows take memory that a run of one does not.
+        This follows the measurement, because so many rows take memory that a run of one does not.
         """
         trial, settings, row = self.trial, self._settings, self._rows[0]
         row_bytes = sum(array.nbytes for array in row.values())
@@ -245,7 +245,10 @@ class _Exam:
         self._say(Line(stage=stage))
 
     def _begin(self, stage: str, part: str, longer_s: float = 0.0) -> None:
-        """Enter a stage that may be left out. Bounded on the CPU only: a GPU's first run may compile for minutes."""
+        """Enter a stage that may be left out.
+
+        It is limited on the CPU only: a GPU's first run may compile for minutes.
+        """
         bounded = self._golden is None and self.trial.budget.accelerator == CPU
         self._say(Line(stage=stage, part=part, limit_s=self._settings.input_s + longer_s if bounded else None))
 

@@ -1,4 +1,4 @@
-"""An input that a model answered in its trial, kept to tell a model that fails from a request that makes it fail."""
+"""Known good input: one that a model answered in its trial. It separates failing models from failing requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gateway.runtimes.generate import generated, samples
 
 
 def witness(manifest: ModelManifest, folder: Path, verdict: Verdict | None) -> Tensors | None:
-    """Return the first row of the golden set, else the generated input that was accepted; None where there is none.
+    """Return the first row of the golden set, else the generated input that was accepted, else None.
 
-    A golden set that cannot be read here was read by the trial: it counts as none.
+    A golden set that cannot be read here, although the trial could, counts as none.
     """
     if manifest.golden is not None:
         try:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.domain.manifest import Artifact
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.software_release import SoftwareVariant
-from gateway.runtimes.installed import REQUIREMENTS
 from gateway.software import environment
 from gateway.software.commands import CommandError, run
 from gateway.software.places import Home
@@ -80,8 +80,8 @@ def self_test(name: str, version: str, home: Home, settings: SoftwareSettings, a
     if Path(settings.gateway_config).exists():
         _try((str(place / "bin" / "edge-gateway"), "config", "check", settings.gateway_config), settings, alive)
     python = str(environment.interpreter(place))
-    for requirement in REQUIREMENTS.values():
-        for package in requirement.packages:
+    for runtime in RUNTIMES.values():
+        for package in runtime.packages:
             _try((python, "-I", "-c", IMPORTS, package.module), settings, alive)
 
 

@@ -44,10 +44,10 @@ def installation(stage: Path, pip: Path, requirements: Path) -> tuple[str, ...]:
 
 
 def compilation(stage: Path, final: Path) -> tuple[str, ...]:
-    """Return the command that compiles an environment under its final path. It ends with 1 where a dependency carries a
-    template that is no Python.
+    """Return the command that compiles an environment under its final path.
 
-    Unchecked, since copying an image changes times and the daemon may not write.
+    It ends with 1 if a dependency carries a template that is no Python. Byte code is not compared with its source:
+    copying an image changes times, and the daemon may not write.
     """
     names = ("-s", str(stage), "-p", str(final), "--invalidation-mode", "unchecked-hash")
     return (str(interpreter(stage)), "-m", "compileall", "-qq", "-f", "-j", "0", *names, str(stage / "lib"))
@@ -59,8 +59,10 @@ def requirements_text(wheels: Sequence[tuple[Path, str]]) -> str:
 
 
 def make_relocatable(stage: Path) -> None:
-    """Remove what names the staging folder: activate scripts, console scripts, the command in pyvenv.cfg. Add
-    launchers."""
+    """Remove what names the staging folder, and add launchers.
+
+    Removed are activate scripts, console scripts and the command in pyvenv.cfg.
+    """
     programs = stage / "bin"
     for program in programs.iterdir():
         if not re.fullmatch(r"python[\d.]*", program.name):

@@ -1,1 +1,1 @@
-"""What lies on disk: the model library, and the small state that outlives a restart."""
+"""Storage on disk: the model library, the store of the update agent, and the state that survives a restart."""

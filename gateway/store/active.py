@@ -1,4 +1,4 @@
-"""`active.json`: the releases that this device has committed; the daemon serves from it with nothing but the disk."""
+"""File `active.json`: the releases that this device has committed. The daemon serves them from the disk alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gateway.store.plain import open_plain
 
 SCHEMA = 1
 ACTIVE_LIMIT_BYTES = 4_194_304
-"""Largest active.json that is read: a thousand slots and more."""
+"""Largest active.json that is read: it is enough for more than a thousand slots."""
 SIZE_LIMIT_BYTES = 2**53
-"""Integers beyond are not the same in every JSON reader (RFC 8259, 6)."""
+"""Largest size: not every JSON reader is exact for greater integers (RFC 8259, 6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What is committed, by slot; `previous`: what was before, to go back to; `files`: profiles and policies."""
+    """Committed releases by slot; `previous`: those before them, for a rollback; `files`: profiles and policies."""
 
     slots: Mapping[str, Activation] = field(default_factory=dict)
     previous: Mapping[str, Activation] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class Active:
 
     @property
     def releases(self) -> frozenset[str]:
-        """Digests of all releases that must stay on the disk."""
+        """Return the digests of all releases that must stay on the disk."""
         return frozenset(activation.release for part in (self.slots, self.previous) for activation in part.values())
 
 
 def committed(active: Active, activation: Activation) -> Active:
-    """`activation` serves its slot; what served before is kept as the previous one. Twice is as once."""
+    """Return `active` with `activation` in its slot; the release before it becomes the previous one. Idempotent."""
     slot = activation.slot
     before, previous = active.slots.get(slot), dict(active.previous)
     if before is not None and before.release != activation.release:
@@ -46,19 +46,19 @@ def committed(active: Active, activation: Activation) -> Active:
 
 
 def retired(active: Active, slot: str) -> Active:
-    """Nothing serves `slot`, and there is nothing to go back to. Twice is as once."""
+    """Return `active` without `slot` and its previous release. Idempotent."""
     return replace(active, slots=_without(active.slots, slot), previous=_without(active.previous, slot))
 
 
 def without_stopped(active: Active, is_stopped: Callable[[Activation], bool]) -> Active:
-    """Return `active` without releases that are to stop: their slots are retired, and none is gone back to."""
+    """Return `active` without stopped releases: their slots are retired, and no rollback leads to one."""
     for slot in [slot for slot, one in active.slots.items() if is_stopped(one)]:
         active = retired(active, slot)
     return replace(active, previous={slot: one for slot, one in active.previous.items() if not is_stopped(one)})
 
 
 def rolled_back(active: Active, slot: str) -> Active:
-    """The previous release serves `slot` again, and is the last one. Raises AbsentError where there is none."""
+    """Return `active` with the previous release in `slot`, and none before it. Raises AbsentError if there is none."""
     if slot not in active.previous:
         raise AbsentError(f"the slot {slot} has no previous release to go back to; assign one instead")
     return replace(
@@ -67,7 +67,7 @@ def rolled_back(active: Active, slot: str) -> Active:
 
 
 def read_active(file: Path) -> Active:
-    """What `write_active` wrote; nothing is committed where there is no file. Raises DamagedError, StoreError."""
+    """Read active.json; without a file nothing is committed. Raises DamagedError, StoreError."""
     try:
         with told_as_store_error(file), open_plain(file) as stream:
             content = stream.read(ACTIVE_LIMIT_BYTES + 1)
@@ -83,13 +83,13 @@ def read_active(file: Path) -> Active:
 
 
 def write_active(file: Path, active: Active) -> None:
-    """Replace the file, whole and durable. Raises SpaceError, StoreError; then the old one stands."""
+    """Replace the file atomically and durably. Raises SpaceError, StoreError; then the old file is unchanged."""
     with told_as_store_error(file):
         durable.write_file(file, active_bytes(active))
 
 
 def active_bytes(active: Active) -> bytes:
-    """The file's content: JSON, UTF-8, keys sorted, ended by a newline."""
+    """Return the file's content: JSON, UTF-8, sorted keys, with a newline at the end."""
     document = {
         "schema": SCHEMA,
         "slots": {slot: activation_document(activation) for slot, activation in active.slots.items()},
@@ -100,7 +100,7 @@ def active_bytes(active: Active) -> bytes:
 
 
 def parse_active(content: bytes) -> Active:
-    """The inverse of `active_bytes`. Raises ValueError, TypeError, KeyError, AttributeError or RecursionError."""
+    """Read the output of `active_bytes`. Raises ValueError, TypeError, KeyError, AttributeError or RecursionError."""
     if len(content) > ACTIVE_LIMIT_BYTES:
         raise ValueError(f"it has more than {ACTIVE_LIMIT_BYTES} bytes")
     document = json.loads(content)

@@ -1,4 +1,4 @@
-"""Files by the SHA-256 digest of their content: `<folder>/sha256/<digest>`, while being fetched `<digest>.part`."""
+"""Files by the SHA-256 digest of their content: `<folder>/sha256/<digest>`, during a download `<digest>.part`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gateway.store.settings import BlobSettings
 PART_SUFFIX = ".part"
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BLOCK_BYTES = 512
-"""Unit of st_blocks, whatever the file system (stat(2))."""
+"""Unit of st_blocks on every file system (stat(2))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What `Blobs.collect` did: `freed_bytes` of disk, `removed` files, `strangers` left alone (names not its own)."""
+    """Result of `Blobs.collect`: `freed_bytes` of disk, `removed` files, and `strangers` (unknown names, kept)."""
 
     removed: int
     freed_bytes: int
@@ -32,26 +32,26 @@ class Collected:
 
 
 class Blobs:
-    """Readers need no right to write. Whoever writes, one process at a time, calls `prepare` first."""
+    """Content-addressed store. Readers need no write permission. The only writer process calls `prepare` first."""
 
     def __init__(self, folder: Path, settings: BlobSettings | None = None) -> None:
         self._folder = folder / "sha256"
         self._settings = settings or BlobSettings()
 
     def prepare(self) -> None:
-        """Create the folder; take away what a killed writer left. Raises StoreError."""
+        """Create the folder, and remove the temporary files of killed writers. Raises StoreError."""
         with told_as_store_error(self._folder):
             durable.make_folder(self._folder)
             durable.sweep(self._folder)
 
     def path(self, digest: str) -> Path:
-        """Where a blob lies, or would. Raises ValueError for what is no digest."""
+        """Return the path of a blob, present or not. Raises ValueError if `digest` is no digest."""
         if not DIGEST_PATTERN.fullmatch(digest):
             raise ValueError(f"{digest!r:.80} is no SHA-256 digest in lower-case hex")
         return self._folder / digest
 
     def has(self, digest: str, size_bytes: int) -> bool:
-        """Whether a file of that name and size is there; its content is not read (`verify` does)."""
+        """Return True if a file of that name and size exists; its content is not read (`verify` does that)."""
         try:
             found = self.path(digest).lstat()
         except OSError:
@@ -59,7 +59,7 @@ class Blobs:
         return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
 
     def verify(self, digest: str) -> bool:
-        """Whether the blob is there with the content that its name promises, all of it readable."""
+        """Return True if the blob exists, can be read, and its content matches its name."""
         try:
             with os.fdopen(self._open(digest), "rb", buffering=0) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() == digest
@@ -67,7 +67,10 @@ class Blobs:
             return False
 
     def read(self, digest: str, limit_bytes: int) -> bytes:
-        """A blob's content, checked. Raises AbsentError; DamagedError for other content, or more than `limit_bytes`."""
+        """Return a blob's content, verified.
+
+        Raises AbsentError. Raises DamagedError for other content, or for more than `limit_bytes`.
+        """
         path = self.path(digest)
         with told_as_store_error(path), os.fdopen(self._open_present(digest), "rb", buffering=0) as file:
             content = b"".join(_pieces(file.fileno(), limit_bytes + 1))
@@ -78,7 +81,7 @@ class Blobs:
         return content
 
     def put(self, content: bytes) -> str:
-        """Keep `content`; its digest. Raises SpaceError, StoreError."""
+        """Store `content`, and return its digest. Raises SpaceError, StoreError."""
         digest = hashlib.sha256(content).hexdigest()
         if not self.verify(digest):
             self._ask_for_room(self.path(digest), len(content))
@@ -87,26 +90,26 @@ class Blobs:
         return digest
 
     def writer(self, digest: str, size_bytes: int) -> Download:
-        """Begin or go on with a download, room for all of it set aside. Raises SpaceError, StoreError.
+        """Begin or resume a download, with space for all of it reserved. Raises SpaceError, StoreError.
 
-        A context manager; leaving it unfinished keeps what is there for another time.
+        Returns a context manager. Leaving it early keeps the received bytes for a later call.
         """
         part = self.path(digest).with_name(digest + PART_SUFFIX)
         self._ask_for_room(part, size_bytes - _disk_bytes(part))
         return Download(part, self.path(digest), digest, size_bytes, self._settings)
 
     def discard(self, digest: str) -> bool:
-        """Take a blob away, a damaged one for instance; False where there is none. Raises StoreError."""
+        """Remove a blob, such as a damaged one. Return False if there is none. Raises StoreError."""
         with told_as_store_error(self.path(digest)):
             return durable.remove_file(self.path(digest))
 
     def usage_bytes(self) -> int:
-        """Disk that blobs and parts take, what is set aside for downloads included. Raises StoreError."""
+        """Return the disk space of blobs and parts, including the space reserved for downloads. Raises StoreError."""
         with told_as_store_error(self._folder):
             return sum(_disk_bytes(path) for path, _, _ in self._entries())
 
     def collect(self, referenced: AbstractSet[str], keep_parts: AbstractSet[str] = frozenset()) -> Collected:
-        """Take away blobs that are not `referenced` and parts that are not in `keep_parts`. Raises StoreError."""
+        """Remove blobs that are not `referenced`, and parts that are not in `keep_parts`. Raises StoreError."""
         freed = removed = strangers = 0
         with told_as_store_error(self._folder):
             for path, digest, is_part in list(self._entries()):
@@ -121,8 +124,10 @@ class Blobs:
         return Collected(removed, freed, strangers)
 
     def _entries(self) -> Iterator[tuple[Path, str, bool]]:
-        """Every entry of the folder: path, digest ("": not of this store's making), whether it is a part. Whoever looks
-        without being the writer may find names gone."""
+        """Yield path, digest and "is a part" of each entry; the digest is "" for a name that is not of this store.
+
+        A reader may find that names have disappeared, because another process writes.
+        """
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
@@ -134,7 +139,7 @@ class Blobs:
             yield path, digest if ours else "", digest != path.name
 
     def _ask_for_room(self, file: Path, wanted_bytes: int) -> None:
-        """Raises SpaceError where the quota, or what others need on this disk, forbids `wanted_bytes` more."""
+        """Raise SpaceError if the quota or the space reserved for others on this disk forbids `wanted_bytes` more."""
         if wanted_bytes <= 0:
             return
         used, quota = self.usage_bytes(), self._settings.quota_bytes
@@ -170,7 +175,7 @@ def _disk_bytes(path: Path) -> int:
 
 
 def _pieces(descriptor: int, limit_bytes: int) -> Iterator[bytes]:
-    """At most `limit_bytes` of a file, until its end."""
+    """Yield the content of a file, up to `limit_bytes`."""
     while limit_bytes and (piece := os.read(descriptor, min(limit_bytes, 1 << 20))):
         limit_bytes -= len(piece)
         yield piece

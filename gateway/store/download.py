@@ -1,4 +1,4 @@
-"""A blob on its way into the store: room is set aside first, it can be resumed, its name comes last."""
+"""Download of a blob into the store: space is reserved first, it can be resumed, and it gets its name at the end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from gateway.store.errors import DamagedError, StoreError, told_as_store_error
 from gateway.store.settings import BlobSettings
 
 _KEEP_SIZE = 1
-"""FALLOC_FL_KEEP_SIZE (linux/falloc.h): the file's size goes on telling how much has arrived."""
+"""FALLOC_FL_KEEP_SIZE (linux/falloc.h): the file's size remains the number of received bytes."""
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Download:
-    """Made by `Blobs.writer`. What power or a kill interrupted is gone on with; its digest decides in the end."""
+    """Download, made by `Blobs.writer`. It resumes after a power failure or a kill; at the end its digest decides."""
 
     def __init__(self, part: Path, final: Path, digest: str, size_bytes: int, settings: BlobSettings) -> None:
         self._part, self._final, self._digest = part, final, digest
         self._settings = settings
         self.size_bytes = size_bytes
         self.offset = 0
-        """Bytes that are here: where the next chunk goes."""
+        """Number of received bytes: the position of the next chunk."""
         self._synced = 0
         self._hash = hashlib.sha256()
         with told_as_store_error(part):
@@ -50,7 +50,7 @@ class Download:
         self.close()
 
     def append(self, chunk: bytes) -> None:
-        """The next bytes. Raises DamagedError for more than was announced, SpaceError, StoreError."""
+        """Append the next bytes. Raises DamagedError for more than announced, SpaceError, StoreError."""
         if self.offset + len(chunk) > self.size_bytes:
             raise DamagedError(f"more arrives than the {self.size_bytes} bytes that were signed", file=self._part)
         with told_as_store_error(self._part):
@@ -72,9 +72,9 @@ class Download:
             _set_aside(self._descriptor, self.size_bytes)
 
     def finish(self) -> Path:
-        """The blob under its name, on the disk. Raises StoreError where bytes are missing (the part stays).
+        """Complete the blob, and return its final path. Raises StoreError if bytes are missing; the part stays.
 
-        DamagedError where the digest is another: the part is taken away, to be fetched anew.
+        Raises DamagedError if the digest differs; then the part is removed and must be downloaded again.
         """
         if self.offset != self.size_bytes:
             raise StoreError(f"ends after {self.offset} of {self.size_bytes} bytes; go on fetching", file=self._part)
@@ -88,13 +88,13 @@ class Download:
         return self._final
 
     def discard(self) -> None:
-        """Take the part away. Raises StoreError."""
+        """Remove the part. Raises StoreError."""
         self.close()
         with told_as_store_error(self._part):
             durable.remove_file(self._part)
 
     def close(self) -> None:
-        """Keep what is there for another time. Calling it twice is harmless."""
+        """Close the file; the received bytes are kept for a later download. Calling it twice is harmless."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -113,10 +113,10 @@ class Download:
             _set_aside(self._descriptor, self.size_bytes)
 
     def _abandon(self) -> None:
-        """Nothing is left of a download that never began; one that has bytes already keeps them."""
+        """Remove a download without any bytes; one that has bytes keeps them."""
         self.close()
         if self.offset == 0:
-            with contextlib.suppress(OSError):  # the disk that refuses room is the error to tell of
+            with contextlib.suppress(OSError):  # the error to report is that of the full disk
                 durable.remove_file(self._part)
 
     def _sync_now_and_then(self) -> None:
@@ -133,7 +133,7 @@ def _open_part(part: Path) -> int:
 
 
 def _set_aside(descriptor: int, size_bytes: int) -> None:
-    """Reserve room for the whole file. Where the file system cannot, the check of free space has to do."""
+    """Reserve space for the whole file. If the file system cannot, only the check of free space protects."""
     if size_bytes == 0 or _fallocate()(descriptor, _KEEP_SIZE, 0, size_bytes) == 0:
         return
     code = ctypes.get_errno()
@@ -143,8 +143,8 @@ def _set_aside(descriptor: int, size_bytes: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """fallocate(2): the standard library has posix_fallocate alone, which makes the file look complete."""
+    """Return fallocate(2). The standard library only has posix_fallocate, which makes the file look complete."""
     library = ctypes.CDLL(None, use_errno=True)
-    function = getattr(library, "fallocate64", None) or library.fallocate  # 64-bit offsets on 32-bit boards too
+    function = getattr(library, "fallocate64", None) or library.fallocate  # 64-bit offsets on 32-bit boards, too
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return function

@@ -1,7 +1,7 @@
-"""Files that are trusted later: whole or not there at all, whenever power fails, and there once a call has returned.
+"""Atomic and durable files: after a power failure they are complete or absent, and complete once a call has returned.
 
-Temporary name in the same folder, fsync, rename, fsync of the folder. A kill may leave a temporary name behind, never
-anything else: `sweep` takes those away.
+Each file is written under a temporary name in the same folder, then fsync, rename, and fsync of the folder. A kill can
+only leave a temporary name: `sweep` removes those.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import shutil
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".tmp-"
-"""How every temporary name begins; no name in the store does otherwise."""
+"""Prefix of temporary names; no other name in the store begins with it."""
 FILE_MODE = 0o640
 FOLDER_MODE = 0o750
-"""The daemon reads through its group; nobody else does."""
+"""Mode of folders: only the owner writes, and the daemon reads through its group."""
 
 
 def write_file(file: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Make `file` hold `content`, or leave it as it was. Raises OSError; then nothing is left behind."""
+    """Write `content` to `file` atomically. Raises OSError; then `file` is unchanged, and no temporary file is left."""
     staged = temporary(file.parent)
     try:
         _write_new(staged, content, mode)
@@ -31,7 +31,7 @@ def write_file(file: Path, content: bytes, mode: int = FILE_MODE) -> None:
 
 
 def make_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
-    """Create `folder`, and what it lies in, where they are not there yet. Raises OSError."""
+    """Create `folder` and its parents if they do not exist. Raises OSError."""
     if folder.is_dir():
         return
     make_folder(folder.parent, mode)
@@ -42,13 +42,13 @@ def make_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give `source`, which is on the disk already, another name in the same folder. Raises OSError."""
+    """Rename `source`, which is durable already, within its folder. Raises OSError."""
     source.replace(target)
     sync_folder(target.parent)
 
 
 def remove_file(file: Path) -> bool:
-    """Take `file` away; False where there was none. Raises OSError."""
+    """Remove `file`. Return False if there was none. Raises OSError."""
     try:
         file.unlink()
     except FileNotFoundError:
@@ -58,7 +58,10 @@ def remove_file(file: Path) -> bool:
 
 
 def remove_tree(folder: Path) -> bool:
-    """Take `folder` away with all in it: its name first, so that half of it never bears it. Raises OSError."""
+    """Remove `folder` with its content; it is renamed first, so that a partial folder never has its name.
+
+    Raises OSError.
+    """
     staged = temporary(folder.parent)
     try:
         folder.rename(staged)
@@ -70,7 +73,10 @@ def remove_tree(folder: Path) -> bool:
 
 
 def sweep(folder: Path) -> int:
-    """Take away what killed writers left in `folder`; how many. For its only writer. Raises OSError."""
+    """Remove temporary entries of killed writers in `folder`; return their number. Raises OSError.
+
+    Only the single writer of the folder may call it.
+    """
     left = [entry for entry in folder.iterdir() if entry.name.startswith(TEMPORARY_PREFIX)]
     for entry in left:
         if entry.is_dir() and not entry.is_symlink():
@@ -81,7 +87,7 @@ def sweep(folder: Path) -> int:
 
 
 def temporary(folder: Path) -> Path:
-    """A new name in `folder` that `sweep` knows."""
+    """Return a new name in `folder` that `sweep` recognises."""
     return folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
 
 

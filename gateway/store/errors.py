@@ -1,4 +1,4 @@
-"""What can be wrong with the store, by what has to be done about it."""
+"""Errors of the store, by the required action."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked: which file, what happened, what to do next."""
+    """Failed operation of the store: the file, the problem and the remedy."""
 
     def __init__(self, problem: str, *, file: Path | str = "") -> None:
         super().__init__(f"{file}: {problem}" if file else problem)
@@ -20,20 +20,20 @@ class StoreError(Exception):
 
 
 class SpaceError(StoreError):
-    """No room: the disk is full, or the quota is used up. What was begun is gone; nothing that was there is."""
+    """No space: the disk is full, or the quota is used up. Started work is undone; existing files are kept."""
 
 
 class DamagedError(StoreError):
-    """A file is not what its name, its digest or its format promises."""
+    """A file whose content does not match its name, its digest or its format."""
 
 
 class AbsentError(StoreError):
-    """What was asked for is not in the store."""
+    """The requested entry is not in the store."""
 
 
 @contextmanager
 def told_as_store_error(file: Path) -> Iterator[None]:
-    """Whatever the operating system refuses becomes a StoreError, and SpaceError where room is lacking."""
+    """Convert OSError to StoreError, or to SpaceError if space is missing."""
     try:
         yield
     except OSError as error:

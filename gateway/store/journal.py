@@ -1,11 +1,12 @@
-"""What the device must never forget: floors, the assignment it accepted, updates under way, what it rejected.
+"""Persistent state of updates: floors, the accepted assignment, updates in progress, and rejected releases.
 
-One SQLite file, 0600, written by the agent alone. Every call that changes something is one transaction, on the disk
-when the call returns. A damaged or missing journal is an error and never begun anew: all floors would fall with it.
+One SQLite file, mode 0600, written by the agent only. Every call that changes something is one transaction, which is on
+the disk when the call returns. A damaged or missing journal is an error and is never recreated, because all floors
+would be lost.
 
-COMMIT under power loss: `record(slot, Step.COMMIT, …)` comes before `active.json` is replaced, and `Step.RETIRE` after.
-Whoever opens the journal and finds an update at COMMIT replaces `active.json` again (`active.committed`, the same twice
-as once) and goes on. `committed` is reported from RETIRE on: both files are on the disk by then.
+COMMIT and power loss: `record(slot, Step.COMMIT, …)` precedes the replacement of `active.json`, and `Step.RETIRE`
+follows it. If the journal is opened with an update at COMMIT, `active.json` is replaced again (`active.committed` is
+idempotent) and the update continues. `committed` is reported from RETIRE on: then both files are on the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gateway.store.settings import JournalSettings
 
 
 class Journal:
-    """Open with `Journal.open(folder)`; close when done. Used by one thread at a time."""
+    """Journal. Open it with `Journal.open(folder)`; close it at the end. Used by one thread at a time."""
 
     def __init__(self, file: JournalFile, settings: JournalSettings) -> None:
         self._file = file
@@ -35,13 +36,13 @@ class Journal:
 
     @classmethod
     def create(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
-        """For the bootstrap of a device: as `open`, and makes the journal where there is none. Safe to repeat."""
+        """Open the journal, and create it if there is none, for the bootstrap of a device. Safe to repeat."""
         settings = settings or JournalSettings()
         return cls(JournalFile.create(folder, settings), settings)
 
     @classmethod
     def open(cls, folder: Path, settings: JournalSettings | None = None) -> Journal:
-        """Raises AbsentError where there is no journal, DamagedError for one that cannot be trusted, StoreError."""
+        """Open the journal. Raises AbsentError if there is none, DamagedError if it cannot be trusted, StoreError."""
         settings = settings or JournalSettings()
         return cls(JournalFile.open(folder, settings), settings)
 
@@ -51,25 +52,25 @@ class Journal:
 
     # ---- floors -----------------------------------------------------------------------------------------------------
     def floors(self) -> Floors:
-        """All of them."""
+        """Return all floors."""
         numbers = {row["name"]: row["value"] for row in self._file.ask("SELECT name, value FROM floor")}
         versions = {row["name"]: row["value"] for row in self._file.ask("SELECT name, value FROM version_floor")}
         return rows.floors(numbers, versions)
 
     def floor(self, name: str) -> int:
-        """The least version of a metadata role or document that is still accepted; 0 where none was seen."""
+        """Return the least accepted version of a metadata role or document; 0 if none was seen."""
         return self.floors().numbers.get(name, 0)
 
     def version_floor(self, model: str) -> str:
-        """The least version of a model that is still accepted, by `version_order`; "" where none was seen."""
+        """Return the least accepted version of a model, by `version_order`; "" if none was seen."""
         return self.floors().versions.get(model, "")
 
     def time_floor(self) -> datetime | None:
-        """It is at least that late: the greatest reference time at which everything verified."""
+        """Return the greatest reference time at which everything verified, or None. The current time is not earlier."""
         return self.floors().time
 
     def raise_floors(self, floors: Floors) -> None:
-        """Lift what is lower than `floors`, leave the rest: none ever falls. Raises StoreError."""
+        """Raise the floors that are lower than `floors`; no floor is ever lowered. Raises StoreError."""
         with self._file.transaction():
             self._raise(floors)
 
@@ -86,10 +87,10 @@ class Journal:
 
     # ---- the assignment ---------------------------------------------------------------------------------------------
     def accept(self, assignment: Assignment, content: bytes, floors: Floors) -> None:
-        """Keep what was assigned, with the signed `content` it was read from, and lift `floors`, together.
+        """Store an assignment with the signed `content` that it was read from, and raise `floors`, in one transaction.
 
-        Among `floors` is that of assignments, by the keys that signed this one (`gateway.trust.floors`): a leap made
-        with a stolen key ends with the key. Raises ValueError for more content than is kept.
+        `floors` includes the floor of assignments, by the keys that signed this one (`gateway.trust.floors`). A floor
+        raised with a stolen key thus ends with that key. Raises ValueError if the content exceeds the limit.
         """
         if len(content) > self._settings.assignment_limit_bytes:
             raise ValueError(f"the assignment has {len(content)} bytes, more than assignment_limit_bytes")
@@ -102,13 +103,13 @@ class Journal:
             self._adopt(assignment)
 
     def accepted(self) -> Accepted | None:
-        """The last accepted assignment: what this device is to run."""
+        """Return the last accepted assignment: the releases that this device must run."""
         found = self._file.ask("SELECT * FROM assignment")
         return self._file.read(rows.accepted, found[0]) if found else None
 
     # ---- updates ----------------------------------------------------------------------------------------------------
     def begin(self, activation: Activation, assignment_version: int, now: datetime, attempt: int = 0) -> Update:
-        """An update of `activation.slot` is under way, at FETCH. Raises StoreError where one is already."""
+        """Begin an update of `activation.slot`, at FETCH. Raises StoreError if one is in progress."""
         with self._file.transaction():
             if self.update(activation.slot):
                 raise StoreError(f"an update of {activation.slot} is under way; finish it first", file=self._file.path)
@@ -117,20 +118,20 @@ class Journal:
         return update
 
     def update(self, slot: str) -> Update | None:
-        """The update under way in `slot`."""
+        """Return the update in progress in `slot`, or None."""
         found = self._file.ask("SELECT * FROM update_under_way WHERE slot = ?", (slot,))
         return self._file.read(rows.update, found[0]) if found else None
 
     def updates(self) -> tuple[Update, ...]:
-        """All updates under way, the oldest first."""
+        """Return all updates in progress, the oldest first."""
         found = self._file.ask("SELECT * FROM update_under_way ORDER BY started_at, slot")
         return tuple(self._file.read(rows.update, row) for row in found)
 
     def record(self, slot: str, step: Step, now: datetime, activation: Activation | None = None) -> Update:
-        """What is going to be done next, before it is done; `activation`: what is known of it by now.
+        """Record the next step before it is done. `activation`: its current state, if that has changed.
 
-        Steps before COMMIT may be gone back to (after a boot nothing is loaded); from COMMIT on there is one way only.
-        Raises ValueError for a step that may not follow, AbsentError, StoreError.
+        Steps before COMMIT may be repeated from an earlier one (after a boot nothing is loaded). From COMMIT on the
+        order is fixed. Raises ValueError for a step that may not follow, AbsentError, StoreError.
         """
         if step is Step.ROLL_BACK or step in ENDS:
             raise ValueError(f"{step.name} is recorded by `fail` or `finish`")
@@ -145,9 +146,10 @@ class Journal:
         return updated
 
     def fail(self, slot: str, failure: Failure, now: datetime, *, reject: bool = True) -> Update:
-        """The update is to be rolled back, and its release, unless told otherwise, rejected: both or neither.
+        """Record that an update is to be rolled back, and reject its release if `reject`, in one transaction.
 
-        Raises ValueError from COMMIT on (it is finished, whatever happens), or where it failed already; StoreError.
+        Raises ValueError from COMMIT on, because the update must then be completed, or if it failed already;
+        StoreError.
         """
         with self._file.transaction():
             update = self._under_way(slot)
@@ -160,7 +162,7 @@ class Journal:
         return failed
 
     def finish(self, slot: str, now: datetime) -> Update:
-        """RETIRE or ROLL_BACK is done: the update is over and goes to the history. Raises ValueError, AbsentError."""
+        """Move an update to the history after RETIRE or ROLL_BACK. Raises ValueError, AbsentError."""
         with self._file.transaction():
             update = self._under_way(slot)
             if update.step not in {Step.RETIRE, Step.ROLL_BACK}:
@@ -172,7 +174,7 @@ class Journal:
         return ended
 
     def finished(self, limit: int) -> tuple[Update, ...]:
-        """Updates that are over, the latest first."""
+        """Return the finished updates, the latest first."""
         found = self._file.ask("SELECT * FROM finished ORDER BY id DESC LIMIT ?", (limit,))
         return tuple(self._file.read(rows.update, row) for row in found)
 
@@ -183,7 +185,7 @@ class Journal:
         return update
 
     def _adopt(self, assignment: Assignment) -> None:
-        """What is under way answers the latest attempt at the same release: it must not be tried twice for two."""
+        """Give the update in progress the latest attempt at the same release, so that it does not run twice."""
         for update in self.updates():
             target, attempt = assignment.slots.get(update.slot), assignment.attempt(update.slot)
             if target is not None and target.sha256 == update.activation.release and attempt > update.attempt:
@@ -195,13 +197,15 @@ class Journal:
 
     # ---- rejections -------------------------------------------------------------------------------------------------
     def reject(self, rejection: Rejection, now: datetime) -> None:
-        """This release is not tried again in this slot until another one was assigned to it, or a greater attempt was
-        named. Raises StoreError."""
+        """Reject a release in a slot until another one was assigned to the slot, or a greater attempt is assigned.
+
+        Raises StoreError.
+        """
         with self._file.transaction():
             self._reject(rejection, now)
 
     def rejected(self, slot: str, release: str, attempt: int = 0) -> str:
-        """Why it was rejected, at this attempt or a later one; "" where it was not."""
+        """Return why a release was rejected, at this attempt or a later one, or ""."""
         query = "SELECT reason FROM rejected WHERE slot = ? AND release = ? AND attempt >= ?"
         found = self._file.ask(query, (slot, release, attempt))
         return str(found[0]["reason"]) if found else ""
@@ -214,14 +218,14 @@ class Journal:
         self._forget_oldest("rejected", self._settings.rejected_limit)
 
     def _forgive(self, slots: Mapping[str, Target]) -> None:
-        """What is not assigned any more may come again: somebody changed their mind since."""
+        """Remove the rejections of releases that are no longer assigned: a later assignment is a new decision."""
         for found in self._file.ask("SELECT id, slot, release FROM rejected"):
             target = slots.get(found["slot"])
             if target is None or target.sha256 != found["release"]:
                 self._file.do("DELETE FROM rejected WHERE id = ?", (found["id"],))
 
     def _forget_oldest(self, table: str, limit: int) -> None:
-        """By id, which only grows: many boards start without knowing the time."""
+        """Remove the oldest rows by id, which only grows: many boards start without the correct time."""
         self._file.do(
             f"DELETE FROM {table} WHERE id NOT IN (SELECT id FROM {table} ORDER BY id DESC LIMIT ?)",  # noqa: S608
             (limit,),
@@ -229,12 +233,12 @@ class Journal:
 
     # ---- facts ------------------------------------------------------------------------------------------------------
     def fact(self, name: str) -> str | None:
-        """A small value kept under `name` (an ETag, the device's name, how the last sync ended); None where none is."""
+        """Return a small value by `name` (an ETag, the device's name, the result of the last sync), or None."""
         found = self._file.ask("SELECT value FROM fact WHERE name = ?", (name,))
         return str(found[0]["value"]) if found else None
 
     def keep_facts(self, facts: Mapping[str, str]) -> None:
-        """Keep them all, or none, each replacing what was there. Raises StoreError."""
+        """Store all values in one transaction; each replaces the previous one. Raises StoreError."""
         with self._file.transaction():
             for name, value in facts.items():
                 self._file.do("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, value))

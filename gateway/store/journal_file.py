@@ -1,4 +1,4 @@
-"""The journal's SQLite file: opened with care, migrated, one transaction at a time."""
+"""SQLite file of the journal: safe settings, migrations, and one transaction at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIRST = (
     """CREATE TABLE rejected (id INTEGER PRIMARY KEY AUTOINCREMENT, slot TEXT NOT NULL, release TEXT NOT NULL,
         reason TEXT NOT NULL, at TEXT NOT NULL, UNIQUE (slot, release))""",
     "CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-    # whatever this program or an operator's shell does: a floor is never lowered and never taken away
+    # enforced in the file, whatever program changes it: a floor is never lowered and never removed
     f"""CREATE TRIGGER floor_rises_anew BEFORE INSERT ON floor
         WHEN EXISTS (SELECT 1 FROM floor WHERE name = new.name AND value > new.value) {_FALLS}""",  # noqa: S608  a constant
     f"""CREATE TRIGGER floor_rises BEFORE UPDATE ON floor
@@ -42,12 +42,12 @@ _FIRST = (
 )
 _ATTEMPTS = ("ALTER TABLE rejected ADD COLUMN attempt INTEGER NOT NULL DEFAULT 0",)
 MIGRATIONS: Mapping[int, Sequence[str]] = {0: _FIRST, 1: _ATTEMPTS}
-"""Statements that bring a file of this schema version to the next; 0 is an empty file."""
+"""Statements that migrate a file from this schema version to the next; 0 is an empty file."""
 SCHEMA_VERSION = max(MIGRATIONS) + 1
 
 
 class JournalFile:
-    """One connection. Statements come from the journal; values are always bound."""
+    """Connection to the file. The journal supplies the statements; values are always bound."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class JournalFile:
 
     @classmethod
     def create(cls, folder: Path, settings: JournalSettings) -> JournalFile:
-        """As `open`, but begins the file where there is none, or one that never came to hold anything."""
+        """Open the file, and initialise it if it is absent or empty."""
         path = folder / NAME
         with told_as_store_error(path):
             durable.make_folder(folder)
@@ -65,7 +65,7 @@ class JournalFile:
 
     @classmethod
     def open(cls, folder: Path, settings: JournalSettings) -> JournalFile:
-        """Raises AbsentError, DamagedError, StoreError; each says what to do."""
+        """Open the file. Raises AbsentError, DamagedError or StoreError, each with a remedy."""
         path = folder / NAME
         if not path.is_file():
             raise AbsentError(f"there is no journal; {_REMEDY}", file=path)
@@ -79,39 +79,39 @@ class JournalFile:
             try:
                 file._check(least)
                 file._migrate()
-            except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
+            except BaseException:  # raised again: the descriptor must not stay open
                 file.close()
                 raise
         return file
 
     def close(self) -> None:
-        """Calling it twice is harmless."""
+        """Close the file. Calling it twice is harmless."""
         self._connection.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing; on the disk when this ends. Raises StoreError."""
+        """Run the block in one transaction, which is on the disk at the end. Raises StoreError."""
         with _told(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                if self._connection.in_transaction:  # SQLite itself ends the transaction if the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
 
     def do(self, statement: str, values: Sequence[Any] = ()) -> None:
-        """One statement of the transaction under way."""
+        """Run one statement in the current transaction."""
         self._connection.execute(statement, values)
 
     def ask(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """All rows of a query. Raises StoreError."""
+        """Return all rows of a query. Raises StoreError."""
         with _told(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def read(self, reader: Callable[[sqlite3.Row], Value], row: sqlite3.Row) -> Value:
-        """A row as a value. Raises DamagedError for one that this program cannot have written."""
+        """Convert a row to a value. Raises DamagedError for a row that this program cannot have written."""
         try:
             return reader(row)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -131,7 +131,7 @@ class JournalFile:
             raise DamagedError(f"is damaged: {problems!s:.200}; {_REMEDY}", file=self.path)
 
     def _migrate(self) -> None:
-        """Step by step, each whole or not at all, and done once: others may open the file at the same moment."""
+        """Migrate step by step, each in one transaction and once: another process may open the file meanwhile."""
         while self._version() < SCHEMA_VERSION:
             with self.transaction():
                 if (version := self._version()) < SCHEMA_VERSION:
@@ -144,12 +144,12 @@ class JournalFile:
 
 
 def set_aside(folder: Path) -> None:
-    """Give a damaged journal another name, in place of the one before; none is there: do nothing. Raises StoreError."""
+    """Rename a damaged journal, replacing an earlier one; without a journal, do nothing. Raises StoreError."""
     path = folder / NAME
     with told_as_store_error(path):
         if path.exists():
             durable.rename(path, path.with_name(ASIDE))
-        durable.remove_file(path.with_name(f"{NAME}-journal"))  # what was rolled back belongs to the old file
+        durable.remove_file(path.with_name(f"{NAME}-journal"))  # a rollback journal belongs to the old file
 
 
 def _connect(path: Path, settings: JournalSettings) -> sqlite3.Connection:
@@ -158,8 +158,9 @@ def _connect(path: Path, settings: JournalSettings) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     try:
-        # SQLite commits by deleting the rollback journal and, at FULL, does not wait for that to be on the disk: power
-        # lost then takes a commit back. Truncated instead, it is waited for (https://sqlite.org/pragma.html#pragma_synchronous).
+        # SQLite commits by deleting the rollback journal and, at FULL, does not wait until the deletion is on the disk:
+        # a power failure then undoes a commit. It waits for a truncation
+        # (https://sqlite.org/pragma.html#pragma_synchronous).
         connection.execute("PRAGMA journal_mode = TRUNCATE")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -178,7 +179,7 @@ def _quoted(path: Path) -> str:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """What SQLite refuses becomes a StoreError that says what to do."""
+    """Convert errors of SQLite to StoreError with a remedy."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What the journal keeps, as values, and as rows of its tables."""
+"""Records of the journal, as values and as rows of its tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gateway.domain.routing import version_order
 from gateway.domain.update import REVOCABLE, Failure, Step
 
 _TIME = "time"
-"""The time floor's row, in seconds since 1970, among those of roles and documents."""
+"""Name of the time floor's row, in seconds since 1970, among those of roles and documents."""
 UPDATE_COLUMNS = "slot, activation, step, assignment_version, started_at, content"
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Below them nothing is accepted: `numbers` by metadata role or document, `versions` by model, `time`."""
+    """Lower limits of accepted versions: `numbers` by metadata role or document, `versions` by model; and of `time`."""
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The assignment that was accepted last, the signed `content` it was read from, and that content's SHA-256."""
+    """Last accepted assignment, the signed `content` that it was read from, and the SHA-256 of that content."""
 
     assignment: Assignment
     content: bytes
@@ -39,8 +39,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An update of a slot: `step` is being done, or over at an end; times are UTC. `attempt`: as its assignment counts
-    (0: it does not)."""
+    """Update of a slot. `step` is in progress, or the final one; times are UTC.
+
+    `attempt`: the number that its assignment states (0: none).
+    """
 
     activation: Activation
     step: Step
@@ -52,13 +54,13 @@ class Update:
 
     @property
     def slot(self) -> str:
-        """The model's name on this device."""
+        """Return the model's name on this device."""
         return self.activation.slot
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A release that did not pass on this device, at this attempt."""
+    """Release that did not pass on this device, at this attempt."""
 
     slot: str
     release: str
@@ -67,14 +69,14 @@ class Rejection:
 
 
 def floors(numbers: Mapping[str, int], versions: Mapping[str, str]) -> Floors:
-    """Floors from the rows of both tables."""
+    """Build the floors from the rows of both tables."""
     time_s = numbers.get(_TIME)
     others = {name: value for name, value in numbers.items() if name != _TIME}
     return Floors(others, versions, None if time_s is None else datetime.fromtimestamp(time_s, UTC))
 
 
 def lifted(known: Floors, seen: Floors) -> tuple[dict[str, int], dict[str, str]]:
-    """Rows of both tables that rise, because what was `seen` is above what is `known`. None of these falls."""
+    """Return the rows of both tables that rise because `seen` is above `known`. No row falls."""
     if _TIME in seen.numbers:
         raise ValueError(f"{_TIME!r} is the time floor's own name")
     numbers = {name: value for name, value in seen.numbers.items() if value > known.numbers.get(name, -1)}
@@ -89,14 +91,14 @@ def _newer(version: str, floor: str | None) -> bool:
 
 
 def may_follow(step: Step, following: Step) -> bool:
-    """Whether `following` may be recorded after `step`; every step but the roll-back may be recorded again."""
+    """Return True if `following` may be recorded after `step`; every step but the rollback may be recorded again."""
     if step in REVOCABLE:
         return following in REVOCABLE or following is Step.COMMIT
     return following is step or (step is Step.COMMIT and following is Step.RETIRE)
 
 
 def row(update: Update) -> tuple[str, str, str, int, str, str]:
-    """Values in the order of UPDATE_COLUMNS."""
+    """Return the values in the order of UPDATE_COLUMNS."""
     failure = update.failure
     content = {
         "changed_at": time_text(update.changed_at),
@@ -115,7 +117,7 @@ def row(update: Update) -> tuple[str, str, str, int, str, str]:
 
 
 def update(found: sqlite3.Row) -> Update:
-    """The inverse of `row`. Raises ValueError, TypeError or KeyError for anything else."""
+    """Read the output of `row`. Raises ValueError, TypeError or KeyError for anything else."""
     content = json.loads(found["content"])
     failure = content["failure"]
     return Update(
@@ -125,12 +127,12 @@ def update(found: sqlite3.Row) -> Update:
         started_at=_time(found["started_at"]),
         changed_at=_time(content["changed_at"]),
         failure=failure and Failure(Step(failure["step"]), failure["reason"], failure["evidence"]),
-        attempt=int(content.get("attempt", 0)),  # schema 1 had none
+        attempt=int(content.get("attempt", 0)),  # absent in schema 1
     )
 
 
 def assignment_text(assignment: Assignment) -> str:
-    """JSON; of `extra` what this program knows, the rest stays in the signed content only."""
+    """Return the assignment as JSON. Unknown fields of `extra` are only in the signed content."""
     attempts = {slot: number for slot in assignment.slots if (number := assignment.attempt(slot))}
     extra = {"attempts": attempts, "diagnostics": assignment.diagnostics}
     return json.dumps(
@@ -149,7 +151,7 @@ def assignment_text(assignment: Assignment) -> str:
 
 
 def accepted(found: sqlite3.Row) -> Accepted:
-    """The inverse of `assignment_text`. Raises ValueError, TypeError or KeyError for anything else."""
+    """Read the output of `assignment_text`. Raises ValueError, TypeError or KeyError for anything else."""
     document = json.loads(found["document"])
     assignment = Assignment(
         device=document["device"],
@@ -160,13 +162,13 @@ def accepted(found: sqlite3.Row) -> Accepted:
         files=tuple(_target(entry) for entry in document["files"]),
         nonce=document["nonce"],
         poll_s=document["poll_s"],
-        extra=dict(document.get("extra", {})),  # schema 1 had none
+        extra=dict(document.get("extra", {})),  # absent in schema 1
     )
     return Accepted(assignment, bytes(found["content"]), found["digest"])
 
 
 def time_text(moment: datetime) -> str:
-    """ISO 8601, UTC, of one length: sorts as it passes."""
+    """Return ISO 8601 in UTC with a fixed length: the text sorts by time."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

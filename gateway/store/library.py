@@ -1,6 +1,6 @@
-"""The model directory: every version found there, whole and with matching digests, or refused with the reason.
+"""Model directory: every version in it, complete and with matching digests, or refused with the reason.
 
-What lies there and is not served is a refused release as well, so that nothing is invisible; only hidden files,
+Entries that are not served are refused releases as well, so that all are visible. Only hidden files,
 documents and a few folders are left out (`gateway.domain.model_files`).
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 
 from gateway.domain.errors import ConfigurationError
 from gateway.domain.model_files import (
-    MODEL_SUFFIXES,
     NO_MODEL,
     is_document,
     is_hidden,
@@ -23,17 +22,18 @@ from gateway.domain.model_files import (
 )
 from gateway.domain.release import NO_VERSION, Release
 from gateway.domain.routing import version_order
+from gateway.domain.runtimes import BY_SUFFIX
 from gateway.store.releases import CONFIG, MANIFEST, Described, read_described, read_version, refused, unreadable
 from gateway.store.settings import LibrarySettings
 
 NAMED = 3
-"""Entries of a folder that one message names; it counts the others."""
+"""Entries of a folder that one message names; the others are counted."""
 
 
 def scan(root: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """Return every model version under `root`, and what is not served there, by name and version.
+    """Return every model version under `root`, and every entry that is not served, by name and version.
 
-    Raises ConfigurationError where `root` cannot be read.
+    Raises ConfigurationError if `root` cannot be read.
     """
     settings = settings or LibrarySettings()
     try:
@@ -58,15 +58,16 @@ def scan_model(root: Path, model: str, settings: LibrarySettings | None = None) 
     settings = settings or LibrarySettings()
     if os.path.isdir(root / model):  # noqa: PTH112 - False for any string
         return tuple(release for release in scan_folder(root / model, settings) if release.name == model)
-    named = [root / f"{model}{suffix}" for suffix in MODEL_SUFFIXES]
+    named = [root / f"{model}{suffix}" for suffix in BY_SUFFIX]
     files = [file for file in named if os.path.isfile(file)]  # noqa: PTH113 - as above
     return tuple(_files_of_root(root, files, (), settings))
 
 
 def scan_folder(folder: Path, settings: LibrarySettings | None = None) -> tuple[Release, ...]:
-    """Return the versions in one model's folder, and what is not served there. Nothing of an absent folder.
+    """Return the versions in one model's folder, and the entries that are not served; nothing for an absent folder.
 
-    A model file right in the folder is version 1. A folder that cannot be read is a refused release without a version.
+    A model file directly in the folder is version 1. A folder that cannot be read is a refused release without a
+    version.
     """
     settings = settings or LibrarySettings()
     try:
@@ -80,7 +81,7 @@ def scan_folder(folder: Path, settings: LibrarySettings | None = None) -> tuple[
 
 
 def scan_version(folder: Path, settings: LibrarySettings | None = None) -> Release:
-    """Return the release in one version's folder (…/<name>/<version>), whatever it holds."""
+    """Return the release in one version's folder (…/<name>/<version>), valid or refused."""
     settings = settings or LibrarySettings()
     name = folder.parent.name
     try:
@@ -115,7 +116,7 @@ def _versions(folder: Path, settings: LibrarySettings) -> Iterator[Release]:
 
 
 def _chosen(folder: Path, releases: list[Release], described: Described | None) -> Iterator[Release]:
-    """Yield the releases, refused those that the version policy of a configuration leaves out, or misses."""
+    """Yield the releases; those that the version policy of a configuration excludes, or misses, are refused."""
     there = [release.version for release in releases]
     unserved = described.config.unserved(there) if described else {}
     for version, absence in (described.config.missing(there) if described else {}).items():
@@ -134,7 +135,7 @@ def _left_over(
     described: Described | None,
     settings: LibrarySettings,
 ) -> Iterator[Release]:
-    """Yield what belongs to no release of a model's folder; nothing of folders whose release is refused itself."""
+    """Yield entries that belong to no release of a model's folder; none for folders whose own release is refused."""
     used: set[str] = set()
     is_clear = True
     for release, version in found:
@@ -157,7 +158,7 @@ def _left_over(
 def _files_of_root(
     root: Path, files: Iterable[Path], folders: Collection[str], settings: LibrarySettings
 ) -> Iterator[Release]:
-    """Yield models whose file lies right in the model directory, and the files that belong to none."""
+    """Yield models whose file is directly in the model directory, and the files that belong to none."""
     files = list(files)
     by_stem: dict[str, list[str]] = {}
     for file in files:
@@ -215,7 +216,7 @@ def _unused(
 
 
 def _named(word: str, entries: Sequence[Path]) -> str:
-    """Return the names of a few entries in parentheses, behind `word`; "" for none."""
+    """Return the names of a few entries in parentheses, after `word`; "" for none."""
     names = ", ".join(entry.name for entry in entries[:NAMED])
     more = f" and {len(entries) - NAMED} more" if len(entries) > NAMED else ""
     return f" ({word}: {names}{more})" if entries else ""
@@ -242,7 +243,7 @@ def _why_unused(entry: Path) -> str:
 
 
 def _is_version(folder: Path) -> bool:
-    """Return whether a folder holds a manifest or a model, or has a number for its name, or cannot be read."""
+    """Return True if a folder contains a manifest or a model, or its name is a number, or it cannot be read."""
     if folder.name[:1].isdecimal():
         return True
     try:

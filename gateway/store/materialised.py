@@ -1,7 +1,7 @@
 """Releases as folders that a runtime can open: `<folder>/<release digest>/…`, hard links to blobs.
 
-Every file lies where the manifest says. A release's folder appears whole or not at all. A variant that joins later does
-so file by file; nothing names it before `materialise` has returned.
+Every file has the path that the manifest states. The folder of a release appears atomically. A variant that is added
+later appears file by file; no record refers to it before `materialise` has returned.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gateway.store.errors import AbsentError, DamagedError, StoreError, told_as_
 
 
 def materialise(digest: str, release: SignedRelease, variants: Sequence[str], blobs: Blobs, folder: Path) -> Path:
-    """The folder of `release`, whose signed document has `digest`, with the files of `variants`, verified and durable.
+    """Return the folder of `release`, whose signed document has `digest`, with the verified files of `variants`.
 
-    Safe to repeat, also after power failed: what is there already is verified, what is damaged is put right from the
-    blobs. `folder` holds all releases. Raises AbsentError and DamagedError for a blob that has to be fetched (again),
+    Safe to repeat, also after a power failure: existing files are verified, and damaged ones are restored from the
+    blobs. `folder` contains all releases. Raises AbsentError and DamagedError for a blob that must be fetched (again),
     SpaceError, StoreError.
     """
     files = release.files(variants)
@@ -41,16 +41,16 @@ def materialise(digest: str, release: SignedRelease, variants: Sequence[str], bl
 
 
 def remove(folder: Path, digest: str) -> bool:
-    """Take a release's folder away, at once and for good; False where there is none. Raises StoreError."""
+    """Remove a release's folder atomically. Return False if there is none. Raises StoreError."""
     home = _home(folder, digest)
     with told_as_store_error(home):
         return durable.remove_tree(home)
 
 
 def sweep(folder: Path, referenced: AbstractSet[str]) -> int:
-    """Take away releases that are not `referenced` and what killed writers left; how many. Raises StoreError.
+    """Remove releases that are not `referenced`, and temporary entries of killed writers. Raises StoreError.
 
-    Names that are no digests are left alone.
+    Return the number of removed entries. Names that are no digests are kept.
     """
     with told_as_store_error(folder):
         if not folder.is_dir():
@@ -87,9 +87,9 @@ def _build(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
 
 
 def _fill(home: Path, files: Iterable[Artifact], blobs: Blobs) -> None:
-    """Link every file, then wait for all names: also those that an interrupted run made and did not wait for.
+    """Link every file, then sync all names, including those that an interrupted run created without a sync.
 
-    What that run left under temporary names goes, too.
+    Temporary entries of that run are removed, too.
     """
     folders = {home}
     for artifact in files:

@@ -1,4 +1,4 @@
-"""Files that are opened only where they are plain ones: a pipe or a device in their place would never end."""
+"""Files that are opened only if they are regular ones: a read of a pipe or a device might never end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_plain(file: Path) -> io.BufferedReader:
-    """`file` for reading, through links. Raises OSError, also for what is no plain file."""
+    """Open `file` for reading; links are followed. Raises OSError, also if it is no regular file."""
     descriptor = os.open(file, _FLAGS)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")

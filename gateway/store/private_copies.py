@@ -1,8 +1,8 @@
 """Private copies of the files that a runtime opens, hashed while they are made.
 
-A runtime opens paths, some of them those of further files (external data, weights beside a graph). Whoever may write to
-the folder of a release could exchange a file after its digest was checked, so that is checked on a copy that only this
-user can change. The copy is removed once the session is open: what a runtime has mapped stays mapped.
+A runtime opens paths, and some of them lead to further files (external data, weights of a graph). A user who may write
+to the folder of a release could replace a file after its digest was checked. Therefore the digest is checked on a copy
+that only this user can change. The copy is removed once the session is open: mapped files stay mapped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.store.plain import open_plain
 PREFIX = "edge-gateway-opened-"
 CHUNK_BYTES = 1024 * 1024
 MEMORY_SHARE = 0.25
-"""Largest share of the available memory that copies take; larger ones lie on the disk."""
-ON_DISK = Path("/var/tmp")  # noqa: S108  the copies lie in a folder of their own, with mode 0700
+"""Largest share of the available memory for copies in memory; larger copies are on the disk."""
+ON_DISK = Path("/var/tmp")  # noqa: S108  the copies have a folder of their own, with mode 0700
 
 
 @contextmanager
 def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | None = None) -> Iterator[Path]:
     """Lend a folder with copies of these files of `folder`, at the same paths; it lies in `place`, where one is named.
 
-    Raises VariantError for a file that is not what its digest says, or cannot be copied. A VariantError of the caller
+    Raises VariantError for a file that does not match its digest, or cannot be copied. A VariantError of the caller
     names the paths of `folder`.
     """
     wanted = tuple(artifacts)
@@ -49,7 +49,7 @@ def private_copies(artifacts: Iterable[Artifact], folder: Path, place: Path | No
 
 
 def choose_place(size_bytes: int, available_bytes: int, in_memory: Sequence[Path], on_disk: Path) -> Path:
-    """Return where copies of that size go: to the first folder in memory that has room, or to the disk."""
+    """Return the folder for copies of that size: the first one in memory with enough space, or the disk."""
     if size_bytes <= available_bytes * MEMORY_SHARE:
         for place in in_memory:
             if os.access(place, os.W_OK) and shutil.disk_usage(place).free > size_bytes:
@@ -72,7 +72,7 @@ def _make_folder(place: Path) -> Path:
 
 
 def _copy(artifact: Artifact, source: Path, copy: Path) -> None:
-    """Copy and hash in one pass, no more than one byte beyond the size that is named. Raises VariantError."""
+    """Copy and hash in one pass, up to one byte beyond the declared size. Raises VariantError."""
     digest, left_bytes = hashlib.sha256(), artifact.size_bytes + 1
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _copy(artifact: Artifact, source: Path, copy: Path) -> None:
 
 
 def changed(file: Path) -> VariantError:
-    """Return the error for a file that is not what it was when its release was read."""
+    """Return the error for a file that has changed since its release was read."""
     return VariantError(f"{file} changed since it was read", remedy="reload the models (SIGHUP)", transient=True)
 
 
@@ -100,7 +100,7 @@ def _no_room(place: Path, error: OSError) -> VariantError:
 
 
 def _available_bytes() -> int:
-    """Return the memory that can be had without swapping (proc(5), MemAvailable); 0 where the kernel does not tell."""
+    """Return the memory available without swapping (proc(5), MemAvailable); 0 if the kernel does not report it."""
     with suppress(OSError):
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else 0

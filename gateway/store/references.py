@@ -1,4 +1,4 @@
-"""Files that model files refer to: the external data of ONNX, the weights of OpenVINO IR."""
+"""Files to which model files refer: the external data of ONNX, the weights of OpenVINO IR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.domain.onnx_file import read_onnx
 from gateway.store.plain import file_digest, open_plain
 
 COMPILED = "com.microsoft::EPContext"
-"""Operator of ONNX Runtime that names a compiled model in an attribute."""
+"""Operator of ONNX Runtime with a compiled model in an attribute."""
 
 
 def read_artifact(folder: Path, path: str) -> Artifact:
@@ -24,7 +24,7 @@ def read_artifact(folder: Path, path: str) -> Artifact:
 def references(folder: Path, path: str) -> tuple[str, ...]:
     """Return the files, relative to `folder`, that the model file `path` of that folder refers to.
 
-    Raises ConfigurationError where one is missing or lies outside, also by a symbolic link, or where the model cannot
+    Raises ConfigurationError if one is missing or outside the folder, also by a symbolic link, or if the model cannot
     be read to its end; OSError.
     """
     file = folder / path
@@ -59,12 +59,12 @@ def check_references(variants: Iterable[Variant], folder: Path) -> None:
 
 
 def _locations(file: Path) -> tuple[str, ...]:
-    """Return what a model file refers to, relative to its own folder. Raises ValueError, OSError."""
+    """Return the references of a model file, relative to its own folder. Raises ValueError, OSError."""
     if is_model(file.name):
         with open_plain(file) as stream:
             if problem := damage(stream.read(HEAD_BYTES)):
                 raise ValueError(problem)
-    if file.name.endswith(".onnx"):  # also a file called ".onnx", which has no suffix and which runtimes open
+    if file.name.endswith(".onnx"):  # also a file called ".onnx", which has no suffix but which runtimes open
         with open_plain(file) as stream:
             facts = read_onnx(stream)
         if COMPILED in facts.operators:

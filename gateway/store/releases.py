@@ -1,4 +1,4 @@
-"""One version of a model as it lies in the model directory: its files checked, or the reason why it is refused."""
+"""One version of a model in the model directory: its checked files, or the reason why it is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = "rename it: up to 128 letters (a-z, A-Z), digits, '.', '_' and '-', with
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A `config.pbtxt` as read: what it says, the labels of the file that it names, and a digest of both."""
+    """Content of a `config.pbtxt`, the labels of the file that it names, and a digest of both."""
 
     config: TritonConfig
     labels: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Described:
 
 
 def read_described(folder: Path, settings: LibrarySettings) -> Described | None:
-    """Return the configuration of Triton's in a model's folder, if there is one. Raises ConfigurationError."""
+    """Return Triton's configuration in a model's folder, or None. Raises ConfigurationError."""
     file = folder / CONFIG
     if not lies_at(file):
         return None
@@ -62,7 +62,10 @@ def read_version(
     described: Described | None = None,
     files: Sequence[str] | None = None,
 ) -> Release:
-    """Return the release in `folder`. A bare model is one of `files` (None: of all there) and may be `described`."""
+    """Return the release in `folder`.
+
+    A bare model is one of `files` (None: of the whole folder) and may be `described`.
+    """
     try:
         _check_names(name, version, folder / files[0] if files else folder)
         if files is None and lies_at(folder / MANIFEST):
@@ -75,7 +78,7 @@ def read_version(
 
 
 def unreadable(error: OSError, folder: Path) -> str:
-    """Return the place that could not be read, what the system said of it, and the remedy."""
+    """Return the place that could not be read, the system's message, and the remedy."""
     where = error.filename or str(folder)
     remedy = FOLDER if where == str(folder) else PLAIN
     return f"{where}: cannot be read: {error.strerror or error}; {remedy}"
@@ -88,7 +91,10 @@ def _check_names(name: str, version: str, place: Path) -> None:
 
 
 def refused(name: str, version: str, folder: Path, problem: str) -> Release:
-    """Return a refused release. Names on a disk may hold line ends, and bytes that are no Unicode: they are escaped."""
+    """Return a refused release.
+
+    Line ends and bytes that are no Unicode, which names on a disk may contain, are escaped.
+    """
     name, version, problem = map(_escaped, (name, version, problem))
     return Release(name, version, folder, problem=problem)
 
@@ -98,7 +104,7 @@ def _escaped(text: str) -> str:
 
 
 def lies_at(file: Path) -> bool:
-    """Return whether anything has that name, also a link to nothing: it is read or refused, never passed over."""
+    """Return True if the name exists, even as a dangling link: it is read or refused, never ignored."""
     return os.path.lexists(file)
 
 
@@ -120,14 +126,14 @@ def read_text(file: Path, limit_bytes: int) -> str:
 
 
 def changed_file(manifest: ModelManifest, variant: Variant, folder: Path) -> Path | None:
-    """Return the first of a variant's files, or the golden set, that is not what was read when `folder` was scanned."""
+    """Return the first of a variant's files, or the golden set, that changed since `folder` was scanned, or None."""
     wanted = [(artifact.path, artifact.sha256) for artifact in variant.artifacts]
     changed = next((folder / path for path, sha256 in wanted if _digest_or_none(folder / path) != sha256), None)
     return changed or changed_golden(manifest, folder)
 
 
 def changed_golden(manifest: ModelManifest, folder: Path) -> Path | None:
-    """Return the golden set if it is not what was read when `folder` was scanned."""
+    """Return the golden set if it has changed since `folder` was scanned, else None."""
     golden = manifest.golden
     if golden is None or _digest_or_none(folder / golden.file) == golden.sha256:
         return None
@@ -135,7 +141,7 @@ def changed_golden(manifest: ModelManifest, folder: Path) -> Path | None:
 
 
 def copy_listed(release: Release, folder: Path) -> Release:
-    """Return the release with only the files that it lists, in `folder`: links where the disk allows, else copies.
+    """Return the release with only its listed files, in `folder`: as links if the disk permits, else as copies.
 
     Raises ConfigurationError.
     """
@@ -189,7 +195,7 @@ def _read_bare(
 
 
 def _files(folder: Path) -> list[str]:
-    """Return the names of the files in `folder`. Raises ConfigurationError where its only models are no plain files."""
+    """Return the names of the files in `folder`. Raises ConfigurationError if its only models are no regular files."""
     entries = sorted(folder.iterdir())
     files = [entry.name for entry in entries if entry.is_file()]
     others = [entry for entry in entries if is_model(entry.name) and entry.name not in files]

@@ -1,4 +1,4 @@
-"""Every root of trust that this device has followed, as the update agent's TUF client keeps them."""
+"""Root metadata that this device has followed, as the update agent's TUF client stores it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gateway.store.errors import told_as_store_error
 from gateway.store.plain import open_plain
 
 ROOT_HISTORY = Path("metadata") / "root_history"
-"""In the store: `N.root.json`."""
+"""Folder in the store; its files are `N.root.json`."""
 _NAME = re.compile(r"([1-9][0-9]{0,8})\.root\.json")
 
 
 def read_roots(store: Path, limit_bytes: int, most: int) -> list[bytes]:
-    """The first `most` roots, oldest first; of each a byte more than `limit_bytes` at most. Raises StoreError."""
+    """Return the first `most` roots, oldest first, each of at most `limit_bytes` + 1 bytes. Raises StoreError."""
     folder = store / ROOT_HISTORY
     with told_as_store_error(folder):
         if not folder.is_dir():
@@ -24,6 +24,9 @@ def read_roots(store: Path, limit_bytes: int, most: int) -> list[bytes]:
 
 
 def read_bounded(file: Path, limit_bytes: int) -> bytes:
-    """A byte more than `limit_bytes` at most: then whoever reads it says that it is too large. Raises StoreError."""
+    """Return at most `limit_bytes` + 1 bytes, so that the caller detects a file that is too large.
+
+    Raises StoreError.
+    """
     with told_as_store_error(file), open_plain(file) as stream:
         return stream.read(limit_bytes + 1)

@@ -1,12 +1,12 @@
-"""What the device will tell its fleet, kept until that says it has it: bounded, numbered, with its losses on record.
+"""Queue of records for the fleet, kept until the fleet acknowledges them: bounded, numbered, with losses recorded.
 
-Records of a stream are numbered from 1 within a boot. Where there is no room the least important go, the oldest first,
-and a gap takes their place: at any time records and gaps together account for every number that was given out and not
-acknowledged. The spool is no trust root: one that is damaged is set aside and begun anew.
+Records of a stream are numbered from 1 within a boot. If there is no space, the least important ones are dropped, the
+oldest first, and a gap replaces them. At any time, records and gaps together cover every number that was assigned and
+not acknowledged. The spool is no trust root: a damaged one is renamed and replaced.
 
-Durability: write-ahead log. EVIDENCE is on the disk when `append` returns (synchronous FULL); of the rest a power cut
-may take what was not synced yet (NORMAL), a kill nothing. `batch` syncs first: no number is sent that could be given
-out twice.
+Durability: write-ahead log. EVIDENCE is on the disk when `append` returns (synchronous FULL). A power failure
+may destroy other records that were not synced yet (NORMAL); a kill destroys none. `batch` syncs first, so that no
+number is sent that could be assigned twice.
 """
 
 from __future__ import annotations
@@ -29,20 +29,25 @@ _MARKS = ("epoch", "boot")
 
 
 class Spool:
-    """Open with `Spool.open`; close when done. Used by one thread at a time. `epoch` is that of this boot."""
+    """Spool. Open it with `Spool.open`; close it at the end. Used by one thread at a time.
+
+    `epoch` is that of this boot.
+    """
 
     def __init__(self, file: SpoolFile, settings: SpoolSettings, epoch: int, renewed: str) -> None:
         self._file, self._settings, self.epoch = file, settings, epoch
         self.renewed = renewed
-        """Why the spool was begun anew just now; "" where it was not."""
+        """Reason why the spool was replaced at this start, or ""."""
 
     @classmethod
     def open(
         cls, folder: Path, boot: str, now: datetime, settings: SpoolSettings | None = None, *, last_epoch: int = 0
     ) -> Spool:
-        """The device's spool, made where there is none. `boot` names this boot of the machine, another one begins a new
-        epoch; `last_epoch`: the last that the caller
-        remembers, should the spool be lost. Raises StoreError."""
+        """Open the device's spool, and create it if there is none. Raises StoreError.
+
+        `boot` identifies this boot of the machine: another one begins a new epoch. `last_epoch`: the last one that the
+        caller remembers, in case the spool was lost.
+        """
         settings, renewed = settings or SpoolSettings(), ""
         try:
             file = SpoolFile.open(folder, settings)
@@ -52,7 +57,7 @@ class Spool:
             file = SpoolFile.open(folder, settings)
         try:
             return cls(file, settings, _begun(file, boot, now, last_epoch, settings), renewed)
-        except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
+        except BaseException:  # raised again: the descriptor must not stay open
             file.close()
             raise
 
@@ -62,9 +67,9 @@ class Spool:
 
     # ---- in ---------------------------------------------------------------------------------------------------------
     def append(self, records: Iterable[Record], now: datetime, marks: Mapping[str, str] | None = None) -> int:
-        """Keep them, and `marks`, all or none; how many records, of these or older ones, were dropped for it.
+        """Store records and `marks` in one transaction; return the number of records that were dropped for it.
 
-        Raises ValueError for a record that is larger than one may be, or for a stream too many; StoreError.
+        Raises ValueError for a record that is too large, or for too many streams; StoreError.
         """
         batch = tuple(records)
         payloads = [self._payload(record) for record in batch]
@@ -77,7 +82,7 @@ class Spool:
             return self._drop_old(now) + self._make_room()
 
     def mark(self, name: str) -> str | None:
-        """A small value kept beside the records, as long as the spool is; None where there is none."""
+        """Return a small value that is stored with the records, or None. It is lost with the spool."""
         found = self._file.ask("SELECT value FROM mark WHERE name = ?", (name,))
         return str(found[0]["value"]) if found else None
 
@@ -130,7 +135,7 @@ class Spool:
         return dropped
 
     def _drop(self, row: sqlite3.Row) -> int:
-        """A record gives way to a gap, which joins those beside it; how many bytes that frees."""
+        """Replace a record by a gap, which merges with adjacent ones; return the number of freed bytes."""
         source, seq = row["source"], row["seq"]
         self._file.do("DELETE FROM record WHERE id = ?", (row["id"],))
         query = "SELECT * FROM gap WHERE source = ? AND (last = ? OR first = ?)"
@@ -144,8 +149,11 @@ class Spool:
 
     # ---- out --------------------------------------------------------------------------------------------------------
     def batch(self, limit_rows: int, limit_bytes: int) -> tuple[Kept | Gap, ...]:
-        """What to send next, at least one where there is any: streams with the most important records first, each
-        stream in its order, so that every batch that is acknowledged takes it on. Raises StoreError."""
+        """Return the next entries to send, at least one if there is any. Raises StoreError.
+
+        Streams with the most important records come first. Each stream is in order, so that every acknowledged batch
+        advances it.
+        """
         self._file.sync()
         order = """SELECT source.*, coalesce(max(priority), -1) AS most FROM source
             LEFT JOIN record ON record.source = source.id
@@ -163,7 +171,10 @@ class Spool:
         return tuple(taken)
 
     def acknowledged(self, stream: str, boot_epoch: int, seq: int) -> int:
-        """The fleet has all up to `seq`: they go. A gap that reaches beyond stays whole. How many entries went."""
+        """Remove the entries of a stream up to `seq`, which the fleet has. Return their number.
+
+        A gap that continues beyond `seq` is kept whole.
+        """
         with self._file.transaction(durable=False):
             found = self._file.ask("SELECT id FROM source WHERE stream = ? AND boot_epoch = ?", (stream, boot_epoch))
             if not found:
@@ -175,7 +186,7 @@ class Spool:
         return gone
 
     def give_up(self, entry: Kept) -> None:
-        """The fleet will not have it, whatever is done: it counts as dropped."""
+        """Drop a record that the fleet refuses permanently; a gap replaces it."""
         query = f"""SELECT {_DROPPED} FROM record JOIN source ON record.source = source.id
             WHERE stream = ? AND boot_epoch = ? AND seq = ?"""  # noqa: S608
         with self._file.transaction(durable=False):
@@ -183,17 +194,17 @@ class Spool:
                 self._drop(row)
 
     def usage(self) -> Usage:
-        """How full it is."""
+        """Return the usage of the spool."""
         query = "SELECT count(*) AS n, coalesce(sum(bytes), 0) AS size, (SELECT count(*) FROM gap) AS gaps FROM record"
         found = self._file.ask(query)[0]
         return Usage(found["n"], found["gaps"], found["size"] + found["gaps"] * rows.OVERHEAD_BYTES)
 
     def forgotten(self) -> int:
-        """Records of boots so long ago that not even their gaps are kept."""
+        """Return the number of records of old boots for which not even gaps are kept."""
         return int(self.mark("forgotten") or 0)
 
     def _entries(self, source: sqlite3.Row, limit: int) -> Sequence[Kept | Gap]:
-        """The first of a source, records and gaps in the order of their numbers."""
+        """Return the first entries of a source, records and gaps in the order of their numbers."""
         key = (source["id"], limit)
         records = self._file.ask("SELECT * FROM record WHERE source = ? ORDER BY seq LIMIT ?", key)
         gaps = self._file.ask("SELECT * FROM gap WHERE source = ? ORDER BY first LIMIT ?", key)
@@ -202,7 +213,7 @@ class Spool:
         return ordered[: rows.end_of_gaps(ordered, self._settings.gaps_at_once)]
 
     def _tidy(self) -> None:
-        """Sources of earlier boots of which nothing is left."""
+        """Remove sources of earlier boots that have no entries left."""
         self._file.do(
             """DELETE FROM source WHERE boot_epoch <> ? AND id NOT IN (SELECT source FROM record)
             AND id NOT IN (SELECT source FROM gap)""",
@@ -211,7 +222,7 @@ class Spool:
 
 
 def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings: SpoolSettings) -> int:
-    """The epoch of this boot: greater than every one before, also of a spool that was lost."""
+    """Return the epoch of this boot: greater than every earlier one, also than those of a lost spool."""
     query = "SELECT name, value FROM mark WHERE name IN (?, ?)"
     known = {row["name"]: row["value"] for row in file.ask(query, _MARKS)}
     before = int(known.get("epoch", 0))
@@ -226,7 +237,7 @@ def _begun(file: SpoolFile, boot: str, now: datetime, last_epoch: int, settings:
 
 
 def _forget(file: SpoolFile, limit: int) -> None:
-    """All of boots before the last `limit` that have something left; how many records these were is remembered."""
+    """Remove all boots with entries but the last `limit`; the number of their records is remembered."""
     boots = file.ask("SELECT DISTINCT boot_epoch FROM source ORDER BY boot_epoch DESC")[limit:]
     for (epoch,) in boots:
         sources = [row["id"] for row in file.ask("SELECT id FROM source WHERE boot_epoch = ?", (epoch,))]

@@ -1,4 +1,4 @@
-"""The spool's SQLite file: write-ahead log, synced as each transaction asks, set aside where it is damaged."""
+"""SQLite file of the spool: write-ahead log, synced as each transaction requires, renamed if it is damaged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.store.settings import SpoolSettings
 
 NAME = "spool.sqlite"
 ASIDE = f"{NAME}.damaged"
-"""Where the last damaged spool lies, for whoever wants to look."""
+"""Name of the last damaged spool, which is kept for an analysis."""
 SCHEMA_VERSION = 1
 _DAMAGED_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _WAL_PAGES = 256
-"""The log is folded into the file at 1 MiB."""
+"""Size of the log, in pages, at which it is merged into the file: 1 MiB."""
 _SCHEMA = (
     """CREATE TABLE source (id INTEGER PRIMARY KEY AUTOINCREMENT, stream TEXT NOT NULL, boot_epoch INTEGER NOT NULL,
         last INTEGER NOT NULL, UNIQUE (stream, boot_epoch))""",
@@ -37,14 +37,14 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 class SpoolFile:
-    """One connection. Statements come from the spool; values are always bound."""
+    """Connection to the file. The spool supplies the statements; values are always bound."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection = path, connection
 
     @classmethod
     def open(cls, folder: Path, settings: SpoolSettings) -> SpoolFile:
-        """Raises DamagedError for what is no spool of this program, StoreError."""
+        """Open the file. Raises DamagedError if it is no spool of this program, StoreError."""
         path = folder / NAME
         with told_as_store_error(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -52,18 +52,18 @@ class SpoolFile:
             file = cls(path, _connect(path, settings))
             try:
                 file._begin()
-            except BaseException:  # whatever it is, it is raised again: the descriptor must not stay open
+            except BaseException:  # raised again: the descriptor must not stay open
                 file.close()
                 raise
         return file
 
     def close(self) -> None:
-        """Calling it twice is harmless."""
+        """Close the file. Calling it twice is harmless."""
         self._connection.close()
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
-        """All of it or nothing; `durable`: on the disk when this ends. Raises StoreError."""
+        """Run the block in one transaction; `durable`: it is on the disk at the end. Raises StoreError."""
         with _told(self.path):
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
@@ -71,25 +71,25 @@ class SpoolFile:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:  # raised again
-                if self._connection.in_transaction:  # SQLite ends it by itself where the disk is full
+                if self._connection.in_transaction:  # SQLite itself ends the transaction if the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
 
     def sync(self) -> None:
-        """All that was kept so far is on the disk. Raises StoreError."""
+        """Sync all records that were stored so far. Raises StoreError."""
         with _told(self.path):
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def do(self, statement: str, values: Values = ()) -> None:
-        """One statement of the transaction under way."""
+        """Run one statement in the current transaction."""
         self._connection.execute(statement, values)
 
     def count(self, statement: str, values: Values = ()) -> int:
-        """The same; how many rows it changed."""
+        """Run one statement in the current transaction; return the number of changed rows."""
         return self._connection.execute(statement, values).rowcount
 
     def ask(self, query: str, values: Values = ()) -> list[sqlite3.Row]:
-        """All rows of a query. Raises StoreError."""
+        """Return all rows of a query. Raises StoreError."""
         with _told(self.path):
             return self._connection.execute(query, values).fetchall()
 
@@ -108,7 +108,7 @@ class SpoolFile:
 
 
 def set_aside(folder: Path) -> None:
-    """Give a damaged spool another name, in place of the one before. Raises StoreError."""
+    """Rename a damaged spool, replacing an earlier one. Raises StoreError."""
     path = folder / NAME
     with told_as_store_error(path):
         for suffix in ("-wal", "-shm"):
@@ -117,7 +117,10 @@ def set_aside(folder: Path) -> None:
 
 
 def _connect(path: Path, settings: SpoolSettings) -> sqlite3.Connection:
-    """For whoever holds the store's lock: where two turn a new file to a write-ahead log, SQLite waits for neither."""
+    """Connect to the file. The caller holds the store's lock.
+
+    If two processes switch a new file to a write-ahead log at once, SQLite does not make one wait.
+    """
     connection = sqlite3.connect(path, timeout=settings.busy_timeout_ms / 1000, isolation_level=None)
     connection.row_factory = sqlite3.Row
     try:
@@ -133,7 +136,7 @@ def _connect(path: Path, settings: SpoolSettings) -> sqlite3.Connection:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """What SQLite refuses becomes a StoreError."""
+    """Convert errors of SQLite to StoreError."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What the spool keeps, as values, and as rows of its tables."""
+"""Records of the spool, as values and as rows of its tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 OVERHEAD_BYTES = 128
-"""Counted for every record and gap beside a record's document: its row and index entries take less (measured)."""
+"""Size of a record or gap in addition to the document: its row and index entries take less (measured)."""
 COLUMNS = "source, seq, priority, at_us, kind, payload, bytes"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Priority(enum.IntEnum):
-    """What goes first where there is no room: the least."""
+    """Importance of a record. If there is no space, the least important ones are dropped first."""
 
     VITALS = 0
     STATISTICS = 1
@@ -30,7 +30,7 @@ class Priority(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Something to tell. `document`: a JSON object; `at`: when it was so, by this device's clock."""
+    """Record to send. `document`: a JSON object; `at`: the time of the fact, by this device's clock."""
 
     stream: str
     priority: Priority
@@ -41,7 +41,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record in the spool, with its number; `payload` is its document's JSON."""
+    """Record in the spool, with its number; `payload` is the JSON of its document."""
 
     stream: str
     boot_epoch: int
@@ -53,13 +53,13 @@ class Kept:
 
     @property
     def size_bytes(self) -> int:
-        """As it counts."""
+        """Return the size that counts against the limit."""
         return OVERHEAD_BYTES + len(self.payload.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Numbers `seq` to `last` were dropped: so many records of each priority."""
+    """Range of dropped numbers, `seq` to `last`, with the number of dropped records by priority."""
 
     stream: str
     boot_epoch: int
@@ -69,13 +69,13 @@ class Gap:
 
     @property
     def size_bytes(self) -> int:
-        """As it counts."""
+        """Return the size that counts against the limit."""
         return OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full a spool is; `size_bytes` as it is held against the limit."""
+    """Usage of a spool; `size_bytes` counts against the limit."""
 
     records: int
     gaps: int
@@ -83,29 +83,29 @@ class Usage:
 
 
 def kept(source: sqlite3.Row, row: sqlite3.Row) -> Kept:
-    """A row of `record`."""
+    """Convert a row of `record`."""
     at = _EPOCH + row["at_us"] * _MICROSECOND
     priority = Priority(row["priority"])
     return Kept(source["stream"], source["boot_epoch"], row["seq"], priority, row["kind"], at, row["payload"])
 
 
 def gap(source: sqlite3.Row, row: sqlite3.Row) -> Gap:
-    """A row of `gap`."""
+    """Convert a row of `gap`."""
     return Gap(source["stream"], source["boot_epoch"], row["first"], row["last"], gap_counts(row))
 
 
 def gap_counts(row: sqlite3.Row) -> dict[Priority, int]:
-    """Of a row of `gap`."""
+    """Return the counts in a row of `gap`."""
     return {Priority(int(name)): count for name, count in json.loads(row["dropped"]).items()}
 
 
 def counts_text(counts: Mapping[Priority, int]) -> str:
-    """The inverse of `gap_counts`."""
+    """Return the inverse of `gap_counts`."""
     return json.dumps({str(int(priority)): count for priority, count in sorted(counts.items())})
 
 
 def added(*counts: Mapping[Priority, int]) -> Mapping[Priority, int]:
-    """All of them together."""
+    """Return the sum of all counts."""
     total: Counter[Priority] = Counter()
     for one in counts:
         total.update(one)
@@ -113,7 +113,7 @@ def added(*counts: Mapping[Priority, int]) -> Mapping[Priority, int]:
 
 
 def end_of_gaps(entries: Sequence[Kept | Gap], limit: int) -> int:
-    """How many entries from the beginning hold no more than `limit` gaps."""
+    """Return the number of entries from the beginning that contain at most `limit` gaps."""
     found = 0
     for place, entry in enumerate(entries):
         found += isinstance(entry, Gap)
@@ -123,5 +123,5 @@ def end_of_gaps(entries: Sequence[Kept | Gap], limit: int) -> int:
 
 
 def time_us(moment: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND

@@ -1,8 +1,8 @@
 """Verdicts and bare models' signatures between restarts: one SQLite file that several processes may share.
 
-It is a cache. A file that SQLite cannot read is renamed, and a new one takes its place. A file of a newer version of
-this program stays as it is, and another file is used next to it. A row that cannot be read counts as absent. A row that
-cannot be written stays in memory and is written with the next one. Where the file itself cannot be written (read-only
+It is a cache. A file that SQLite cannot read is renamed, and a new one replaces it. A file of a newer version of
+this program is not changed, and another file is used next to it. A row that cannot be read counts as absent. A row that
+cannot be written stays in memory and is written with the next one. If the file itself cannot be written (read-only
 file system, full disk, another owner), its rows are copied into a database in memory.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Kept = TypeVar("Kept")
 SCHEMA_VERSION = 2
 LOCK_PAUSE_S = 0.01
-"""Time between two tries to take the lock of the folder."""
+"""Time between two attempts to take the lock of the folder."""
 TABLES = ("verdict", "signature")
 REMEDY = "free space there, let the user of this process write there, or name another folder with --state, then restart"
 _SCHEMA = """
@@ -42,8 +42,10 @@ CREATE TABLE IF NOT EXISTS verdict (key TEXT PRIMARY KEY, content TEXT NOT NULL,
 CREATE TABLE IF NOT EXISTS signature (key TEXT PRIMARY KEY, content TEXT NOT NULL, at_ms INTEGER NOT NULL);
 """
 _READ_ONLY = ("mode=ro", "immutable=1")
-"""Parameters of SQLite's URIs (sqlite.org/uri.html), in the order in which they are tried. The second one ignores the
-write-ahead log, which can only be read where its index can be mapped."""
+"""Parameters of SQLite's URIs (sqlite.org/uri.html), in the order of the attempts.
+
+The second one ignores the write-ahead log, which can only be read if its index can be mapped.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +56,7 @@ class _NewerSchemaError(sqlite3.OperationalError):
 class State:
     """Verdicts and signatures by key. Open it with `State.open(folder)`. One thread at a time may use it.
 
-    `problem` says why new rows do not reach the disk, and what to do ("": they do).
+    `problem` says why new rows are not written to the disk, with the remedy ("": they are).
     """
 
     def __init__(self, connection: sqlite3.Connection, folder: Path, settings: StateSettings, problem: str) -> None:
@@ -63,11 +65,11 @@ class State:
         self._unwritten: dict[tuple[str, str], str] = {}
         self.problem = problem
         self.write_failures = 0
-        """Rows that did not reach the disk since this file was opened."""
+        """Rows that were not written to the disk since this file was opened."""
 
     @classmethod
     def open(cls, folder: Path, settings: StateSettings | None = None) -> State:
-        """Open the file, and create it and its folder as needed. Where it cannot be written, `problem` says why."""
+        """Open the file, and create it and its folder as needed. If it cannot be written, `problem` says why."""
         settings = settings or StateSettings()
         file = folder / "state.sqlite"
         try:
@@ -78,19 +80,19 @@ class State:
             return cls(_in_memory(file, settings), folder, settings, _problem(folder, error))
 
     def verdict(self, key: str) -> Verdict | None:
-        """The verdict kept under `key`, or None."""
+        """Return the verdict for `key`, or None."""
         return self._get("verdict", key, read_verdict)
 
     def keep_verdict(self, key: str, verdict: Verdict) -> None:
-        """Keep `verdict`, replacing what was there."""
+        """Store `verdict`, replacing an earlier one."""
         self._put("verdict", key, verdict_document(verdict))
 
     def signature(self, digest: str) -> Signature | None:
-        """The signature kept for a bare model of this digest, or None."""
+        """Return the signature of the bare model with this digest, or None."""
         return self._get("signature", digest, read_signature)
 
     def keep_signature(self, digest: str, signature: Signature) -> None:
-        """Keep what a runtime said of a bare model."""
+        """Store the signature of a bare model."""
         self._put("signature", digest, signature_document(signature))
 
     def samples(self) -> Iterable[Sample]:
@@ -102,7 +104,7 @@ class State:
         yield Sample(writable, "1 while verdicts reach the disk, else 0.", float(not self.problem), counter=False)
 
     def close(self) -> None:
-        """Write what could not be written before, and close the file. Calling it twice is harmless."""
+        """Write the rows that could not be written before, and close the file. Calling it twice is harmless."""
         if self._unwritten:
             self._write()
         self._connection.close()
@@ -128,7 +130,7 @@ class State:
         self._write()
 
     def _write(self) -> None:
-        """Write the rows that wait for the disk. If that fails, the newest `verdicts_limit` of them go on waiting."""
+        """Write the rows that wait for the disk. If that fails, the newest `verdicts_limit` of them wait again."""
         now_ms, limit = time.time_ns() // 1_000_000, self._settings.verdicts_limit
         try:
             with self._connection:
@@ -136,7 +138,7 @@ class State:
                     row = (key, text, now_ms)
                     self._connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", row)  # noqa: S608
                 for table in {table for table, _ in self._unwritten}:
-                    # by rowid, which only grows: many boards start without knowing the time
+                    # by rowid, which only grows: many boards start without the correct time
                     kept = f"SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?"  # noqa: S608
                     self._connection.execute(f"DELETE FROM {table} WHERE rowid NOT IN ({kept})", (limit,))  # noqa: S608
         except sqlite3.Error as error:
@@ -158,9 +160,9 @@ class State:
 
 @contextmanager
 def _alone(folder: Path, settings: StateSettings) -> Iterator[None]:
-    """Hold the folder's lock: two processes that set the file aside at once would take away each other's new one.
+    """Hold the folder's lock: two processes that rename the file at once would remove each other's new one.
 
-    Raises TimeoutError where another process holds it for `busy_timeout_ms`.
+    Raises TimeoutError if another process holds it for `busy_timeout_ms`.
     """
     with (folder / "state.lock").open("w") as lock:
         end_s = time.monotonic() + settings.busy_timeout_ms / 1000

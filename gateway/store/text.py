@@ -1,4 +1,4 @@
-"""Text files that an operator writes: bounded, UTF-8, and every way in which one cannot be read said in words."""
+"""Text files of an operator: bounded, UTF-8, with an error message for every failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXT_LIMIT_BYTES = 1_048_576
 
 
 def read_text(file: Path) -> str:
-    """The content of `file`. Raises ConfigurationError where it cannot be read, is too large or no UTF-8."""
+    """Return the content of `file`. Raises ConfigurationError if it cannot be read, is too large or no UTF-8."""
     try:
         with file.open("rb") as source:
             content = source.read(TEXT_LIMIT_BYTES + 1)

@@ -1,1 +1,1 @@
-"""The frame of every command line here: verbs with examples, exit codes, tables, JSON. Knows no room."""
+"""Framework of all command lines: verbs with examples, exit codes, tables, JSON. Independent of other packages."""

@@ -1,4 +1,4 @@
-"""How many files this process may have open: sockets are files, and a shell allows 1,024 where nobody asks for more."""
+"""Limit of the open files of this process. Sockets are files, and the usual soft limit of a shell is 1,024."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 
 
 def allow_open_files(wanted: int) -> int:
-    """Allow so many, as far as the hard limit goes; `wanted`, or how many it is then."""
+    """Raise the soft limit to `wanted`, at most to the hard limit. Return the resulting limit, at most `wanted`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:

@@ -1,4 +1,4 @@
-"""A command line of verbs: help with examples, one exit code per kind of outcome, errors as one line."""
+"""Command line of verbs: help with examples, one exit code per kind of result, errors as one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXIT_CODES = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where help is."""
+    """Argument parser whose errors are one line with a reference to the help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"{self.prog}: {message:.500}; see {self.prog} --help\n")
@@ -34,7 +34,10 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb's one-line help, its examples, what adds its options; `<package>.<module>` has its `command`."""
+    """Verb: its one-line help, its examples, and the function that adds its options.
+
+    `<package>.<module>` contains its `command`.
+    """
 
     name: str
     module: str
@@ -45,9 +48,9 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program's name, version, description in one or two lines, the package of its verbs' modules, and the verbs.
+    """Program: name, version, description in one or two lines, the package of its verbs' modules, and the verbs.
 
-    `extra` of the distribution brings what the verbs need beyond its dependencies ("": nothing).
+    `extra` of the distribution installs packages that the verbs need beyond its dependencies ("": none).
     """
 
     name: str
@@ -58,7 +61,7 @@ class Program:
     extra: str = ""
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Parse, run one verb, return its exit code. Errors go to stderr as one line that says what to do."""
+        """Parse, run one verb, and return its exit code. Errors are printed to stderr as one line with a remedy."""
         _make_streams_usable()
         try:
             return self._carry_out(arguments)
@@ -70,17 +73,17 @@ class Program:
             return self._complain(f"{error.fault.value}: {error.message}", FINDING)
         except ModuleNotFoundError as error:
             return self._complain(self._missing(error), UNREACHABLE)
-        except BrokenPipeError:  # whoever read our output has seen enough; what is left must not fail at the exit
+        except BrokenPipeError:  # the reader has closed our output; the rest must not fail at the exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return OK
-        except OSError as error:  # a full disk behind standard output, no more processes or files to be had
+        except OSError as error:  # standard output on a full disk, or too many processes or files
             place = f": {error.filename}" if error.filename else ""
             return self._complain(f"{error.strerror or error}{place}{_remedy(error)}", UNREACHABLE)
         except KeyboardInterrupt:
             return self._complain("interrupted", 130)
 
     def parser(self) -> argparse.ArgumentParser:
-        """The whole command line, without importing any verb."""
+        """Return the parser of the whole command line, without importing any verb."""
         parser = _Parser(
             prog=self.name,
             description=self.description,
@@ -108,7 +111,10 @@ class Program:
         return code
 
     def _missing(self, error: ModuleNotFoundError) -> str:
-        """Name the package and the command that adds it. Raises `error` where the module is one of ours: a defect."""
+        """Return the missing package and the command that installs it.
+
+        Raises `error` for a module of ours: a defect.
+        """
         module = (error.name or "").partition(".")[0]
         if module in {"", __package__.partition(".")[0], self.package.partition(".")[0]}:
             raise error
@@ -121,14 +127,14 @@ class Program:
 
 
 def _remedy(error: OSError) -> str:
-    """Files of services belong to users of their own; root's left among them lock these out."""
+    """Return the remedy for an OSError. A permission problem often means that root has written files of a service."""
     if not isinstance(error, PermissionError):
         return ""
     return "; run this as the user whose files these are (sudo -u), or give them to this user (chown)"
 
 
 def named(text: str) -> str:
-    """A value that says something: an unset shell variable must not mean the default."""
+    """Check that a value is not empty: an unset shell variable must not select the default."""
     if not text:
         raise argparse.ArgumentTypeError("must not be empty")
     return text
@@ -140,9 +146,11 @@ def json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _import_cheaply(module: str) -> ModuleType:
-    """A verb's module, and with it numpy: no threads of OpenBLAS and no search for garbage among what will stay, which
-    cost 0.1 s of processor time and a fifteenth of the start (`python -m tests.performance.start`)."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread per core that spins, and nothing here needs it
+    """Import a verb's module, and with it numpy, without threads of OpenBLAS and without garbage collections.
+
+    They cost 0.1 s of processor time and a fifteenth of the start (`python -m tests.performance.start`).
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # otherwise a spinning thread per core, which no verb needs
     gc.disable()
     try:
         return importlib.import_module(module)
@@ -151,7 +159,7 @@ def _import_cheaply(module: str) -> ModuleType:
 
 
 def _make_streams_usable() -> None:
-    """Closed streams swallow what is written; what an encoding cannot say is escaped (in JSON it stays JSON)."""
+    """Replace closed streams by the null device, and escape characters that an encoding lacks (JSON stays JSON)."""
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

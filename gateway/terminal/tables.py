@@ -1,4 +1,4 @@
-"""What a command prints: tables for people, JSON for programs, a bar for what takes long."""
+"""Output of commands: tables for people, JSON for programs, a progress bar for long work."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 KEPT_WIDTH, WORD_WIDTH = 16, 24
-"""While other columns can give way, none up to the first is broken over lines; then no word up to the second; then no
-part of such a word as `meter-reader/2`."""
+"""Widths in characters that limit how columns are narrowed.
+
+While other columns can be narrowed, a column up to the first width is not broken over lines. After that, no word up to
+the second width is broken. Last, no part of a word such as `meter-reader/2` is.
+"""
 GAP_WIDTH = 3
-"""Between two columns."""
+"""Width of the gap between two columns."""
 PIPED_WIDTH = 200
 _PARTS = re.compile("(?<=[-/+=])")
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed, and what turns the direction of writing (Unicode's UAX 9)."""
+"""Control characters but tab and line feed, and those that change the writing direction (Unicode's UAX 9)."""
 
 
 def plain(text: str) -> str:
-    """What others wrote, with `\\u001b` for what would steer the terminal of whoever reads it."""
+    """Return text of others with `\\u001b` for characters that would control the reader's terminal."""
     return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
-    """Such as "1 device", "0 devices", "2,000 entries"."""
+    """Return a number with its noun, such as "1 device", "0 devices", "2,000 entries"."""
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def print_json(value: Any) -> None:
-    """Pretty JSON on standard output."""
-    print(plain(json.dumps(value, indent=2, ensure_ascii=False)))  # within strings only: it stays the same JSON
+    """Print indented JSON on standard output."""
+    print(plain(json.dumps(value, indent=2, ensure_ascii=False)))  # escapes occur in strings only: it stays valid JSON
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """A table for people: as wide as the terminal, whole lines when piped."""
+    """Print a table for people: as wide as the terminal, with whole lines if it is piped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -59,9 +62,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
 
 
 def print_remarks(remarks: Iterable[tuple[str, str, str]]) -> None:
-    """Print below a table what is too long for its columns: name, version ("-" or "": none) and text; "" is left out.
+    """Print text that is too long for the columns of a table: name, version ("-" or "": none) and text.
 
-    Text is wrapped where it goes to a terminal, but no word is broken, so that paths can be copied.
+    Empty text is left out. Text is wrapped on a terminal, but no word is broken, so that paths can be copied.
     """
     told = [(f"{name} {version}".removesuffix(" -").rstrip(), text) for name, version, text in remarks if text]
     lines = [f"{subject}: {text}" for subject, text in told]
@@ -78,8 +81,7 @@ def _wrapped(line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Columns of a terminal: for the longest line that stands in a column of a table, its longest word, and the longest
-    part of a word."""
+    """Width that a column of a table needs: for its longest line, its longest word, and its longest part of a word."""
 
     line: int
     word: int
@@ -87,7 +89,7 @@ class Need:
 
 
 def fitted(needs: Sequence[Need], room: int) -> list[int]:
-    """How wide columns are within `room`: the widest gives way first."""
+    """Return the widths of columns within `room`: the widest is narrowed first."""
     widths = [min(need.line, max(1, room)) for need in needs]
     words = [min(width, need.word, WORD_WIDTH) for width, need in zip(widths, needs, strict=True)]
     parts = [min(width, need.part, WORD_WIDTH) for width, need in zip(widths, needs, strict=True)]
@@ -99,7 +101,7 @@ def fitted(needs: Sequence[Need], room: int) -> list[int]:
 
 
 def broken(text: str, width: int) -> str:
-    """In lines of `width`, where its words and their parts allow that: between words, else after a part."""
+    """Break text into lines of `width` if its words permit: between words, else after a part of a word."""
     return "\n".join(line for paragraph in text.split("\n") for line in _lines(paragraph, width))
 
 
@@ -130,7 +132,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def progress(*, in_bytes: bool = False) -> Progress:
-    """A progress bar on standard error, so that standard output stays clean; silent when that is no terminal."""
+    """Return a progress bar on standard error, so that standard output stays clean; silent without a terminal."""
     from rich import progress as columns
     from rich.console import Console
 
@@ -142,5 +144,5 @@ def progress(*, in_bytes: bool = False) -> Progress:
 
 
 def mark(ok: bool | None) -> str:
-    """✓, ✗ or · for yes, no and not known."""
+    """Return ✓, ✗ or · for yes, no and unknown."""
     return {True: "✓", False: "✗", None: "·"}[ok]

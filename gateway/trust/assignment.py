@@ -1,4 +1,4 @@
-"""Is this the director's present word to this device? (updates.md, "Assignment".)"""
+"""Verification of the assignment that the director signed for this device."""
 
 from __future__ import annotations
 

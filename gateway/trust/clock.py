@@ -1,4 +1,4 @@
-"""What time it is on a device whose clock may be wrong (updates.md, "the device's client"). Pure: times come in.
+"""What time it is on a device whose clock may be wrong. Pure: times come in.
 
 Three things bound it from below: the program's release, the floor (the greatest trusted time at which everything
 verified), and the system clock. A clock is trusted where the kernel says that it is synchronised and it is not below

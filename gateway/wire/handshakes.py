@@ -118,7 +118,7 @@ class Handshakes:
         return "reserve" if terms.most_of is not None and len(self._under_way) >= terms.most_of(group) else ""
 
     async def _shaken(self, peer: socket) -> None:
-        """Complete a peer's handshake. One that fails, leaves or uses no TLS is closed and counted, not logged."""
+        """Complete a peer's handshake. One that fails, is aborted or uses no TLS is closed and counted, not logged."""
         self._fresh.discard(peer)
         patience_s = self._terms.timeout_s
         try:

@@ -84,7 +84,7 @@ class Listeners:
             self._servers.append(server)
 
     async def somebody(self) -> None:
-        """Wait until the first peer has connected, by UNIX socket or TCP; it waits in the backlog."""
+        """Wait until the first peer has connected, by UNIX socket or TCP. It stays in the backlog until `answer`."""
         loop, came = asyncio.get_running_loop(), asyncio.Event()
         for listener in self._sockets:
             loop.add_reader(listener, came.set)
@@ -98,7 +98,7 @@ class Listeners:
         """Accept nothing more, let requests finish within `grace_s`, then close the other connections."""
         for server in self._servers:
             server.close()
-        for listener in self._sockets:  # those without `answer`; the others are closed by now
+        for listener in self._sockets:  # sockets without `answer`; the others are closed by now
             listener.close()
         for path in self._paths:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Parser of requests: h11's, with the strict choice in all of RFC 9112's options, and with exact limits."""
+"""Parser of requests: h11's, with the strict choice for all of RFC 9112's options, and with exact limits."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Turns:
     def __init__(self) -> None:
         self._queue: FairQueue[Caller] = FairQueue()
         self.waiting = self._queue.heap
-        """Empty if no connection waits: a truth value without a call, for each read asks for it."""
+        """Empty if no connection waits: each read needs that truth value, and gets it without a call."""
         self._callers: dict[str, Caller] = {}
 
     def caller(self, key: str) -> Caller:

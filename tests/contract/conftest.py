@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.domain.golden import read_golden
-from gateway.domain.manifest import RUNTIMES, ModelManifest, Tolerance, Variant
+from gateway.domain.manifest import ModelManifest, Tolerance, Variant
 from gateway.domain.manifest_toml import read_manifest
 from gateway.domain.ports import Session
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Tensors
 from gateway.domain.verdict import Budget
 from gateway.frontends.http import direct

@@ -167,6 +167,7 @@ def test_a_preview_counts_before_anything_is_created(controller: RunningControll
         }
         seen = client.post("/v1/rollouts/preview", json=document(**changes)).json()
         assert (seen["devices"], seen["accelerators"], seen["held"]) == (4, {"cpu": 4}, 0)
+        assert (seen["running"], seen["running_others"]) == ({"": 4}, 0)
         assert [(wave["wave"], wave["devices"]) for wave in seen["waves"]] == [(0, 1), (1, 2), (2, 1)]
         assert client.get("/v1/rollouts").json() == before
 

@@ -32,10 +32,11 @@ async def asks(controller: Controller, address: str) -> bytes:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", controller.port, local_addr=(address, 0), ssl=context, server_hostname="localhost"
     )
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    said = await reader.readline()
-    await hang_up(writer)
-    return said.strip()
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return (await reader.readline()).strip()
+    finally:
+        await hang_up(writer)
 
 
 async def test_one_address_shakes_only_so_many_hands_at_once(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from gateway.domain.errors import VariantError
 from gateway.domain.golden import GoldenSet, judge
 from gateway.domain.joining import forbidden, unbounded
-from gateway.domain.manifest import RUNTIMES
 from gateway.domain.manifest_toml import read_manifest
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Budget
 from gateway.runtimes.catalog import get_runtime
 from tests.simulators import models

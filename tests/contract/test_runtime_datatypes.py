@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import RUNTIMES
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype, bfloat16_to_float32, float32_to_bfloat16
 from gateway.domain.verdict import Budget
 from gateway.runtimes.catalog import get_runtime

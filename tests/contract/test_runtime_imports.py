@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gateway.runtimes
-from gateway.runtimes.catalog import CATALOG
+from gateway.domain.runtimes import RUNTIMES
 from tests.simulators import models
 
 ROOT = Path(gateway.runtimes.__file__).parents[2]
@@ -31,11 +31,11 @@ def test_importing_the_whole_room_loads_no_engine():
 
 
 def test_naming_runtimes_and_asking_for_their_versions_loads_no_engine():
-    code = "from gateway.runtimes.catalog import CATALOG, get_runtime\n[get_runtime(n).version() for n in CATALOG]"
+    code = "from gateway.runtimes.catalog import RUNTIMES, get_runtime\n[get_runtime(n).version() for n in RUNTIMES]"
     assert loaded(code) == []
 
 
-@pytest.mark.parametrize("runtime", CATALOG)
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_engine_loads_no_other(runtime, small_files):
     code = (
         "from pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
@@ -45,7 +45,7 @@ def test_an_engine_loads_no_other(runtime, small_files):
     assert loaded(code) == own[runtime]
 
 
-@pytest.mark.parametrize("runtime", CATALOG)
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_engine_opens_no_socket(runtime, small_files):
     code = (
         "import sys\nfrom pathlib import Path\nfrom gateway.runtimes.catalog import get_runtime\n"
@@ -60,6 +60,6 @@ def test_an_engine_opens_no_socket(runtime, small_files):
 @pytest.fixture
 def small_files(tmp_path):
     manifest = models.dense()
-    for runtime in CATALOG:
+    for runtime in RUNTIMES:
         manifest = models.write_variant(tmp_path, manifest, runtime)
     return {variant.runtime: tmp_path / variant.artifacts[0].path for variant in manifest.variants}

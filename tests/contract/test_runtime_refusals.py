@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import RUNTIMES, Artifact, Binding, TensorSpec
+from gateway.domain.manifest import Artifact, Binding, TensorSpec
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.tensor import Datatype
 from gateway.domain.verdict import Budget
 from gateway.runtimes.catalog import get_runtime

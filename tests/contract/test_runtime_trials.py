@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gateway.domain.errors import VariantError
-from gateway.domain.manifest import RUNTIMES, Artifact, Golden, ModelManifest, Tolerance, Variant
+from gateway.domain.manifest import Artifact, Golden, ModelManifest, Tolerance, Variant
 from gateway.domain.postprocess import finish_outputs
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.verdict import Budget, Joining
 from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.generate import samples

@@ -22,7 +22,7 @@ GRPC_SERVERS = ("own", "grpcio")
 
 @pytest.fixture(scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several daemons may share a state folder (contracts.md): all tests' daemons do."""
+    """Several daemons may share a state folder: all tests' daemons do."""
     return tmp_path_factory.mktemp("state")
 
 

@@ -1,4 +1,4 @@
-"""Programs of this device and their shared memory, with the real daemon: the README's example, and those that die."""
+"""Programs of this device and their shared memory, with the real daemon: the guide's example, and those that die."""
 
 import os
 import re
@@ -76,8 +76,8 @@ def metric(device, name):
     return sum(float(value) for value in found)
 
 
-def test_the_readme_s_example(device):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_guide_s_example_of_a_camera(device):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/pages/howto/cameras.md").read_text(), re.DOTALL)
     (example,) = [block for block in blocks if "set_shared_memory" in block]
     assert "unix:/run/edge-gateway/grpc.sock" in example
     example = example.replace("unix:/run/edge-gateway/grpc.sock", device.grpc)

@@ -11,8 +11,9 @@ from gateway import assembly
 from gateway.config import Config, GatewaySettings
 from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Board, Cpu, Inventory
-from gateway.domain.manifest import RUNTIMES, Golden
+from gateway.domain.manifest import Golden
 from gateway.domain.profile import Budget, Match, Profile, Step
+from gateway.domain.runtimes import RUNTIMES
 from gateway.domain.selection import Site
 from gateway.domain.verdict import RuntimeStatus
 from gateway.hardware.profiles import profiles_folder

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.parser import VERBS
 from gateway.domain.errors import Fault
+from gateway.domain.runtimes import RUNTIMES
 from gateway.frontends.status import STATUS
-from gateway.runtimes.catalog import CATALOG
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -33,9 +37,44 @@ def test_the_readme_names_every_verb(verb: str) -> None:
     assert re.search(rf"\b{verb}\b", README)
 
 
-@pytest.mark.parametrize("runtime", sorted(CATALOG))
+@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
 def test_the_readme_names_every_runtime(runtime: str) -> None:
     assert f"| `{runtime}` |" in README
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Generated pages, links between pages and their anchors."""
+    path = os.pathsep.join([str(ROOT / ".venv/docs"), str(ROOT)])
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "docs/mkdocs.yml"]
+    environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
+    command += ["--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "edge-fleet rollouts create" in (tmp_path / "reference/commands/index.html").read_text()
+
+
+def test_every_key_of_a_manifest_is_in_the_reference() -> None:
+    source = (ROOT / "gateway/domain/manifest_toml.py").read_text()
+    keys = set(
+        re.findall(
+            r"""\.(?:text|texts|integer|integers|number|numbers|flag|table|tables)\(\s*"([a-z0-9_]+)\"""", source
+        )
+    )
+    reference = (ROOT / "docs/pages/reference/manifest.md").read_text()
+    assert len(keys) > 30
+    assert sorted(key for key in keys if not re.search(rf"\b{key}\b", reference)) == []
+
+
+def test_prometheus_takes_the_alert_rules_and_every_metric_exists() -> None:
+    rules = ROOT / "packaging/prometheus/edge-gateway.rules.yml"
+    program = shutil.which("promtool") or "promtool"
+    done = subprocess.run([program, "check", "rules", str(rules)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    documented = (ROOT / "gateway/observe/METRICS.md").read_text()
+    dashboard = (ROOT / "packaging/prometheus/grafana-dashboard.json").read_text()
+    used = set(re.findall(r"edge_gateway_[a-z_]+", rules.read_text() + dashboard))
+    known = set(re.findall(r"edge_gateway_[a-z_]+", documented))
+    assert {name.removesuffix("_bucket") for name in used} - known == set()
 
 
 def test_every_fault_has_a_wire_status() -> None:

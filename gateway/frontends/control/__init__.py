@@ -1,1 +1,1 @@
-"""The control API: what serves, by which weights, and why; commands of the update agent. A UNIX socket of its own."""
+"""Control API: status of what is served, and commands of the update agent, on a UNIX socket of its own."""

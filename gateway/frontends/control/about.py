@@ -1,4 +1,4 @@
-"""What the control API tells of the process and of the device, beside what it serves."""
+"""Information that the control API reports about the process and the device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _STATM = Path("/proc/self/statm")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """`inventory` as `edge-gateway probe --json` prints it; `vitals` is asked on a thread: sensors take milliseconds.
+    """Sources of the process and device information.
 
-    `restart` says what waits for a restart of this process ("": nothing). `problem` says why what is committed could
-    not be read, and why the state cannot be written ("": neither is so). `instance` is another after each start.
+    `inventory` is the output of `edge-gateway probe --json`. `vitals` is called on a thread: sensors take milliseconds.
+    `restart` returns what waits for a restart of this process, or "". `problem` returns why the committed releases
+    could not be read and why the state cannot be written, or "". `instance` differs after each start.
     """
 
     profile: str
@@ -31,7 +32,10 @@ class About:
 
 
 def resident_bytes() -> int:
-    """Memory of this process: the second figure of /proc/self/statm, in pages (proc(5)); 0 where there is none."""
+    """Return the resident memory of this process in bytes; 0 if /proc/self/statm cannot be read.
+
+    It is the second number in that file, in pages (proc(5)).
+    """
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

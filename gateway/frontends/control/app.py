@@ -1,4 +1,4 @@
-"""The ASGI application: endpoints behind door and audit. Import this only to build one (it loads litestar)."""
+"""ASGI application: endpoints, admission and audit. Import this only to build an application (it loads litestar)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def create_app(  # noqa: PLR0917  as ControlFrontend, which calls it
     settings: ControlSettings,
     pools: Pools,
 ) -> Application:
-    """The whole control API as one ASGI application."""
+    """Return the whole control API as one ASGI application."""
     refuse = Problems(settings.retry_after_s)
     requests = pools.make("control requests", "[control] max_requests", settings.max_requests)
     held = pools.make_bytes("control request bytes", "[control] max_buffered_bytes", settings.max_buffered_bytes)

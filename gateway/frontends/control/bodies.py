@@ -1,4 +1,4 @@
-"""Requests' bodies and answers' documents of the control API. It loads msgspec: import it only with the application."""
+"""Request and response bodies of the control API. It loads msgspec: import it only with the application."""
 
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ActivationBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A signed release in a slot, and what proves that its owner signed it."""
+    """Signed release in a slot, and the evidence that its owner signed it."""
 
     slot: str
     target: str
@@ -27,7 +27,10 @@ class ActivationBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RouteBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Shares in percent by version, for `lease_s`; `shadow` is asked beside them, for comparison ("": nobody)."""
+    """Shares in percent by version, for `lease_s`.
+
+    `shadow` is a version that also runs requests, for comparison ("": none).
+    """
 
     weights: dict[str, int]
     lease_s: float
@@ -35,20 +38,23 @@ class RouteBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class UnloadBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Which version, and how long it may finish its queue."""
+    """Version to unload, and the time in which it may finish its queue."""
 
     version: str
     drain_s: float
 
 
 class ReplayBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The version whose golden set is replayed."""
+    """Version whose golden set is replayed."""
 
     version: str
 
 
 class ReplayedDocument(msgspec.Struct):
-    """Golden rows that ran and their verdict; no rows: there is no golden set, or requests came meanwhile."""
+    """Number of golden rows that ran, and the verdict.
+
+    0 rows: there is no golden set, or requests arrived in the meantime.
+    """
 
     rows: int
     passed: bool
@@ -56,11 +62,11 @@ class ReplayedDocument(msgspec.Struct):
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing to say."""
+    """Empty body."""
 
 
 class ModelDocument(msgspec.Struct):
-    """A model version: READY, LOADING, LOADED (it serves nobody yet), UNLOADING or UNAVAILABLE with the reason.
+    """Model version: READY, LOADING, LOADED (no requests yet), UNLOADING, or UNAVAILABLE with the reason.
 
     `weight`: its share of the requests that name no version, in percent.
     """
@@ -76,8 +82,11 @@ class ModelDocument(msgspec.Struct):
 
 
 class StatusDocument(msgspec.Struct):
-    """The process and its model versions. `instance` is another after each start; `restart`: what waits for one;
-    `problem`: why what is committed could not be read, or why verdicts do not reach the disk."""
+    """Process and its model versions.
+
+    `instance` differs after each start. `restart`: what waits for a restart. `problem`: why the committed releases
+    could not be read, or why verdicts are not written to the disk.
+    """
 
     instance: str
     version: str
@@ -90,7 +99,7 @@ class StatusDocument(msgspec.Struct):
 
 
 class VitalsDocument(msgspec.Struct):
-    """Heat, power, memory; null where the device does not tell."""
+    """Temperatures, power and memory; null if the device does not report them."""
 
     temperatures_c: dict[str, float]
     power_watts: dict[str, float]
@@ -99,8 +108,11 @@ class VitalsDocument(msgspec.Struct):
 
 
 class CountersDocument(msgspec.Struct):
-    """Of one version. `latency_counts` has one entry more than `latency_bounds_ns`, for what took longer; `busy`:
-    requests wait, or are in a run."""
+    """Counters of one version.
+
+    `latency_counts` has one entry more than `latency_bounds_ns`, for slower requests. `busy`: requests wait or are in a
+    run.
+    """
 
     model: str
     version: str
@@ -126,8 +138,11 @@ class StatisticsDocument(msgspec.Struct):
 
 
 class CandidateDocument(msgspec.Struct):
-    """A variant on an accelerator; rank 1 is the ladder's best. `fits`: hardware and software are there, whatever a
-    trial found; `eligible`: and nothing speaks against it."""
+    """Variant on an accelerator; rank 1 is the best of the ladder.
+
+    `fits`: hardware and software are present, whatever a trial found. `eligible`: it fits, and nothing else excludes
+    it.
+    """
 
     variant: str
     accelerator: str | None
@@ -138,14 +153,14 @@ class CandidateDocument(msgspec.Struct):
 
 
 class PlanDocument(msgspec.Struct):
-    """What this device could run of a release."""
+    """Variants of a release that this device could run."""
 
     profile: str
     candidates: list[CandidateDocument]
 
 
 class MeasuredDocument(msgspec.Struct):
-    """One-row runs of the trial on this device."""
+    """Cost of one-row runs, from the trial on this device."""
 
     p50_us: float
     p99_us: float
@@ -154,7 +169,7 @@ class MeasuredDocument(msgspec.Struct):
 
 
 class LoadedDocument(msgspec.Struct):
-    """What the release would serve with."""
+    """Variant and accelerator that the release would serve with."""
 
     variant: str
     accelerator: str
@@ -163,7 +178,7 @@ class LoadedDocument(msgspec.Struct):
 
 
 def decoded(content: bytes, kind: type[T]) -> T:
-    """A body as `kind`; an empty one is `{}`. RequestError INVALID that says where it is wrong."""
+    """Decode a body as `kind`; an empty body is `{}`. Raises RequestError INVALID with the position of the problem."""
     try:
         return msgspec.json.decode(content.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -171,7 +186,7 @@ def decoded(content: bytes, kind: type[T]) -> T:
 
 
 def activation_of(body: ActivationBody) -> Activation:
-    """Raises RequestError INVALID."""
+    """Return the activation in a body. Raises RequestError INVALID."""
     try:
         return read_activation(msgspec.structs.asdict(body))
     except ValueError as error:
@@ -179,7 +194,7 @@ def activation_of(body: ActivationBody) -> Activation:
 
 
 def model_document(standing: Standing) -> ModelDocument:
-    """One line of GET /v1/status."""
+    """Return one line of GET /v1/status."""
     placement = standing.placement
     return ModelDocument(
         model=standing.model,
@@ -194,13 +209,13 @@ def model_document(standing: Standing) -> ModelDocument:
 
 
 def vitals_document(vitals: Vitals) -> VitalsDocument:
-    """GET /v1/vitals."""
+    """Return the answer to GET /v1/vitals."""
     heat, power = dict(vitals.temperatures_c), dict(vitals.power_watts)
     return VitalsDocument(heat, power, vitals.throttled, vitals.memory_available_bytes)
 
 
 def counters_document(statistics: ServableStatistics, *, signed: bool) -> CountersDocument:
-    """One line of GET /v1/statistics."""
+    """Return one line of GET /v1/statistics."""
     return CountersDocument(
         model=statistics.model,
         version=statistics.version,
@@ -221,13 +236,13 @@ def counters_document(statistics: ServableStatistics, *, signed: bool) -> Counte
 
 
 def candidate_document(candidate: Candidate) -> CandidateDocument:
-    """One line of POST /v1/plan."""
+    """Return one line of the answer to POST /v1/plan."""
     c = candidate
     return CandidateDocument(c.variant.name, c.accelerator, c.rank, c.fits, c.eligible, c.reason)
 
 
 def loaded_document(loaded: Loaded) -> LoadedDocument:
-    """POST …/load."""
+    """Return the answer to POST …/load."""
     m = loaded.measured
     measured = None if m is None else MeasuredDocument(m.p50_us, m.p99_us, m.cpu_us, m.memory_bytes)
     return LoadedDocument(loaded.variant, loaded.accelerator, loaded.reason, measured)
@@ -237,7 +252,7 @@ _TYPES = {"string": OpenAPIType.STRING, "integer": OpenAPIType.INTEGER, "number"
 
 
 def request_body(kind: type[msgspec.Struct]) -> RequestBody:
-    """What OpenAPI says of a body that the handler reads itself, within bounds."""
+    """Return the OpenAPI description of a body that the handler reads itself, within limits."""
     _, components = msgspec.json.schema_components([kind])
     return RequestBody(
         required=True, content={"application/json": OpenAPIMediaType(schema=_schema(components[kind.__name__]))}
@@ -245,7 +260,7 @@ def request_body(kind: type[msgspec.Struct]) -> RequestBody:
 
 
 def _schema(plain: dict[str, Any]) -> Schema:
-    """JSON Schema as msgspec writes it for the structs above → litestar's."""
+    """Convert the JSON Schema that msgspec writes for the structs above to litestar's."""
     kind = plain["type"]
     if kind == "array":
         return Schema(type=OpenAPIType.ARRAY, items=_schema(plain["items"]))

@@ -1,4 +1,7 @@
-"""Who may command: root, the gateway's own user and those that `[control] users` names; and a log line for each."""
+"""Authorisation of control clients, and a log line for each command.
+
+Root, the gateway's own user and the users in `[control] users` may send commands.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 def caller_of(scope: Scope, users: Sequence[str]) -> Admitted:
-    """The peer's name, `uid:1000`. RequestError DENIED for a user that may not command."""
+    """Return the peer as admitted caller, `uid:1000`.
+
+    Raises RequestError DENIED for a user that may not send commands.
+    """
     uid = _peer(scope).uid
     if may_command(_peer(scope), users):
         return Admitted.of(_peer(scope))
@@ -29,19 +35,19 @@ def caller_of(scope: Scope, users: Sequence[str]) -> Admitted:
 
 
 def may_command(peer: Peer, users: Sequence[str]) -> bool:
-    """Whether it is root, our own user or one of `users`."""
+    """Return True for root, the gateway's own user, or one of `users`."""
     uid = peer.uid
     return uid is not None and (uid in {ROOT, os.geteuid()} or any(uid == _uid(user) for user in users))
 
 
 class Audit:
-    """ASGI application in front of `app`: one log line for each command, and for whoever is turned away."""
+    """ASGI application in front of `app`: writes one log line for each command and each denied request."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; what it came to is logged when its answer begins."""
+        """Serve one request, and log its status when the answer begins."""
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -67,7 +73,7 @@ def _peer(scope: Scope) -> Peer:
 
 
 def _uid(user: str) -> int | None:
-    """Looked up each time: a package may add its user after this gateway has started."""
+    """Return the user id, looked up on each call: a package may add its user after this gateway has started."""
     if user.isdecimal():
         return int(user)
     try:

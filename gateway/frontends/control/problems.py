@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 has them: `application/problem+json` with `fault`, and a detail that says what to do."""
+"""Refusals in the form of RFC 9457: `application/problem+json` with `fault`, and a detail with the remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULTS = {
     HTTPStatus.SERVICE_UNAVAILABLE: Fault.OVERLOADED,
     HTTPStatus.INTERNAL_SERVER_ERROR: Fault.INTERNAL,
 }
-"""Fault by status where the answer was no RequestError; INVALID for every other."""
+"""Fault by status for answers that were no RequestError; INVALID for every other status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Problem:
 
     @property
     def body(self) -> bytes:
-        """The problem document. `type` is about:blank: the status says what kind it is (RFC 9457, 4.2.1)."""
+        """Return the problem document. `type` is about:blank: the status is the problem's kind (RFC 9457, 4.2.1)."""
         document = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
@@ -46,12 +46,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """How the control API refuses; `retry_after_s` is the hint where the error has none of its own."""
+    """Refusals of the control API; `retry_after_s` is the hint if the error has none of its own."""
 
     retry_after_s: float
 
     def error(self, error: RequestError | SlowBody) -> Problem:
-        """What the agent is told."""
+        """Return the answer to a request that failed."""
         if isinstance(error, SlowBody):
             return Problem(HTTPStatus.REQUEST_TIMEOUT, Fault.EXPIRED, str(error), (("connection", "close"),))
         headers: Headers = ()
@@ -61,12 +61,14 @@ class Problems:
         return Problem(STATUS[error.fault].http, error.fault, error.message, headers)
 
     def release(self, error: VariantError) -> Problem:
-        """A release that does not verify or cannot serve here: 409, however often it is asked for; 503 where the
-        moment was to blame."""
+        """Return the answer for a release that does not verify or cannot serve here.
+
+        The status is 409, or 503 if the error is transient.
+        """
         if error.transient:
             return self.error(RequestError(Fault.UNAVAILABLE, str(error)))
         return Problem(HTTPStatus.CONFLICT, Fault.INVALID, str(error))
 
     def plain(self, status: int, message: str, headers: Headers = ()) -> Problem:
-        """Where no Fault was said."""
+        """Return the answer if no Fault applies."""
         return Problem(status, FAULTS.get(HTTPStatus(status), Fault.INVALID), message, headers)

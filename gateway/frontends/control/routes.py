@@ -1,4 +1,7 @@
-"""The endpoints. Litestar reads the annotations when it builds the application: import this only to build one."""
+"""Endpoints of the control API.
+
+Litestar reads the annotations when it builds the application: import this only to build one.
+"""
 
 import asyncio
 import os
@@ -28,7 +31,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the endpoints reach."""
+    """Interfaces that the endpoints use."""
 
     serving: Serving
     standings: Standings
@@ -39,7 +42,7 @@ class Ports:
 
 
 def taking(kind: type[msgspec.Struct]) -> type[Operation]:
-    """An OpenAPI operation with a body of `kind`, which the handler reads itself, within bounds."""
+    """Return an OpenAPI operation with a body of `kind`, which the handler reads itself, within limits."""
 
     @dataclass
     class Taking(Operation):
@@ -51,17 +54,20 @@ def taking(kind: type[msgspec.Struct]) -> type[Operation]:
 
 @dataclass
 class AskingModel(Operation):
-    """The query of GET /v1/statistics. Read by hand: litestar 2.15 and its newest release declare such differently."""
+    """Query of GET /v1/statistics.
+
+    The handler reads it itself: litestar 2.15 and its newest release declare query parameters differently.
+    """
 
     def __post_init__(self) -> None:
-        """Add what the handler reads from the query itself."""
+        """Add the parameter that the handler reads from the query itself."""
         schema = Schema(type=OpenAPIType.STRING)
         self.parameters = [*(self.parameters or []), Parameter(name="model", param_in="query", schema=schema)]
 
 
 @get("/v1/status", summary="The process and what it serves")
 async def status(request: Call) -> bodies.StatusDocument:
-    """Which process this is, its profile and memory, and each model version with its state and share."""
+    """Return the process, its profile and memory, and each model version with its state and share."""
     ports = ports_of(request)
     return bodies.StatusDocument(
         instance=ports.about.instance,
@@ -77,19 +83,19 @@ async def status(request: Call) -> bodies.StatusDocument:
 
 @get("/v1/inventory", summary="What the device has")
 async def inventory(request: Call) -> dict[str, Any]:
-    """As `edge-gateway probe --json` prints it."""
+    """Return the inventory as `edge-gateway probe --json` prints it."""
     return dict(ports_of(request).about.inventory)
 
 
 @get("/v1/vitals", summary="Heat, power and memory")
 async def vitals(request: Call) -> bodies.VitalsDocument:
-    """Read now; null where the device does not tell."""
+    """Read and return the vitals; null if the device does not report them."""
     return bodies.vitals_document(await asyncio.to_thread(ports_of(request).about.vitals))
 
 
 @get("/v1/statistics", summary="Counters per model version", operation_class=AskingModel)
 async def statistics(request: Call) -> bodies.StatisticsDocument:
-    """Of all versions that are loaded, or of `model` alone; nothing of a model that nobody knows."""
+    """Return the counters of all loaded versions, or of those of `model`; none for an unknown model."""
     ports = ports_of(request)
     placed = {(one.model, one.version): one.placement for one in ports.standings.standings()}
     lines = []
@@ -101,7 +107,7 @@ async def statistics(request: Call) -> bodies.StatisticsDocument:
 
 @post("/v1/plan", status_code=200, summary="What this device could run", operation_class=taking(bodies.ActivationBody))
 async def plan(request: Call) -> bodies.PlanDocument:
-    """Every variant of a signed release, best first, of which only the manifest need be here."""
+    """Return every variant of a signed release, best first. Only the release's manifest must be present."""
     activation = bodies.activation_of(await body_of(request, bodies.ActivationBody))
     ports = ports_of(request)
     candidates = await ports.serving.plan(activation)
@@ -110,7 +116,10 @@ async def plan(request: Call) -> bodies.PlanDocument:
 
 @post(MODEL + "/load", status_code=200, summary="Load a release", operation_class=taking(bodies.ActivationBody))
 async def load(request: Call) -> bodies.LoadedDocument:
-    """Verify, try in a throw-away process and open; it serves nobody yet. 409 with the reason where it is refused."""
+    """Verify a release, try it in a child process and open it; it gets no requests yet.
+
+    409 with the reason if refused.
+    """
     activation = bodies.activation_of(await body_of(request, bodies.ActivationBody))
     _check_slot(request, activation)
     return bodies.loaded_document(await ports_of(request).serving.load(activation))
@@ -118,7 +127,7 @@ async def load(request: Call) -> bodies.LoadedDocument:
 
 @put(MODEL + "/route", status_code=200, summary="Share requests", operation_class=taking(bodies.RouteBody))
 async def route(request: Call) -> dict[str, Any]:
-    """How requests that name no version are shared, at once or not at all, for as long as the lease."""
+    """Set how requests that name no version are shared, atomically, for the duration of the lease."""
     body = await body_of(request, bodies.RouteBody)
     await ports_of(request).serving.route(_slot(request), body.weights, shadow=body.shadow, lease_s=body.lease_s)
     return {}
@@ -126,7 +135,7 @@ async def route(request: Call) -> dict[str, Any]:
 
 @post(MODEL + "/replay", status_code=200, summary="Replay a golden set", operation_class=taking(bodies.ReplayBody))
 async def replay(request: Call) -> bodies.ReplayedDocument:
-    """Run the golden set of a loaded version while no requests come."""
+    """Run the golden set of a loaded version while no requests arrive."""
     body = await body_of(request, bodies.ReplayBody)
     found = await ports_of(request).serving.replay(_slot(request), body.version)
     return bodies.ReplayedDocument(found.rows, found.passed, found.reason)
@@ -134,7 +143,7 @@ async def replay(request: Call) -> bodies.ReplayedDocument:
 
 @post(MODEL + "/unload", status_code=200, summary="Unload a version", operation_class=taking(bodies.UnloadBody))
 async def unload(request: Call) -> dict[str, Any]:
-    """Let it finish its queue, then free it; harmless where it is gone."""
+    """Drain and unload a version. A version that is not loaded is no error."""
     body, ports = await body_of(request, bodies.UnloadBody), ports_of(request)
     _check_drain(body.drain_s, ports.settings.max_drain_s)
     await ports.serving.unload(_slot(request), body.version, body.drain_s)
@@ -143,7 +152,7 @@ async def unload(request: Call) -> dict[str, Any]:
 
 @post("/v1/commit", status_code=200, summary="Be in step", operation_class=taking(bodies.CommitBody))
 async def commit(request: Call) -> dict[str, Any]:
-    """Read again which releases are committed. What is loaded already keeps serving."""
+    """Read again which releases are committed. Releases that are loaded already keep serving."""
     await body_of(request, bodies.CommitBody)
     await ports_of(request).serving.commit()
     return {}
@@ -153,12 +162,12 @@ HANDLERS = (status, inventory, vitals, statistics, plan, load, route, replay, un
 
 
 def ports_of(request: Call) -> Ports:
-    """What the application was built with."""
+    """Return the objects with which the application was built."""
     return cast("Ports", request.app.state.ports)
 
 
 async def body_of(request: Call, kind: type[T]) -> T:
-    """The JSON body. Raises as `BodyReader.read` does, and INVALID for other JSON."""
+    """Return the JSON body. Raises as `BodyReader.read` does, and INVALID for other JSON."""
     reader = ports_of(request).bodies
     with reader.lease(request.scope["state"]["admitted"]) as lease:
         content = await reader.read(request.receive, dict(request.headers), lease)

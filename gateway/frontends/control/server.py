@@ -1,4 +1,4 @@
-"""The control API on its UNIX socket; nothing of it is loaded before somebody connects."""
+"""Control API server on its UNIX socket; its libraries are loaded when the first peer connects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.wire.asgi import Application
 
 
 class ControlFrontend(HttpServer):
-    """An HttpServer that builds the control API when it is first asked."""
+    """HttpServer that builds the control API at the first connection."""
 
     def __init__(  # noqa: PLR0917  as `serving.control_frontend`, which calls it
         self,
@@ -26,7 +26,10 @@ class ControlFrontend(HttpServer):
         settings: ControlSettings,
         pools: Pools | None = None,
     ) -> None:
-        """`pools` makes what callers use. Those that may command are trusted: none has a share of its own."""
+        """Set up the server.
+
+        `pools` makes the pools of resources. Callers that may send commands are trusted: each may use a whole pool.
+        """
 
         def build() -> Application:
             from gateway.frontends.control.app import create_app
@@ -41,6 +44,6 @@ class ControlFrontend(HttpServer):
         super().__init__(settings, Security(), "control", refuse, build, welcome=welcome, pools=undivided)
 
     async def serve(self) -> None:
-        """Wait for the first peer, then answer it and whoever comes after it. Cancel it before the stop."""
+        """Wait for the first peer, then answer it and all later ones. Cancel this before `stop`."""
         await self.somebody()
         await self.answer()

@@ -296,7 +296,8 @@ class _Calls:
 def _worth_a_line(record: logging.LogRecord) -> bool:
     """Return False for grpcio's record of an answer without a caller.
 
-    grpcio logs an error and its traceback for every answer whose caller has gone, even at the caller's own deadline.
+    grpcio logs an error and its traceback for every answer whose caller has disconnected, even at the caller's own
+    deadline.
     """
     return not (record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 

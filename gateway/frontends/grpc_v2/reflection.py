@@ -1,7 +1,7 @@
-"""Reflection `grpc.reflection.v1` and `v1alpha`: for grpcurl and other tools without a server's .proto files.
+"""Reflection `grpc.reflection.v1` and `v1alpha`, for grpcurl and other tools without a server's .proto files.
 
 The two differ in their name only. An unknown symbol is reported in-band, and the stream continues (the specification's
-ErrorResponse). A request above a bound ends the stream.
+ErrorResponse). A request above a limit ends the stream.
 """
 
 from __future__ import annotations

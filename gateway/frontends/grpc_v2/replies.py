@@ -35,7 +35,7 @@ NO_POST = encode(((b":status", b"405"), (b"allow", b"POST"), (b"content-length",
 
 
 def trailers(error: RequestError, retry_after_s: float) -> Headers:
-    """Return status, message and, where waiting helps, the retry hint; `retry_after_s` if the error has none."""
+    """Return status, message and, if waiting helps, the retry hint; `retry_after_s` if the error has none."""
     return _trailers(error.fault, error.message, _wait_ms(error, retry_after_s))
 
 
@@ -45,12 +45,12 @@ def ending(error: RequestError, retry_after_s: float) -> bytes:
 
 
 def refusal(error: RequestError, retry_after_s: float, extra: Headers = ()) -> bytes:
-    """Return the block of a response that is nothing but its end ("Trailers-Only"), with `extra` behind it."""
+    """Return the block of a response without a body ("Trailers-Only"), followed by `extra`."""
     return _block(_RESPONSE, error.fault, error.message, _wait_ms(error, retry_after_s)) + encode(extra)
 
 
 def percent_encoded(text: str) -> bytes:
-    """Status-Message: UTF-8, all but printable ASCII (and "%") as %XX."""
+    """Return a Status-Message: UTF-8, with every byte other than printable ASCII (and "%") as %XX."""
     return quote(text, safe=_PRINTABLE).encode()
 
 

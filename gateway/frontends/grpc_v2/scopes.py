@@ -12,8 +12,8 @@ from gateway.domain.rights import ANY_CALLER, CONTROL, INFER, MEMORY, READ, Need
 NEEDS: Mapping[str, Needs] = {
     "ServerLive": ANY_CALLER,
     "ServerReady": ANY_CALLER,
-    "Check": ANY_CALLER,  # of a model: READ
-    "Watch": ANY_CALLER,  # likewise
+    "Check": ANY_CALLER,  # for a model: READ
+    "Watch": ANY_CALLER,  # the same for a model
     "ServerMetadata": READ,
     "ModelReady": READ,
     "ModelMetadata": READ,

@@ -329,7 +329,7 @@ class InferenceService:
     async def _opened(self, requests: AsyncIterator[bytes | memoryview], caller: str) -> AsyncIterator[Opened]:
         async for raw in requests:
             opened = await self.reader.open(raw, caller)
-            del raw  # its memory is counted until nothing holds it
+            del raw  # its memory is counted until no reference to it is left
             yield opened
             del opened
 

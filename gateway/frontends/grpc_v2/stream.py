@@ -81,7 +81,7 @@ class InferStream:
         await self._slots.acquire()
         async for request in self._requests:
             task = asyncio.ensure_future(self._answer(request))
-            del request  # its memory is counted until nothing holds it
+            del request  # its memory is counted until no reference to it is left
             self._tasks.add(task)
             task.add_done_callback(self._finished.put_nowait)
             await self._slots.acquire()

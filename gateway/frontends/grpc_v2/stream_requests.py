@@ -1,6 +1,6 @@
 """Small requests of a ModelStreamInfer call, in the engine's batches as those of unary calls: no task for each.
 
-What no batch takes (large or compressed messages, unknown forms, too many in flight) goes to the method itself.
+A message that no batch takes (large, compressed or of unknown form, or too many in flight) is passed to the method.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FINAL = b"triton_enable_empty_final_response"
 """Parameter of requests whose answer is marked."""
 NOTED_SHARE = 4
-"""Part of `stream_idle_s` after which a request goes to the method, which ends streams that bring it none."""
+"""Divisor of `stream_idle_s`: after that time a request goes to the method, which ends streams without requests."""
 
 Token = tuple[bytes, Known]
 _read_prefix = PREFIX.unpack_from

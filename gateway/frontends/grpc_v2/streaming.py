@@ -84,7 +84,7 @@ class Streaming:
         return late
 
     def cancel(self) -> None:
-        """Cancel the method: the call was given up."""
+        """Cancel the method: the call was abandoned."""
         self._close()
         cancel(self)
 

@@ -57,7 +57,7 @@ class Unary:
         return late
 
     def cancel(self) -> None:
-        """Release everything: the call was given up, or its request is complete."""
+        """Release everything: the call was abandoned, or its request is complete."""
         self._incoming.close()
         if self._counted:
             self._counted = False
@@ -87,7 +87,7 @@ class Answering:
         self._link.reply(self._stream, *await self._reply())
 
     def cancel(self) -> None:
-        """Cancel the method: the call was given up."""
+        """Cancel the method: the call was abandoned."""
         cancel(self)
 
 

@@ -30,6 +30,6 @@ class WriteAhead:
             self.waiting.discard(changed)
 
     def wake(self) -> None:
-        """Let the methods look again: bytes were written."""
+        """Wake the methods, so that they check again: bytes were written."""
         for changed in self.waiting:
             changed.set()

@@ -159,7 +159,7 @@ class Inflation:
         """
         begin, more = len(body), True
         while more:
-            limit = min(STEP_BYTES, self._left + 1)  # one more than allowed tells "exactly the limit" from "above"
+            limit = min(STEP_BYTES, self._left + 1)  # one more than allowed separates "the limit" from "above"
             part = self._part(chunk, limit)
             body += part
             chunk, more = self._zlib.unconsumed_tail, len(part) == limit

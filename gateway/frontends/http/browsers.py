@@ -91,7 +91,8 @@ def own_names(hosts: Iterable[str]) -> tuple[str, ...]:
 def check_host(host: str | None, names: Iterable[str]) -> None:
     """Refuse a request that names another host: a page whose own name resolves to this device (DNS rebinding).
 
-    Addresses are not checked: such a page is at its name. No browser omits the header. Raises RequestError DENIED.
+    Addresses are not checked, because such a page uses its name. No browser omits the header. Raises RequestError
+    DENIED.
     """
     if host is None:
         return

@@ -46,10 +46,10 @@ class Direct(Protocol):
 
 
 class Exchange(Protocol):
-    """A request that is being served."""
+    """A direct request in progress."""
 
     def cancel(self) -> None:
-        """Stop: the peer has left. Harmless after the response."""
+        """Stop because the peer closed the connection. A call after the response has no effect."""
 
     def cut_off(self) -> None:
         """Respond at once: the server stops."""
@@ -101,7 +101,7 @@ class HeadPattern:
 
 
 class DirectConnection(Connection):
-    """Connection whose requests are direct where that is possible."""
+    """Connection whose requests are direct if possible."""
 
     def __init__(self, direct: Direct, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -116,7 +116,7 @@ class DirectConnection(Connection):
         self._keeping: asyncio.TimerHandle | None = None
         self._used_s = 0.0
         self.admission: object = None
-        """What the application keeps of the connection's caller."""
+        """State that the application keeps for the connection's caller."""
         self._over: asyncio.Future[None] | None = None
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ class Door:
 
     What is entered into the stack `scope["state"]["until_sent"]` is held until the response was sent.
 
-    `admit` gives the caller's name, and in whose share it counts, or raises RequestError; `open_paths` are answered to
-    anybody at any load.
+    `admit` returns the caller's name and share key, or raises RequestError. Requests for `open_paths` are answered for
+    any caller at any load.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HttpServer:
-    """An application on any number of addresses.
+    """HTTP server of one ASGI application on any number of addresses.
 
     Call `start` once, `answer` once, and `stop` once while neither is under way.
     """
@@ -88,7 +88,7 @@ class HttpServer:
         self.authentication.replace(security)
 
     async def somebody(self) -> None:
-        """Wait until the first peer has connected, by UNIX socket or TCP; it waits in the backlog."""
+        """Wait until the first peer has connected, by UNIX socket or TCP. It stays in the backlog until `answer`."""
         await self._listeners.somebody()
 
     async def stop(self, grace_s: float) -> None:

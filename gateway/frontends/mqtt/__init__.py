@@ -1,1 +1,1 @@
-"""MQTT: request/response inference and sensor routes, acknowledged by hand (contracts.md, "MQTT")."""
+"""MQTT frontend: inference requests and sensor routes, with manual acknowledgement (docs/pages/howto/sensors.md)."""

@@ -1,4 +1,4 @@
-"""The JSON that goes out (contracts.md, "MQTT"). Pure."""
+"""JSON of results and errors (docs/pages/howto/sensors.md). Pure functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TIMES_REMEMBERED = 256
 
 
 def result(identity: str, ready: Ready, response: InferResponse, plan: ResultPlan, limit_bytes: int) -> bytes:
-    """Write a result: what `plan` says of the outputs, who served, whose samples, from when to when.
+    """Return a result: the outputs that `plan` selects, the version that ran, the sensor, and the time of its samples.
 
-    Raises RequestError TOO_LARGE beyond `limit_bytes`, UNSUPPORTED for what JSON cannot carry.
+    Raises RequestError TOO_LARGE beyond `limit_bytes`, UNSUPPORTED for values that JSON cannot carry.
     """
     shape = ready.tensor.array.shape
     payload = msgspec.json.encode(
@@ -40,7 +40,7 @@ def result(identity: str, ready: Ready, response: InferResponse, plan: ResultPla
 
 
 def error(identity: str, topic: str, refused: RequestError) -> bytes:
-    """A refusal. `error` repeats `message`, since that is what clients of the inference protocol look for."""
+    """Return a refusal. `error` repeats `message` because clients of the inference protocol read `error`."""
     message = error_text(refused.message)
     return msgspec.json.encode(
         {"id": identity, "topic": topic, "fault": refused.fault.value, "message": message, "error": message}
@@ -54,6 +54,6 @@ def timestamp(wall_ns: int) -> str:
 
 @lru_cache(maxsize=TIMES_REMEMBERED)
 def _written(wall_ms: int) -> str:
-    """Return the text: messages that come together share it."""
+    """Return the text. Messages that arrive in the same millisecond share it."""
     moment = datetime.fromtimestamp(wall_ms / 1e3, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

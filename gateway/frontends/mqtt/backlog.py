@@ -1,4 +1,4 @@
-"""Work that waits for inference: in order, bounded, with the right thing given up. Pure."""
+"""Bounded queue of work that waits for inference, in order of arrival. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ Job = TypeVar("Job")
 
 
 class Backlog(Generic[Job]):
-    """QoS 1 work is never dropped: `full` says that no more should be read. Of QoS 0 the oldest goes."""
+    """Jobs that wait or run. QoS 1 jobs are never dropped: `full` means that no more should be read.
+
+    If too many QoS 0 jobs wait, the oldest one is dropped.
+    """
 
     def __init__(self, max_queued: int, max_running: int) -> None:
         self._max_queued, self._max_running = max_queued, max_running
@@ -24,17 +27,17 @@ class Backlog(Generic[Job]):
 
     @property
     def full(self) -> bool:
-        """Whether as much QoS 1 work waits or runs as may."""
+        """Return True if the permitted number of QoS 1 jobs waits or runs."""
         return len(self._sure) + self._running_sure >= self._max_queued
 
     def put(self, job: Job, qos: int) -> Job | None:
-        """Add `job`; the QoS 0 job that was dropped for it, if any."""
+        """Add `job`. Return the QoS 0 job that was dropped for it, if any."""
         self._count += 1
         (self._sure if qos else self._unsure).append((self._count, job))
         return self._unsure.popleft()[1] if len(self._unsure) > self._max_queued else None
 
     def take(self) -> tuple[Job, int] | None:
-        """The oldest job and its QoS, now running; None where none waits or enough run."""
+        """Return the oldest job, which now runs, and its QoS. Return None if none waits or enough run."""
         if self.running >= self._max_running or not (self._sure or self._unsure):
             return None
         sure = bool(self._sure) and (not self._unsure or self._sure[0][0] < self._unsure[0][0])
@@ -43,11 +46,11 @@ class Backlog(Generic[Job]):
         return (self._sure if sure else self._unsure).popleft()[1], int(sure)
 
     def done(self, qos: int) -> None:
-        """A job that was taken has ended."""
+        """Count the end of a job that was taken."""
         self.running -= 1
         self._running_sure -= bool(qos)
 
     def close(self) -> None:
-        """Give up all that waits."""
+        """Drop all waiting jobs."""
         self._sure.clear()
         self._unsure.clear()

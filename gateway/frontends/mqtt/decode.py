@@ -1,7 +1,10 @@
-"""Payloads to samples and tensors, by content type. Pure; nothing is sniffed, nothing outside JSON numbers is taken.
+"""Payloads to samples and tensors, by content type. Pure functions.
 
-Limits against hostile payloads: msgspec and cbor2 bound their nesting and never allocate by a length the payload only
-claims; what they return is checked type by type, so CBOR tags (dates, big decimals, regular expressions) end here.
+The content is never guessed, and JSON must hold numbers only.
+
+Limits against hostile payloads: msgspec and cbor2 bound their nesting, and never allocate by a length that the payload
+only claims. The type of each returned value is checked, which refuses CBOR tags (dates, big decimals, regular
+expressions).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ DOCUMENTS = frozenset({"application/json", "application/cbor", "application/x-ms
 IMAGES = frozenset({"image/jpeg", "image/png"})
 RAW = "application/octet-stream"
 SHARED_VALUE_TAGS = (28, 29)
-"""CBOR's shared references: they make cycles, and trees that are exponentially larger than the payload."""
+"""CBOR tags of shared references: they form cycles, and trees that are exponentially larger than the payload."""
 _NUMPY_NAMES = {
     str(kind.dtype.newbyteorder("=")): kind for kind in Datatype if kind.wire_bytes and kind is not Datatype.BF16
 }
@@ -36,7 +39,7 @@ _NUMPY_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ContentType:
-    """A media type in lower case and its parameters."""
+    """Media type in lower case, and its parameters."""
 
     media: str
     parameters: Mapping[str, str]
@@ -44,14 +47,14 @@ class ContentType:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How raw bytes are to be read: little-endian elements of `datatype` in `shape` (empty: as the model takes it)."""
+    """Layout of raw bytes: little-endian elements of `datatype` in `shape`. An empty `shape` is the model's."""
 
     datatype: Datatype
     shape: tuple[int, ...] = ()
 
 
 def read_content_type(text: str) -> ContentType:
-    """Split `media/type; name=value`. Short texts are remembered."""
+    """Split `media/type; name=value`. Results for short texts are cached."""
     return _remembered_type(text) if len(text) <= TYPE_REMEMBERED_CHARS else _split_type(text)
 
 
@@ -65,9 +68,10 @@ _remembered_type = lru_cache(maxsize=TYPES_REMEMBERED)(_split_type)
 
 
 def read_layout(content: ContentType, dtype: str, shape: tuple[int, ...], spec: TensorSpec) -> Layout:
-    """Datatype and shape of raw bytes: the content type's parameters, else the route's, else the input's datatype.
+    """Return datatype and shape of raw bytes.
 
-    Raises RequestError INVALID.
+    The parameters of the content type have precedence over the route's, and those over the input's datatype. Raises
+    RequestError INVALID.
     """
     named = content.parameters.get("dtype") or dtype
     datatype = (DATATYPES.get(named.upper()) or _NUMPY_NAMES.get(named.lower())) if named else spec.datatype
@@ -84,7 +88,7 @@ def read_layout(content: ContentType, dtype: str, shape: tuple[int, ...], spec: 
 
 
 def read_document(media: str, payload: bytes) -> Any:
-    """The tree in a JSON, CBOR or MessagePack payload. RequestError INVALID where it does not parse."""
+    """Parse a JSON, CBOR or MessagePack payload. Raises RequestError INVALID if it does not parse."""
     try:
         if media == "application/json":
             return msgspec.json.decode(payload)
@@ -96,10 +100,11 @@ def read_document(media: str, payload: bytes) -> Any:
 
 
 def samples(document: Any, channels: Sequence[str], count: int) -> Rows:
-    """Rows [n, count] of a document: an array in channel order, an array of such arrays, or an object by channel name.
+    """Return rows [n, count] of a document.
 
-    `channels` may be empty where the model names none. Raises RequestError INVALID for anything else, for NaN,
-    infinities and what float32 cannot hold.
+    The document is an array in channel order, an array of such arrays, or an object by channel name. `channels` may be
+    empty if the model names none. Raises RequestError INVALID for anything else, and for NaN, infinities and values
+    that float32 cannot hold.
     """
     if isinstance(document, Mapping):
         return _finite_rows([_by_name(document, channels)])
@@ -114,7 +119,10 @@ def samples(document: Any, channels: Sequence[str], count: int) -> Rows:
 
 
 def raw_samples(payload: bytes, layout: Layout, count: int) -> Rows:
-    """Rows [n, count] of little-endian numbers. RequestError INVALID where bytes do not fit or are not finite."""
+    """Return rows [n, count] of little-endian numbers.
+
+    Raises RequestError INVALID if the size does not match or a number is not finite.
+    """
     row_bytes = layout.datatype.wire_bytes * count
     if not payload or len(payload) % row_bytes:
         raise _invalid(
@@ -125,8 +133,11 @@ def raw_samples(payload: bytes, layout: Layout, count: int) -> Rows:
 
 
 def document_tensor(document: Any, spec: TensorSpec) -> Tensor:
-    """A tensor for `spec` from nested arrays of numbers. RequestError INVALID where they are something else, ragged,
-    not finite, or outside the datatype."""
+    """Return a tensor for `spec` from nested arrays of numbers.
+
+    Raises RequestError INVALID for other contents, ragged arrays, and numbers that are not finite or outside the
+    datatype.
+    """
     if spec.datatype is Datatype.BYTES:
         raise _invalid(f"input '{spec.name}' takes BYTES; send an inference request on the infer topic")
     flat, shape = _flatten(document)
@@ -134,7 +145,10 @@ def document_tensor(document: Any, spec: TensorSpec) -> Tensor:
 
 
 def raw_tensor(payload: bytes, layout: Layout, spec: TensorSpec) -> Tensor:
-    """A tensor for `spec` over the payload's own bytes. RequestError INVALID where their count does not fit."""
+    """Return a tensor for `spec` that is a view of the payload.
+
+    Raises RequestError INVALID if the size does not match.
+    """
     array = decode_raw(layout.datatype, layout.shape or _whole_shape(spec), payload, spec.name)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise _invalid(f"input '{spec.name}' holds NaN or infinity")
@@ -142,7 +156,10 @@ def raw_tensor(payload: bytes, layout: Layout, spec: TensorSpec) -> Tensor:
 
 
 def image_tensor(payload: bytes, media: str, spec: TensorSpec) -> Tensor:
-    """BYTES [1]: one encoded image, which the engine decodes as the manifest says. RequestError INVALID."""
+    """Return a BYTES tensor [1] with one encoded image, which the engine decodes as the manifest declares.
+
+    Raises RequestError INVALID.
+    """
     if spec.preprocess is None:
         raise _invalid(f"input '{spec.name}' takes numbers, not {media}; its manifest declares no preprocess")
     if media.removeprefix("image/") not in spec.preprocess.decode:
@@ -154,8 +171,10 @@ def image_tensor(payload: bytes, media: str, spec: TensorSpec) -> Tensor:
 
 
 def window_tensor(rows: Rows, spec: TensorSpec) -> Tensor:
-    """A window [size_rows, channels] as `spec` takes it: with a batch dimension, and channels first where its layout
-    says NCL."""
+    """Return a window [size_rows, channels] in the form of `spec`.
+
+    A batch dimension is added if `spec` has one; channels come first if its layout is NCL.
+    """
     array: Array = rows.T if spec.layout == "NCL" else rows
     if len(spec.shape) > array.ndim:
         array = array.reshape((1,) * (len(spec.shape) - array.ndim) + array.shape)
@@ -200,14 +219,14 @@ def _finite_rows(rows: Sequence[Sequence[Any]]) -> Rows:
 
 
 def _to_float32(values: Array) -> Rows:
-    # NaN compares false, so that this refuses it together with the infinities and what float32 cannot hold.
+    # A comparison with NaN is false, so this refuses NaN, infinities and values that float32 cannot hold.
     if not (np.abs(values) <= FLOAT32_MAX).all():
         raise _invalid("a sample holds NaN, infinity or a number outside the range of FP32")
     return values.astype(np.float32)
 
 
 def _flatten(document: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """The numbers of nested arrays in C order, and their shape."""
+    """Return the numbers of nested arrays in C order, and their shape."""
     shape: list[int] = []
     level: list[Any] = [document]
     while level and isinstance(level[0], list) and len(shape) < RANK_LIMIT:
@@ -222,7 +241,7 @@ def _flatten(document: Any) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def _cast(flat: list[Any], spec: TensorSpec) -> Array:
-    """`flat` in the datatype of `spec`, refusing what it would bend."""
+    """Return `flat` in the datatype of `spec`. Raises RequestError INVALID for values that would change."""
     kind = spec.datatype.dtype.kind
     wanted: set[type] = {int, float} if kind == "f" else {bool} if kind == "b" else {int}
     if not set(map(type, flat)) <= wanted:
@@ -238,12 +257,12 @@ def _cast(flat: list[Any], spec: TensorSpec) -> Array:
 
 
 def _whole_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The input's shape with one row; what else the caller chooses is one, too."""
+    """Return the input's shape with one row. Other open dimensions are 1, too."""
     return tuple(1 if side == ROWS else side for side in spec.shape)
 
 
 def _reshape(array: Array, shape: tuple[int, ...], spec: TensorSpec) -> Array:
-    """`array` in the rank of `spec`, where its elements fit one row or it says its shape itself."""
+    """Return `array` in the rank of `spec`: its shape has that rank, lacks the row dimension, or is one flat row."""
     if len(shape) == len(spec.shape):
         return array.reshape(shape)
     whole = _whole_shape(spec)

@@ -1,4 +1,7 @@
-"""Which messages were seen before, so that a repetition is neither run nor judged twice. Pure; bounded in all ways."""
+"""Detection of repeated messages, so that a repetition does not run again.
+
+Pure, and bounded in time, number and size.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from gateway.frontends.mqtt.messages import Message
 
 @dataclass(slots=True)
 class Seen:
-    """A message under way or answered. `waiting` are its repetitions at QoS 1 that came meanwhile; `answer` is what was
-    published, None while it is under way. Who deals with the message holds this until then, remembered or not."""
+    """Record of a message in progress or answered.
+
+    `waiting`: repetitions at QoS 1 that arrived in the meantime. `answer`: what was published, None while the message
+    is in progress. The code that processes the message holds this record until then, even if `Dedup` no longer does.
+    """
 
     key: Hashable | None
     epoch: int
@@ -22,10 +28,11 @@ class Seen:
 
 
 def key_of(message: Message) -> Hashable | None:
-    """What makes two messages the same; None for QoS 0 without an id, where nothing can.
+    """Return the key that equal messages share; None for QoS 0 without an id, which cannot be compared.
 
-    Correlation data or the user property `id` names a message, together with its payload: clients do count from 0
-    again after a restart. Without them a repetition is the broker's own: the same packet id, topic and payload.
+    Correlation data or the user property `id` identifies a message, together with its payload, because clients count
+    from 0 again after a restart. Without them only the broker's own repetition is recognised: same packet id, topic and
+    payload.
     """
     name = message.correlation if message.correlation is not None else message.user_property("id")
     if name:
@@ -34,7 +41,7 @@ def key_of(message: Message) -> Hashable | None:
 
 
 class Dedup:
-    """The messages of the last `ttl_ns`, at most `max_entries`, with at most `max_bytes` of answers."""
+    """Messages of the last `ttl_ns`, at most `max_entries`, with at most `max_bytes` of answers."""
 
     def __init__(self, ttl_ns: int, max_entries: int, max_bytes: int) -> None:
         self._ttl_ns, self._max_entries, self._max_bytes = ttl_ns, max_entries, max_bytes
@@ -45,13 +52,16 @@ class Dedup:
         return len(self._seen)
 
     def earlier(self, key: Hashable | None, message: Message) -> Seen | None:
-        """The record of an earlier copy of `message`; None where it is new."""
+        """Return the record of an earlier copy of `message`, or None if it is new."""
         self._expire(message.arrived_ns)
         seen = self._seen.get(key)
         return seen if seen is not None and _repeats(message, seen) else None
 
     def begin(self, key: Hashable | None, message: Message) -> Seen:
-        """The record of a new message, remembered in the place of one that had its key, unless that is None."""
+        """Return a record of a new message.
+
+        It replaces the record with the same key; a key of None is not remembered.
+        """
         seen = Seen(key, message.epoch, message.arrived_ns + self._ttl_ns)
         if key is not None:
             self._remove(key)
@@ -60,7 +70,7 @@ class Dedup:
         return seen
 
     def answered(self, seen: Seen, answer: bytes) -> list[Message]:
-        """Record what a message was answered; the repetitions that waited for it."""
+        """Record the answer to a message. Return the repetitions that waited for it."""
         if self._remembers(seen):
             self._bytes += len(answer) - len(seen.answer or b"")
         seen.answer = answer
@@ -69,7 +79,7 @@ class Dedup:
         return waiting
 
     def forget(self, seen: Seen) -> None:
-        """Nothing came of it: the next copy is new."""
+        """Remove a record of a message without result: the next copy counts as new."""
         if self._remembers(seen):
             self._remove(seen.key)
 
@@ -94,6 +104,9 @@ class Dedup:
 
 
 def _repeats(message: Message, seen: Seen) -> bool:
-    """A named message repeats whenever it comes again; an unnamed one if the broker says so on a later connection."""
+    """Return True if `message` is a repetition of `seen`.
+
+    A message with correlation data or id always is. Another one is if the broker sets DUP on a later connection.
+    """
     named = message.correlation is not None or bool(message.user_property("id"))
     return named or (message.dup and message.epoch > seen.epoch)

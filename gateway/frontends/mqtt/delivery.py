@@ -1,10 +1,14 @@
-"""Getting answers and refusals to the broker, and acknowledging what they settle. Every way a message can end is here.
+"""Delivery of answers and refusals to the broker, and acknowledgement of messages. Every message ends here.
 
-When it is acknowledged: a request and a single message after the broker took the answer, and at QoS 1 where one of
-its copies came so, a sample once it is in its window, poison after the broker took the error. What the outbox has no
-room for is not: it comes again with the next connection. Acknowledgements go out as answers come, not in the order of
-MQTT 5, 4.6: brokers match them by packet id, and one slow model would else hold up every sensor behind it (a broker
-stops at about 20 unacknowledged messages).
+A message is acknowledged as follows:
+
+- Request or single message: after the broker accepted the answer, sent at QoS 1 if a copy of the message came at QoS 1.
+- Sample: once it is in its window.
+- Message that cannot be processed: after the broker accepted the error.
+- Message whose answer does not fit into the outbox: not at all; the broker sends it again on the next connection.
+
+Acknowledgements are sent in the order of the answers, not in the order of MQTT 5, 4.6. Brokers match them by packet id.
+Otherwise one slow model would delay all other sensors: a broker stops at about 20 unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -17,19 +21,22 @@ from functools import partial
 from typing import Protocol
 
 from gateway.domain.errors import Fault, RequestError
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt import answers
-from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.dedup import Dedup, Seen
 from gateway.frontends.mqtt.messages import JSON, REFUSED, Message, Publication
 from gateway.frontends.mqtt.requests import Reply
 from gateway.frontends.mqtt.settings import MqttSettings
 
 TRY_AGAIN_CODES = frozenset({0x80, 0x83, 0x97})
-"""PUBACK: unspecified, implementation specific, quota exceeded (MQTT 5, 3.4.2.1); the others will not change."""
+"""PUBACK codes after which another attempt may succeed: unspecified, implementation specific, quota exceeded.
+
+See MQTT 5, 3.4.2.1.
+"""
 
 
 class Outlet(Protocol):
-    """What is needed of the link to the broker."""
+    """Interface of the link to the broker, as far as it is used here."""
 
     def publish(self, publication: Publication) -> bool: ...
     def acknowledge(self, message: Message) -> None: ...
@@ -38,9 +45,11 @@ class Outlet(Protocol):
 
 @dataclass(slots=True)
 class Debt:
-    """An answer that is due, or the refusal in its place: whither, as what, and which message it settles (`seen`; None:
-    a window's samples are settled before). `attempts` are those that the broker refused. Small, since it lives until
-    the broker took the answer."""
+    """Answer or refusal that is due, with its destination and the message that it settles.
+
+    `seen` is None for windows: their samples were settled before. `attempts` counts those that the broker refused. The
+    record is small because it lives until the broker accepted the answer.
+    """
 
     message: Message
     qos: int
@@ -52,8 +61,10 @@ class Debt:
     attempts: int = 0
 
     def make_sure(self) -> bool:
-        """Whether the answer may not be dropped. Who asked at QoS 1 what came at QoS 0 before is owed it from now on,
-        and that copy is not: it promised nothing."""
+        """Return True if the answer must not be dropped.
+
+        If a copy of a QoS 0 message came at QoS 1, the answer belongs to that copy from now on.
+        """
         if not self.qos and self.seen is not None and self.seen.waiting:
             self.message = self.seen.waiting.pop(0)
             self.qos = self.message.qos
@@ -61,7 +72,7 @@ class Debt:
 
 
 class Delivery:
-    """Publishes, remembers what was answered, acknowledges."""
+    """Publisher of answers and refusals; it remembers the answers, and acknowledges messages."""
 
     def __init__(self, settings: MqttSettings, home: str, outlet: Outlet, counters: Counter[str]) -> None:
         self._settings, self._outlet, self._counters = settings, outlet, counters
@@ -69,37 +80,41 @@ class Delivery:
         self._dedup = Dedup(int(settings.dedup_ttl_s * 1e9), settings.dedup_entries, settings.dedup_bytes)
 
     def begin(self, key: Hashable | None, message: Message, reply: Reply | None = None) -> Seen | None:
-        """The record of a message that is new; None where it came before and is dealt with. A request is answered
-        again, since who repeats it lacks the answer; a sample's result was taken by the broker, so that it is only
-        acknowledged."""
+        """Return the record of a new message; None for a repetition, which this method handles.
+
+        A repeated request is answered again, because its sender does not have the answer. A repeated sample is only
+        acknowledged, because the broker accepted its result.
+        """
         seen = self._dedup.earlier(key, message)
         if seen is None:
             return self._dedup.begin(key, message)
         self._counters["duplicates"] += 1
         message.payload = b""
         if seen.answer is None:
-            seen.waiting += [message] if message.qos else []  # at QoS 0 nobody waits for an acknowledgement
+            seen.waiting += [message] if message.qos else []  # a copy at QoS 0 has no acknowledgement
         elif reply is None:
             self._outlet.acknowledge(message)
         else:
-            own = self._dedup.begin(None, message)  # not `seen`: what the broker says of this copy is not the answer
+            own = self._dedup.begin(None, message)  # not `seen`: the broker's code for this copy is not for the first
             self.answer(Debt(message, message.qos, reply.topic, own, reply), seen.answer)
         return None
 
     def forget(self, seen: Seen | None) -> None:
-        """Nothing came of a message: its next copy is new."""
+        """Drop the record of a message without result: its next copy counts as new."""
         if seen is not None:
             self._dedup.forget(seen)
 
     def finish(self, message: Message, seen: Seen | None, answer: bytes = b"") -> None:
-        """All that was to be done for `message` is done: acknowledge it, and the repetitions that waited for it."""
+        """Acknowledge a finished message, and the repetitions that waited for it."""
         self._outlet.acknowledge(message)
         for repetition in self._dedup.answered(seen, answer) if seen is not None else ():
             self._outlet.acknowledge(repetition)
 
     def answer(self, debt: Debt, payload: bytes) -> None:
-        """Publish an answer or a refusal; where there is no room, nothing came of the message: it is not acknowledged
-        and may come again."""
+        """Publish an answer or a refusal.
+
+        If the outbox is full, the message is not acknowledged, and its next copy counts as new.
+        """
         debt.make_sure()
         taken = partial(self._taken, debt, payload)
         if debt.reply is not None:
@@ -110,8 +125,11 @@ class Delivery:
             self.forget(debt.seen)
 
     def refuse_debt(self, debt: Debt, refused: RequestError) -> None:
-        """Publish a refusal instead of the answer. OVERLOADED reaches this at QoS 0 only, and a next copy is new: an
-        asker is told, a sensor's message just dropped, for telling would add to the load."""
+        """Publish a refusal instead of the answer.
+
+        OVERLOADED arrives here at QoS 0 only, and the next copy counts as new. A request gets the refusal. A sensor's
+        message is dropped without an error message, which would add to the load.
+        """
         debt.make_sure()
         if refused.fault is Fault.OVERLOADED:
             self.forget(debt.seen)
@@ -131,9 +149,10 @@ class Delivery:
         reply: Reply | None = None,
         identity: str = "",
     ) -> None:
-        """Tell the error topic, and the asker where there is one; acknowledge when the broker has taken it.
+        """Publish a refusal on the error topic, and on the response topic if there is one.
 
-        Also where the broker refuses the error itself for good: poison must not block its queue.
+        The message is acknowledged when the broker accepted the refusal, or refused it permanently. Otherwise a message
+        that cannot be processed would block the broker's queue.
         """
         self._counters["refused"] += 1
         identity = identity or message.user_property("id")
@@ -144,23 +163,26 @@ class Delivery:
         self.answer(debt, answers.error(identity, message.topic, refused))
 
     def complain(self, message: Message, refused: RequestError, identity: str, qos: int) -> None:
-        """Tell the error topic, and settle nothing by it."""
+        """Publish on the error topic without settling the message."""
         payload = answers.error(identity, message.topic, refused)
         self._outlet.publish(Publication(self._errors, payload, qos, content_type=JSON))
 
     def discard(self, message: Message, reason: str) -> None:
-        """Acknowledge and count what nobody asked for."""
+        """Count a message that is not processed, and acknowledge it."""
         self._counters[reason] += 1
         self._outlet.acknowledge(message)
 
     def _taken(self, debt: Debt, payload: bytes, code: int) -> None:
-        """Who asked at QoS 1 while the answer went out at QoS 0 gets it again, now for sure."""
+        """Handle the broker's `code` for an answer.
+
+        If a copy came at QoS 1 while the answer was sent at QoS 0, the answer is sent again at QoS 1.
+        """
         if not debt.qos and debt.make_sure():
             self.answer(debt, payload)
         elif code < REFUSED:
             self._settle(debt, payload)
         elif code in TRY_AGAIN_CODES and debt.attempts + 1 < self._settings.max_attempts:
-            wait_s = delay_s(debt.attempts, self._settings.retry_min_s, self._settings.retry_max_s)
+            wait_s = pause_s(debt.attempts + 1, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
             debt.attempts += 1
             asyncio.get_running_loop().call_later(wait_s, self.answer, debt, payload)
         elif debt.refusal:

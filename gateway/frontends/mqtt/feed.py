@@ -1,6 +1,6 @@
-"""One route at work: a message becomes what its model takes, at once or when a sensor's window is full.
+"""Processing of one route: a message becomes a model input, at once or when a sensor's window is full.
 
-The model is asked for anew with every message: it may be loaded later, replaced, or go away for a while.
+The model is looked up for every message: it may be loaded later, replaced, or unavailable for a while.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Describe = Callable[[str, str], ModelManifest]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One input for the model.
+    """Input for the model, complete.
 
-    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` says
-    what results of the version that `manifest` describes carry.
+    `sensor` measured it, its first and last sample came at `started_ns` and `ended_ns` (since the epoch). `plan` is the
+    content of results of the version that `manifest` describes.
     """
 
     sensor: str
@@ -61,7 +61,7 @@ class Sample:
 
 
 class Feed:
-    """Decodes a route's messages and keeps its sensors' windows."""
+    """Decoder of one route's messages, with the windows of its sensors."""
 
     def __init__(self, route: MqttRoute, describe: Describe, counters: Counter[str]) -> None:
         self.route = route
@@ -75,7 +75,7 @@ class Feed:
         self._windows: Windows | None = None
 
     def prepare(self) -> None:
-        """Ask for the model before the first message, so that the log says at once if it is away or does not fit."""
+        """Look up the model before the first message: the log then says at once if it is missing or unfit."""
         try:
             self._current()
         except RequestError as refused:
@@ -109,9 +109,9 @@ class Feed:
         return Sample(sensor, self._rows(content, payload, document, reading.manifest, reading.windows.shape.channels))
 
     def complete(self, message: Message, reading: Reading, sample: Sample) -> Iterator[Ready]:
-        """Yield what a decoded message gives the model: one input, or the windows it completes (often none).
+        """Yield the model inputs of a decoded message: one input, or the windows that it completes (often none).
 
-        Samples are in their windows once all is taken.
+        The samples are in their windows once all inputs were taken.
         """
         if reading.windows is None:
             return iter((self._whole(message, reading.manifest, sample),))
@@ -119,7 +119,7 @@ class Feed:
 
     def fits(self, reading: Reading) -> bool:
         """Return True if the model takes what was decoded; otherwise it changed, and the message must be read again."""
-        with suppress(RequestError):  # it is away: the windows that it had are filled
+        with suppress(RequestError):  # it is unavailable: the existing windows are filled
             self._current()
         return reading.windows is self._windows
 
@@ -137,8 +137,8 @@ class Feed:
     def plan(self, ready: Ready, version: str) -> ResultPlan:
         """Return the plan for an answer that `version` gave.
 
-        It is not the version that `ready` expected while versions share the requests. Outputs go by name where it is
-        no longer known: labels of another version could be wrong.
+        While versions share the requests, it may differ from the version that `ready` expected. If it is no longer
+        known, outputs are published by name: labels of another version could be wrong.
         """
         if version == ready.manifest.version:
             return ready.plan
@@ -151,7 +151,7 @@ class Feed:
         return self._other_plan
 
     def _current(self) -> ModelManifest:
-        """The model's manifest now. While it is away, samples go on filling the windows it had."""
+        """Return the model's current manifest. While it is unavailable, samples fill the existing windows."""
         try:
             manifest = self._describe(self.route.model, self.route.version)
         except RequestError as error:
@@ -163,7 +163,7 @@ class Feed:
         return manifest
 
     def _adopt(self, manifest: ModelManifest) -> None:
-        """Decide the plan of results. Windows that fit another shape of input are given up."""
+        """Use another manifest: plan the results. Windows of another shape are discarded."""
         check_outputs(self.route, manifest)
         shape = window_shape(self.route, manifest)
         if shape is None:
@@ -199,9 +199,9 @@ class Feed:
 
 
 def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | None:
-    """The route's windows: its own sizes before the manifest's; None where each message is an input of its own.
+    """Return the shape of the route's windows; its own sizes have precedence over the manifest's.
 
-    Raises RequestError UNAVAILABLE where route and model do not fit.
+    Return None if each message is an input of its own. Raises RequestError UNAVAILABLE if route and model do not fit.
     """
     window, spec = manifest.window, manifest.inputs[0]
     size_rows = route.size_rows or (window.size_rows if window else 0)
@@ -216,7 +216,7 @@ def window_shape(route: MqttRoute, manifest: ModelManifest) -> WindowShape | Non
 
 
 def check_outputs(route: MqttRoute, manifest: ModelManifest) -> None:
-    """Raise RequestError UNAVAILABLE where the route names an output that the model lacks."""
+    """Raise RequestError UNAVAILABLE if the route names an output that the model does not have."""
     missing = [name for name in route.outputs if manifest.output(name) is None]
     if missing:
         known = ", ".join(spec.name for spec in manifest.outputs)

@@ -1,4 +1,4 @@
-"""MQTT as the daemon starts and stops it."""
+"""MQTT frontend, as the daemon starts and stops it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
 GOODBYE_S = 2.0
-"""What is left for `offline` and the disconnect when the grace has run out."""
+"""Time for the `offline` message and the disconnect after the grace period."""
 
 
 class MqttFrontend:
-    """Answers requests and sensors over MQTT. Construct, `start`, `stop`; all on one event loop."""
+    """MQTT frontend for requests and sensors. Construct, `start`, `stop`; all on one event loop."""
 
     def __init__(self, engine: InferenceEngine, settings: MqttSettings, gateway_id: str) -> None:
-        """Raises ConfigurationError for routes that cannot work; `settings.url` must be set."""
+        """Set up the frontend; `settings.url` must be set. Raises ConfigurationError for routes that cannot work."""
         if not gateway_id or set(gateway_id) & set("+#/\0") or len(gateway_id) > 128:
             problem = f"{gateway_id!r:.150} must be 1 to 128 characters without + # and /; it is part of topics"
             raise ConfigurationError(problem, table="gateway", key="id")
@@ -37,8 +37,10 @@ class MqttFrontend:
         self.online = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin to connect; returns at once, also while the broker is away. Raises ConfigurationError where the
-        password, certificate or key cannot be read."""
+        """Begin to connect and return at once, even if the broker is unavailable.
+
+        Raises ConfigurationError if the password, certificate or key cannot be read.
+        """
         settings = self._settings
         identity = Identity(self._id, self._status("offline"), read_password(settings), tls_context(settings))
         asked = Subscription(f"edge/{self._id}/infer/#", 1)
@@ -56,8 +58,11 @@ class MqttFrontend:
         self._link.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more, finish what is under way, say `offline`, disconnect. What is not done after `grace_s`
-        is given up unacknowledged: the broker has it again for the next start."""
+        """Accept no more messages, finish those in progress, publish `offline` and disconnect.
+
+        Messages that are not finished after `grace_s` stay unacknowledged: the broker sends them again after the next
+        start.
+        """
         if self._link is None or self._pipeline is None:
             return
         ends_s = asyncio.get_running_loop().time() + grace_s

@@ -1,4 +1,4 @@
-"""Who we are to the broker: client id, Will, password, certificate."""
+"""Identity of the gateway at the broker: client id, Will, password, certificate."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gateway.frontends.mqtt.settings import MqttSettings, broker_of
 
 
 class ClientContext(ssl.SSLContext):
-    """TLS as a client; knows its newest socket, since paho loses sight of one whose handshake fails."""
+    """TLS client context that remembers its newest socket: paho loses a socket whose handshake fails."""
 
     newest: ssl.SSLSocket | None = None
 
     def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
-        """As SSLContext does, and remember the socket."""
+        """Implement SSLContext.wrap_socket, and remember the socket."""
         self.newest = super().wrap_socket(*arguments, **named)
         return self.newest
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who connects, with what password, and what the broker says for us when we are gone."""
+    """Client id, password and certificate, and the Will that the broker publishes if the connection is lost."""
 
     client_id: str
     will: Publication
@@ -34,7 +34,7 @@ class Identity:
 
 
 def tls_context(settings: MqttSettings) -> ClientContext | None:
-    """The TLS configuration, None for mqtt://. Raises ConfigurationError where a file cannot be used."""
+    """Return the TLS context, or None for mqtt://. Raises ConfigurationError if a file cannot be used."""
     if not broker_of(settings.url).secure:
         return None
     try:
@@ -52,7 +52,7 @@ def tls_context(settings: MqttSettings) -> ClientContext | None:
 
 
 def read_password(settings: MqttSettings) -> str | None:
-    """First line of `password_file`. Raises ConfigurationError where it cannot be read."""
+    """Return the first line of `password_file`. Raises ConfigurationError if it cannot be read."""
     if not settings.password_file:
         return None
     try:

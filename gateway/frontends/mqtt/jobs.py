@@ -1,4 +1,4 @@
-"""Inferences that messages ask for, and how long they may wait."""
+"""Inference jobs of messages, and their time limits."""
 
 from __future__ import annotations
 

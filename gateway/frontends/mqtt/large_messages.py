@@ -1,4 +1,4 @@
-"""Messages that are decoded on a thread, and those of their routes that wait behind them. Pure."""
+"""Messages that a thread decodes, and the messages of their routes that wait behind them. Pure: no I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Staying connected: one session at a time, reconnects with full jitter, MQTT 5 or 3.1.1, and the outbox.
+"""Permanent connection to the broker, with MQTT 5 or 3.1.1: one session at a time, reconnects, and the outbox.
 
-A broker that is away, at start or later, is no error: what is to be published waits in its bound, and the broker
-keeps what is for us.
+A broker that is unavailable, at start or later, is no error. Publications wait in the bounded outbox, and the broker
+keeps the messages for us.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from gateway.frontends.mqtt.backoff import delay_s
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.identity import Identity
 from gateway.frontends.mqtt.messages import REFUSED, Message, Publication, Subscription
 from gateway.frontends.mqtt.outbox import Outbox
@@ -21,11 +21,17 @@ from gateway.frontends.mqtt.settings import MqttSettings
 
 _LOG = logging.getLogger(__name__)
 EARLY_LOSSES = 2
-"""Connections closed before a CONNACK after which the other protocol version is tried: some brokers just hang up."""
+"""Connections closed before a CONNACK after which the other protocol version is tried.
+
+Some brokers close the connection instead of refusing the version.
+"""
 
 
 class Link:
-    """The gateway's standing with its broker. `receive` gets every message, `changed` every (connected, reason)."""
+    """Connection of the gateway to its broker.
+
+    `receive` is called with every message, `changed` with every (connected, reason).
+    """
 
     def __init__(
         self,
@@ -55,21 +61,24 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether the broker has welcomed us."""
+        """Return True if the broker has accepted the connection and the subscriptions."""
         return self._ready
 
     @property
     def waiting(self) -> int:
-        """Publications that the broker has not taken yet."""
+        """Return the number of publications that the broker has not accepted yet."""
         return len(self._outbox)
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Begin to connect, and return at once."""
         self._task = asyncio.get_running_loop().create_task(self._stay_connected(), name="mqtt-link")
 
     def publish(self, publication: Publication, *, urgent: bool = False) -> bool:
-        """Send as soon as the broker can take it. False, and counted, where it is dropped: QoS 0 while the broker is
-        away, anything beyond the outbox's bound that is not urgent."""
+        """Send a publication as soon as the broker can accept it.
+
+        Return False, counted, if it is dropped: QoS 0 without a connection, or beyond the outbox's limits and not
+        urgent.
+        """
         if not publication.qos and not self._ready:
             self._counters["dropped_broker_away"] += 1
             return False
@@ -81,7 +90,7 @@ class Link:
         return True
 
     def acknowledge(self, message: Message) -> None:
-        """Send a QoS 1 message's PUBACK, unless its connection is gone: then the broker sends it again."""
+        """Send a QoS 1 message's PUBACK. If its connection has ended, the broker sends the message again."""
         if message.qos and self._session is not None:
             sent = self._session.acknowledge(message)
             self._counters["acknowledged" if sent else "acknowledgements_stale"] += 1
@@ -93,7 +102,7 @@ class Link:
             self._session.read(on=not on)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until the broker has taken all of the outbox; False where it has not in `timeout_s`."""
+        """Wait until the broker has accepted the whole outbox. Return False if it has not within `timeout_s`."""
         self._drained.clear()
         if not len(self._outbox):
             return True
@@ -106,7 +115,7 @@ class Link:
         return not len(self._outbox)
 
     async def stop(self, timeout_s: float) -> None:
-        """Disconnect cleanly, or in `timeout_s` without a word."""
+        """Disconnect cleanly, or close the connection after `timeout_s`."""
         self._stop.set()
         if self._task is None:
             return
@@ -130,18 +139,18 @@ class Link:
                 return
             held_s = time.monotonic() - began
             failures = 0 if held_s > self._settings.reconnect_max_s else failures
-            wait_s = delay_s(failures, self._settings.reconnect_min_s, self._settings.reconnect_max_s)
-            _LOG.warning("no MQTT broker at %s (%s); next try in %.1f s", self._settings.url, reason, wait_s)
             failures += 1
+            wait_s = pause_s(failures, self._settings.reconnect_min_s, self._settings.reconnect_max_s, draw_chance())
+            _LOG.warning("no MQTT broker at %s (%s); next try in %.1f s", self._settings.url, reason, wait_s)
             await _wait(self._stop, wait_s)
 
     async def _one_connection(self) -> str:
-        """Connect and stay until the connection ends; why it did."""
+        """Connect, and wait until the connection ends. Return the reason of its end."""
         session = self._current_session()
         self._ended.clear()
         try:
             await session.connect()
-        except Exception as error:  # noqa: BLE001 - the task's boundary: whatever paho raises, the link tries again
+        except Exception as error:  # noqa: BLE001  the task's boundary: the link tries again
             self._counters["connect_failures"] += 1
             return str(error) or type(error).__name__
         if self._stop.is_set():
@@ -151,7 +160,7 @@ class Link:
         return self._reason
 
     def _current_session(self) -> Session:
-        """The session of the protocol version to try; another version starts without the old one's packet ids."""
+        """Return the session of the protocol version to try. A new one starts without the old one's packet ids."""
         if self._session is None or self._session.version_5 != self._version_5:
             self._outbox.rewind()
             self._session = Session(self._settings, self._identity, self, version_5=self._version_5)
@@ -159,7 +168,7 @@ class Link:
         return self._session
 
     def welcomed(self, welcome: Welcome) -> None:
-        """CONNACK: subscribe, then send what waited (after paho has sent again what was in flight)."""
+        """Handle CONNACK: subscribe, then send what waited, after paho has sent again what was in flight."""
         if self._session is None:
             return
         self._early = 0
@@ -169,7 +178,7 @@ class Link:
         self._counters["connections"] += 1
 
     def subscribed(self, codes: Sequence[int]) -> None:
-        """SUBACK: messages may come now."""
+        """Handle SUBACK: messages may arrive now."""
         for subscription, code in zip(self._subscriptions, codes, strict=False):
             if code >= REFUSED:
                 self._counters["subscriptions_refused"] += 1
@@ -179,11 +188,11 @@ class Link:
         asyncio.get_running_loop().call_soon(self._pump)
 
     def received(self, message: Message) -> None:
-        """PUBLISH."""
+        """Handle PUBLISH."""
         self._receive(message)
 
     def taken(self, mid: int, code: int) -> None:
-        """PUBACK."""
+        """Handle PUBACK."""
         publication = self._outbox.taken(mid)
         if publication is None:
             return
@@ -191,7 +200,7 @@ class Link:
         self._pump()
 
     def lost(self, reason: str, end: End) -> None:
-        """The connection is gone, or never was welcomed."""
+        """Handle the end of a connection, or of an attempt to connect."""
         was_ready, self._ready = self._ready, False
         self._reason = reason
         self._choose_version(end)
@@ -203,7 +212,11 @@ class Link:
         self._ended.set()
 
     def _choose_version(self, end: End) -> None:
-        """MQTT 3.1.1 for good where MQTT 5 was refused; for one connection where the broker twice just hung up."""
+        """Choose the protocol version of the next connection.
+
+        If the broker refused the version, the other one is used from then on. After two connections that the broker
+        only closed, the other version is tried for one connection.
+        """
         if end is End.OLD_PROTOCOL:
             self._version_5 = not self._version_5
         elif end is End.SILENT:
@@ -214,7 +227,7 @@ class Link:
             self._version_5, self._guessed = True, False
 
     def _pump(self) -> None:
-        if self._pumping:  # what one settled publication leads to is sent by the loop below, however many there are
+        if self._pumping:  # the loop below also sends what follows from a settled publication, without recursion
             return
         self._pumping = True
         try:
@@ -227,7 +240,7 @@ class Link:
             self._fetch_again()
 
     def _sent(self, publication: Publication) -> bool:
-        """Send the outbox's first; False where the session cannot take it now."""
+        """Send the first publication of the outbox. Return False if the session cannot accept it now."""
         mid = -1 if self._session is None else self._session.publish(publication)
         if mid == 0:
             self._settle(self._outbox.drop_first(), PACKET_TOO_LARGE)
@@ -236,7 +249,7 @@ class Link:
         return mid >= 0
 
     def _fetch_again(self) -> None:
-        """A broker sends again what is unacknowledged only on a new connection: take one, now that there is room."""
+        """Reconnect, because the outbox has room: a broker repeats unacknowledged messages only on a new connection."""
         if self._owing and self._ready and self._session is not None:
             self._owing = False
             self._counters["reconnects_owing"] += 1

@@ -1,4 +1,4 @@
-"""What comes from the broker and what goes to it, as values that know no client library."""
+"""Messages and publications, independent of the client library."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 JSON = "application/json"
 REFUSED = 0x80
-"""PUBACK reason codes from here on are failures (MQTT 5, 4.13)."""
+"""Lowest PUBACK reason code that is a failure (MQTT 5, 4.13)."""
 
 
 @dataclass(slots=True)
 class Message:
-    """One received PUBLISH; whoever has read the payload may empty it.
+    """Received PUBLISH. Code that has read the payload may empty it.
 
-    `epoch` counts connections: an acknowledgement belongs to the one it came by.
+    `epoch` counts connections: an acknowledgement belongs to the connection of its message.
 
-    `arrived_ns` is on the monotonic clock, `wall_ns` since the Unix epoch; `expiry_s` is what was left of the Message
-    Expiry Interval when the broker sent it (None: none). Properties are empty on MQTT 3.1.1.
+    `arrived_ns` is on the monotonic clock, `wall_ns` since the Unix epoch. `expiry_s` is the rest of the Message Expiry
+    Interval when the broker sent the message (None: none). Properties are empty on MQTT 3.1.1.
     """
 
     topic: str
@@ -36,21 +36,21 @@ class Message:
     user: tuple[tuple[str, str], ...] = ()
 
     def user_property(self, name: str) -> str:
-        """The first user property called `name`, or ""."""
+        """Return the first user property called `name`, or ""."""
         return next((value for key, value in self.user if key == name), "")
 
     def deadline_ns(self) -> int | None:
-        """When the Message Expiry Interval ends, on the clock of `arrived_ns`."""
+        """Return the end of the Message Expiry Interval on the clock of `arrived_ns`, or None."""
         return None if self.expiry_s is None else self.arrived_ns + self.expiry_s * 1_000_000_000
 
 
 Taken = Callable[[int], None]
-"""Called once with the PUBACK's reason code, or with 0 when a QoS 0 message has gone to the socket."""
+"""Callback, called once with the PUBACK's reason code, or with 0 when a QoS 0 message was written to the socket."""
 
 
 @dataclass(slots=True)
 class Publication:
-    """One PUBLISH to send. On MQTT 3.1.1 the properties stay behind."""
+    """PUBLISH to send. MQTT 3.1.1 has no properties: they are omitted."""
 
     topic: str
     payload: bytes
@@ -63,7 +63,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic filter and the quality of service asked for."""
+    """Topic filter and requested quality of service."""
 
     filter: str
     qos: int

@@ -1,4 +1,4 @@
-"""What is to be published: bounded, in order, with no more in flight than the broker takes."""
+"""Bounded queue of publications, in order, with no more in flight than the broker allows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Outbox:
         self._waiting: deque[Publication] = deque()
         self._inflight: dict[int, Publication] = {}
         self._held_bytes = 0
-        """Payloads of all publications, waiting and in flight."""
+        """Payload bytes of all publications, waiting and in flight."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._inflight)
 
     def put(self, publication: Publication, *, urgent: bool = False) -> bool:
-        """Queue `publication`, an urgent one before all others; False where the outbox is full, in number or in bytes.
-        An empty one takes a publication of any size.
+        """Queue `publication`, an urgent one before all others.
 
-        Whom an urgent one overtakes on its own topic it replaces: an `online` that came after `offline` would stay at
-        the broker, and one of each connection that ended too early would pile up.
+        Return False if the outbox is full, in number or in bytes.
+        An empty outbox accepts a publication of any size. An urgent publication replaces waiting ones on its topic.
+        Otherwise an `online` sent after `offline` would stay at the broker, and those of connections that ended early
+        would accumulate.
         """
         if urgent:
             self._waiting = deque((publication, *(one for one in self._waiting if one.topic != publication.topic)))
@@ -41,13 +42,13 @@ class Outbox:
         return True
 
     def first(self) -> Publication | None:
-        """The next to send, or None where nothing waits or too much is in flight."""
+        """Return the next publication to send; None if nothing waits or too much is in flight."""
         if not self._waiting or (self._waiting[0].qos and len(self._inflight) >= self._limit):
             return None
         return self._waiting[0]
 
     def sent(self, mid: int) -> Publication:
-        """The first has gone to the socket as packet `mid`; at QoS 1 it stays until `taken`."""
+        """Record that the first publication was sent as packet `mid`. At QoS 1 it stays until `taken`."""
         publication = self._waiting.popleft()
         if publication.qos:
             self._inflight[mid] = publication
@@ -56,21 +57,23 @@ class Outbox:
         return publication
 
     def drop_first(self) -> Publication:
-        """Give up the first."""
+        """Drop the first publication."""
         publication = self._waiting.popleft()
         self._held_bytes -= len(publication.payload)
         return publication
 
     def taken(self, mid: int) -> Publication | None:
-        """The publication that a PUBACK for `mid` acknowledges; None where there is none."""
+        """Return the publication that a PUBACK for `mid` acknowledges, or None."""
         publication = self._inflight.pop(mid, None)
         if publication is not None:
             self._held_bytes -= len(publication.payload)
         return publication
 
     def reconnected(self, receive_maximum: int, *, resumed: bool) -> bool:
-        """A new connection stands. False where what was in flight must be sent anew under new packet ids, because the
-        broker has forgotten the session or takes fewer at a time than were in flight."""
+        """Adapt to a new connection. Return False if publications in flight must be sent under new packet ids.
+
+        That is the case if the broker has lost the session, or if its Receive Maximum is below their number.
+        """
         self._limit = min(self._max_inflight, receive_maximum)
         if resumed and len(self._inflight) <= self._limit:
             return True
@@ -78,6 +81,6 @@ class Outbox:
         return False
 
     def rewind(self) -> None:
-        """Put what was in flight back to the front, in order."""
+        """Return publications in flight to the front of the queue, in order."""
         self._waiting.extendleft(reversed(self._inflight.values()))
         self._inflight.clear()

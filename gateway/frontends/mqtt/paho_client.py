@@ -1,4 +1,4 @@
-"""Values of this package as paho-mqtt's: its client, properties and messages."""
+"""Conversion of this package's values to paho-mqtt's: client, properties and messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def new_client(settings: MqttSettings, identity: Identity, *, version_5: bool) -
         reconnect_on_failure=False,
         manual_ack=True,
     )
-    client.max_inflight_messages = 0  # the outbox holds the bound, from the CONNACK
+    client.max_inflight_messages = 0  # the outbox limits them, by the Receive Maximum of the CONNACK
     client.connect_timeout = settings.connect_timeout_s
     if settings.username:
         client.username_pw_set(settings.username, identity.password)
@@ -67,7 +67,7 @@ def _set_will(client: Client, will: Publication, delay_s: int, *, version_5: boo
 
 
 def _empty(kind: str) -> Any:
-    """Return paho's empty properties of packets of `kind`. They carry no types."""
+    """Return empty properties of paho for packets of `kind`. They have no type annotations."""
     from paho.mqtt import packettypes, properties
 
     bag: Any = properties.Properties

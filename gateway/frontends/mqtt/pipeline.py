@@ -1,4 +1,4 @@
-"""Way of a message to its inference: route, decode, window, submit. `runs` and `delivery` have the rest."""
+"""Path of a message to its inference: route, decode, window, submit. `runs` and `delivery` do the rest."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from gateway.frontends.mqtt.settings import MqttSettings
 WINDOWS_LIMIT = 64
 """Windows that are submitted at once: about 0.5 ms."""
 Later = Coroutine[Any, Any, None]
-"""Work on a message that goes on while others are received."""
+"""Work on a message that continues while other messages are received."""
 End = Callable[[Callable[[], Any]], Later | None]
 """Function that completes a message; its argument returns what was decoded, or raises."""
 
 
 class Pipeline:
-    """Takes messages as they come; `receive` never raises and never waits."""
+    """Receiver of messages. `receive` never raises and never waits."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Pipeline:
         self._large = LargeMessages()
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
-        """The backlog has room."""
+        """Set while the backlog has room."""
         self._complained_ns: dict[str, int] = {}
         self._accepting = True
 
@@ -71,7 +71,7 @@ class Pipeline:
         return {"queued": queued, "running": self._runs.running, "sensors": sensors}
 
     def receive(self, message: Message) -> None:
-        """Deal with one message."""
+        """Process one message."""
         self._counters["received"] += 1
         if not self._accepting:
             self._counters["dropped_stopping"] += 1
@@ -85,7 +85,7 @@ class Pipeline:
             self._receive_sample(self._feeds[route.name], message)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing more; wait for what is under way. False where some of it had to be given up."""
+        """Accept no more messages, and wait for those in progress. Return False if some had to be abandoned."""
         self._accepting = False
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -99,7 +99,7 @@ class Pipeline:
         return not abandoned
 
     async def _ended(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no work is in progress."""
         while self._tasks or self._runs.running:
             if self._tasks:
                 await asyncio.wait(self._tasks)
@@ -117,7 +117,7 @@ class Pipeline:
                 self._follow(self._decode(debt, CALLER, self._requests.steps(message), end))
         except RequestError as refused:
             self._delivery.refuse(message, refused, seen, reply)
-        except Exception:  # noqa: BLE001  the message's boundary: one that meets a defect of ours must not stop the others
+        except Exception:  # noqa: BLE001  a message that causes a defect must not stop the others
             self._delivery.refuse(message, defect(message), seen, reply)
 
     def _end_request(self, debt: Debt, decoded: Callable[[], Asked]) -> None:
@@ -133,7 +133,7 @@ class Pipeline:
             self._runs.add(Job(request, encode, debt))
 
     def _receive_sample(self, feed: Feed, message: Message) -> None:
-        """Begin with a sample unless another of its route is still being decoded: their order holds."""
+        """Begin with a sample unless another one of its route is still being decoded: samples keep their order."""
         if self._large.wait(feed.route.name, message):
             self._pace()
         else:
@@ -276,7 +276,10 @@ class Pipeline:
         return answers.result(identity, ready, response, plan, self._settings.max_result_bytes)
 
     def _refuse_sample(self, feed: Feed, message: Message, refused: RequestError, seen: Seen | None) -> None:
-        """A sample whose model is away says nothing about that sample: such errors are told now and then."""
+        """Refuse a sample.
+
+        If only the model of its window is unavailable, the error is published once per `error_repeat_s`.
+        """
         if refused.fault not in {Fault.NOT_FOUND, Fault.UNAVAILABLE} or not feed.windowed:
             self._delivery.refuse(message, refused, seen)
             return
@@ -300,13 +303,13 @@ class Pipeline:
             raise RequestError(Fault.TOO_LARGE, f"the topic has {len(message.topic)} characters; shorten it")
 
     def _most_bytes(self, model: str) -> int | None:
-        """Return the largest payload that a model takes; None where that is not bounded, or the model is away."""
+        """Return the largest payload that a model accepts; None if there is no limit or the model is unavailable."""
         try:
             return self._engine.sizes(model).json_bytes
         except RequestError:
-            return None  # the answer to the message says so
+            return None  # the message is refused with this error later
 
     def _pace(self) -> None:
-        """Leave the socket unread while as much waits as may."""
+        """Pause reading the socket while the queues are full."""
         self._room.clear() if self._runs.full else self._room.set()
         self._outlet.pause(on=self._runs.full or self._large.full)

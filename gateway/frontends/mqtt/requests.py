@@ -1,4 +1,4 @@
-"""Request/response: what came on the infer topics, and where its answer may go. Pure."""
+"""Inference requests on the infer topics, and the topics that their answers may use. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.frontends.oip_json import parse_body, request_steps
 from gateway.frontends.oip_json_answers import encode_response
 
 CALLER = "mqtt:infer"
-"""Caller of all requests: a broker names no publisher."""
+"""Caller of all requests: a broker does not identify publishers."""
 Asked = tuple[InferRequest, Callable[[InferResponse], bytes]]
 
 
@@ -51,7 +51,7 @@ class Requests:
         return topic.removeprefix(self._asked).partition("/")[0]
 
     def reply(self, message: Message) -> Reply:
-        """Return where the answer is published.
+        """Return the destination of the answer.
 
         Raises RequestError: INVALID without a usable response topic, DENIED for a topic that requests may not name.
         Without that check every client that may publish requests could make the gateway publish on any topic.

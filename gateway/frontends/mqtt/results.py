@@ -1,15 +1,15 @@
-"""Results of a route as JSON: a label where an output is a score vector, else outputs by name. Pure.
+"""Results of a route as JSON: label and score if an output is a score vector, else outputs by name. Pure functions.
 
 The rule, decided once for each model version and route. An output is a score vector if all of these hold:
 
 1. Its datatype is FP16, BF16, FP32 or FP64, or INT8 or UINT8 (quantized scores).
 2. Its declared shape is [classes], or [rows, classes] with rows open or 1. The classes are the last axis.
 3. The manifest has labels, and classes equals their number. Without labels, the output is the only one of the model
-   and declares at least 2 classes: a class is then named by its index.
+and declares at least 2 classes: a class is then named by its index.
 4. The output declares postprocess = "softmax", or the task ends in "classification", or there is no task but labels.
 
-Only outputs that the route names are considered, where it names any. Of several score vectors the only one with
-softmax counts; if that does not decide, none does: the gateway does not guess. A text output is never a label.
+If the route names outputs, only those are considered. If there are several score vectors, the only one with softmax
+counts. If that does not decide, none does: the gateway does not guess. A text output is never a label.
 
 An answer whose shape is not the declared one is published by name as well.
 """
@@ -64,10 +64,10 @@ def plan_results(manifest: ModelManifest, named: tuple[str, ...] = ()) -> Result
 def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, limit_bytes: int) -> Line:
     """Return the part of a result that depends on the outputs of a request of `rows` rows.
 
-    One row: `label` and `score`, or `outputs`, or both where the route names outputs. Other numbers of rows:
-    `results`, a list with one such object per row, where every published output has a row for each; else `outputs`
-    whole. Raises RequestError TOO_LARGE where the JSON would exceed `limit_bytes` for sure, before it is built, and
-    UNSUPPORTED where an output is not UTF-8.
+    One row: `label` and `score`, or `outputs`, or both if the route names outputs. Other numbers of rows: `results`, a
+    list with one such object per row, if every published output has that number of rows; else `outputs` as a whole.
+    Raises RequestError TOO_LARGE if the JSON would certainly exceed `limit_bytes`, before it is built. Raises
+    UNSUPPORTED if an output is not UTF-8.
     """
     count = rows if plan.batched else 1
     best = _best_classes(plan, outputs, count)
@@ -82,7 +82,7 @@ def write_results(plan: ResultPlan, outputs: Mapping[str, Tensor], rows: int, li
 
 
 def check_size(size_bytes: int, limit_bytes: int) -> None:
-    """Raise RequestError TOO_LARGE where a result of at least `size_bytes` exceeds `limit_bytes`."""
+    """Raise RequestError TOO_LARGE if a result of at least `size_bytes` exceeds `limit_bytes`."""
     if size_bytes > limit_bytes:
         problem = f"the result has at least {size_bytes} bytes; at most {limit_bytes} are published"
         remedy = "name smaller outputs in the route's outputs, or raise mqtt.max_result_bytes"
@@ -90,7 +90,7 @@ def check_size(size_bytes: int, limit_bytes: int) -> None:
 
 
 def _scores(spec: TensorSpec, manifest: ModelManifest) -> bool:
-    """Return whether `spec` is a score vector (the four conditions above)."""
+    """Return True if `spec` is a score vector (the four conditions above)."""
     classes = spec.shape[-1] if spec.shape else 0
     shaped = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[0] in {ROWS, 1})
     if spec.datatype not in SCORES or not shaped:
@@ -101,7 +101,7 @@ def _scores(spec: TensorSpec, manifest: ModelManifest) -> bool:
 
 
 def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -> list[Line] | None:
-    """Return label and score of the best class of each row; None where the answer holds no such scores."""
+    """Return label and score of the best class of each row; None if the answer holds no such scores."""
     tensor = outputs.get(plan.scores)
     if tensor is None:
         return None
@@ -114,7 +114,7 @@ def _best_classes(plan: ResultPlan, outputs: Mapping[str, Tensor], count: int) -
 
 
 def _best_class(plan: ResultPlan, scores: Array) -> Line:
-    """Return the label, and the score as the output holds it: None where it is infinite. NaN has no best class."""
+    """Return the label, and the score as the output holds it: None if it is infinite. NaN has no best class."""
     index = int(scores.argmax())
     score = float(scores[index])
     label = plan.labels[index] if plan.labels else str(index)

@@ -1,4 +1,4 @@
-"""Which route takes a topic, and whose measurement it is. Filters are checked when the gateway is configured."""
+"""Topics to routes, and messages to sensors. Topic filters are checked when the gateway is configured."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _UNSAFE = {ord(character): "_" for character in "+#/\0"} | dict.fromkeys((*range
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """A subscription's filter by levels; `group` is set for `$share/<group>/…` (MQTT 5, 4.8.2)."""
+    """Levels of a subscription's filter; `group` is set for `$share/<group>/…` (MQTT 5, 4.8.2)."""
 
     levels: tuple[str, ...]
     group: str = ""
 
     def takes(self, topic: Sequence[str]) -> bool:
-        """Whether the filter matches the levels of `topic`. Wildcards in first place leave out `$…` (MQTT 5, 4.7.2)."""
+        """Return True if the filter matches the levels of `topic`.
+
+        A wildcard at the first level does not match topics that begin with `$` (MQTT 5, 4.7.2).
+        """
         if topic[0].startswith("$") and self.levels[0] in {"+", "#"}:
             return False
         for index, level in enumerate(self.levels):
@@ -34,7 +37,7 @@ class TopicFilter:
         return len(topic) == len(self.levels)
 
     def overlaps(self, other: TopicFilter) -> bool:
-        """Whether some topic matches both."""
+        """Return True if some topic matches both."""
         for mine, theirs in zip(self.levels, other.levels, strict=False):
             if "#" in {mine, theirs}:
                 return True
@@ -45,7 +48,7 @@ class TopicFilter:
 
 
 def read_filter(text: str) -> TopicFilter:
-    """Parse a topic filter. Raises ValueError that says what is wrong."""
+    """Parse a topic filter. Raises ValueError with the problem."""
     group, filter_ = "", text
     if text.startswith("$share/"):
         _, group, filter_ = [*text.split("/", 2), "", ""][:3]
@@ -62,10 +65,10 @@ def read_filter(text: str) -> TopicFilter:
 
 
 class Router:
-    """The routes, checked: each topic belongs to at most one, and none to what the gateway itself publishes."""
+    """Checked routes: each topic belongs to at most one, and none to the topics that the gateway itself publishes."""
 
     def __init__(self, routes: Sequence[MqttRoute], gateway_id: str) -> None:
-        """Raises ConfigurationError that names the route and its key."""
+        """Check the routes. Raises ConfigurationError with the route and its key."""
         self._own = read_filter(f"edge/{gateway_id}/#")
         self._filters: list[tuple[TopicFilter, MqttRoute]] = []
         self._known: dict[str, MqttRoute | None] = {}
@@ -78,7 +81,7 @@ class Router:
         self.subscriptions = tuple(Subscription(text, route.qos) for route in routes for text in route.topics)
 
     def route(self, topic: str) -> MqttRoute | None:
-        """The route that takes `topic`, None where none does. What was decided is remembered, within a bound."""
+        """Return the route of `topic`, or None. Results are cached, up to a limit."""
         try:
             return self._known[topic]
         except KeyError:
@@ -108,7 +111,7 @@ class Router:
 
 
 def sensor_of(rule: str, message: Message, document: Any) -> str:
-    """Who measured, by the route's `sensor` rule. RequestError INVALID where the message does not say.
+    """Return the sensor's name by the route's `sensor` rule. Raises RequestError INVALID if the message has none.
 
     `document` is the decoded JSON, CBOR or MessagePack payload, None for other payloads.
     """
@@ -131,7 +134,7 @@ def sensor_of(rule: str, message: Message, document: Any) -> str:
 
 
 def topic_level(name: str) -> str:
-    """`name` as one level of a topic: what a topic level may not hold becomes '_'."""
+    """Return `name` as one level of a topic: characters that a level may not hold become '_'."""
     return name.translate(_UNSAFE)
 
 
@@ -144,7 +147,7 @@ def _walk(document: Any, path: Sequence[str]) -> Any:
 
 
 def _check_level(route: MqttRoute, filter_: TopicFilter) -> None:
-    """`topic[i]` must exist in every topic the filter takes."""
+    """Check that `topic[i]` exists in every topic that the filter matches. Raises ConfigurationError."""
     if not route.sensor.startswith("topic["):
         return
     index, fixed = int(route.sensor[6:-1]), [level for level in filter_.levels if level != "#"]

@@ -1,7 +1,7 @@
-"""Inferences that messages asked for: they wait for a place, run, are tried again, and are answered.
+"""Inferences of messages: they wait for a place, run, are tried again, and are answered.
 
-OVERLOADED is not acknowledged: a QoS 1 message is tried again here until it expires, while the socket is left unread
-once enough of them wait, so that the broker keeps what follows.
+A message that meets OVERLOADED is not acknowledged. At QoS 1 it is tried again here until it expires. Once enough of
+them wait, the socket is no longer read, so that the broker keeps later messages.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Protocol
 from gateway.domain.errors import Fault, RequestError
 from gateway.domain.infer import InferResponse
 from gateway.domain.ports import InferenceEngine
+from gateway.domain.retry import draw_chance, pause_s
 from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.backoff import delay_s
 from gateway.frontends.mqtt.delivery import Delivery
 from gateway.frontends.mqtt.jobs import Job, expired, passed
 from gateway.frontends.mqtt.messages import Message
@@ -34,7 +34,7 @@ class _Step(Protocol):
 class Runs:
     """Jobs that wait or run, at most `max_running` at a time. Implements `domain.ports.Sink`; the token is the job.
 
-    `changed` is called whenever another number of jobs waits or runs.
+    `changed` is called whenever the number of waiting or running jobs changes.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Runs:
         self._counters, self._changed = counters, changed
         self._backlog: Backlog[Job] = Backlog(settings.max_queued, settings.max_running)
         self._running: dict[Job, tuple[int, _Step | None]] = {}
-        """Their QoS when they began, and what they wait for."""
+        """Running jobs with their QoS at the beginning, and the step that each waits for."""
         self.idle = asyncio.Event()
-        """Set while no job runs, and so none waits."""
+        """Set while no job runs; then none waits either."""
         self.idle.set()
 
     @property
     def full(self) -> bool:
-        """Return True if as many QoS 1 jobs wait or run as may."""
+        """Return True if the permitted number of QoS 1 jobs waits or runs."""
         return self._backlog.full
 
     @property
@@ -71,7 +71,7 @@ class Runs:
 
     def add(self, job: Job) -> None:
         """Run a job as soon as there is a place. At QoS 0 the oldest job may be dropped for it."""
-        job.debt.message.payload = b""  # the tensors hold what they need of it
+        job.debt.message.payload = b""  # the tensors hold the data they need
         dropped = self._backlog.put(job, job.debt.qos)
         if dropped is not None and dropped.debt.make_sure():
             self._backlog.put(dropped, dropped.debt.qos)
@@ -81,7 +81,10 @@ class Runs:
         self.flush()
 
     def abandon(self) -> int:
-        """Give up all jobs. Return their number. Their messages are not acknowledged: they may come again."""
+        """Abandon all jobs. Return their number.
+
+        Their messages are not acknowledged: the broker may send them again.
+        """
         abandoned = len(self._running) + len(self._backlog)
         for job, (_, step) in self._running.items():
             if step is not None:
@@ -95,7 +98,7 @@ class Runs:
     def retry_s(self, refused: RequestError, failures: int) -> float:
         """Count a retry after so many failures. Return the time before it."""
         self._counters["retries"] += 1
-        wait_s = delay_s(failures - 1, self._settings.retry_min_s, self._settings.retry_max_s)
+        wait_s = pause_s(failures, self._settings.retry_min_s, self._settings.retry_max_s, draw_chance())
         return wait_s + min(refused.retry_after_s or 0.0, self._settings.retry_max_s)
 
     # ---- Sink ------------------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class Runs:
 
     # ---- internal --------------------------------------------------------------------------------------------------
     def _begin(self, job: Job) -> None:
-        """Submit a job again, and fill its place if it is refused for good."""
+        """Submit a job again, and fill its place if it is refused permanently."""
         self._submit(job)
         self.flush()
 
@@ -145,7 +148,7 @@ class Runs:
             self._running[job] = qos, self._engine.submit(job.request, self, job)
         except RequestError as refused:
             self.refuse(job, refused)
-        except Exception:  # noqa: BLE001  the job's boundary: others go on
+        except Exception:  # noqa: BLE001  the job's boundary: other jobs continue
             self._end(job)
             self._delivery.refuse_debt(job.debt, defect(job.debt.message))
 
@@ -166,6 +169,6 @@ class Runs:
 
 
 def defect(message: Message) -> RequestError:
-    """Return the refusal of a message that met a defect of the gateway; the log has the traceback."""
+    """Log the current exception as a defect of the gateway. Return the refusal of the message that met it."""
     _LOG.exception("a message on %r found a defect of the gateway", message.topic)
     return RequestError(Fault.INTERNAL, "the gateway failed at this message; its log says how, please report it")

@@ -1,4 +1,4 @@
-"""The frontend's counters as metrics (METRICS.md)."""
+"""Metrics of the MQTT frontend's counters (METRICS.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DROPPED = "dropped_"
 
 
 def samples(counters: Mapping[str, int]) -> Iterator[Sample]:
-    """One sample per counter of `MqttFrontend.counters()`."""
+    """Yield one sample per counter of `MqttFrontend.counters()`."""
     for name, value in counters.items():
         if name in GAUGES:
             yield Sample("edge_gateway_mqtt_now", "What there is now.", value, {"what": name}, counter=False)

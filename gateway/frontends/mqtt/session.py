@@ -1,8 +1,8 @@
-"""One MQTT client on the event loop: paho-mqtt framed by asyncio. Only this module and `paho_client` import it.
+"""MQTT client on the event loop: paho-mqtt with asyncio. Only this module and `paho_client` import paho.
 
-paho owns framing, packet ids and the resending of unacknowledged publications. Ours: the socket on the loop (a thread
-only for the blocking connect and handshake), one computed timer for the keepalive, and whether the socket is read.
-Everything but the body of `connect` runs on the loop's thread.
+paho does framing, packet ids and the resending of unacknowledged publications. This module puts the socket on the loop
+(a thread only for the blocking connect and handshake), computes one timer for the keepalive, and controls whether the
+socket is read. Everything but the body of `connect` runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKET_TOO_LARGE = 0x95
 READ_S = 0.002
 """Longest time for which messages are read in a row: their inferences run together, and other work waits."""
 PACKET_OVERHEAD_BYTES = 512
-"""Fixed header, packet id and our properties, generously."""
+"""Estimate, on the safe side, of the fixed header, packet id and properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Welcome:
 
 
 class End(enum.Enum):
-    """How far a connection had come when it ended."""
+    """Progress of a connection at its end."""
 
     SILENT = "the broker never answered our CONNECT"
     OLD_PROTOCOL = "it refused our protocol version"
@@ -63,7 +63,7 @@ class Listener(Protocol):
 
 
 class Session:
-    """A client of one protocol version; it outlives its connections, of which it has one at a time."""
+    """Client of one protocol version, for any number of connections, one at a time."""
 
     def __init__(self, settings: MqttSettings, identity: Identity, listener: Listener, *, version_5: bool) -> None:
         self.version_5 = version_5
@@ -79,7 +79,7 @@ class Session:
         self._end = End.SILENT
         self._reading = True
         self._packets = 0
-        """Messages and acknowledgements that were read."""
+        """Number of messages and acknowledgements that were read."""
         self._writer = False
         self._last_in_s = self._last_out_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -87,9 +87,9 @@ class Session:
         self._listen()
 
     async def connect(self) -> None:
-        """Open a connection and send CONNECT; `welcomed` or `lost` follows. Raises OSError or ValueError.
+        """Open a connection and send CONNECT. Then `welcomed` or `lost` is called. Raises OSError or ValueError.
 
-        paho resolves, connects and shakes hands blockingly, so this alone happens on a thread of the pool.
+        paho blocks during name resolution, connect and handshake, so this call runs on a thread of the pool.
         """
         self._refusal, self._end, self._welcome = "", End.SILENT, None
         try:
@@ -101,8 +101,10 @@ class Session:
         self._attach()
 
     def publish(self, publication: Publication) -> int:
-        """Send now; the packet id under which `taken` will speak of it (QoS 1), 0 where it is beyond the broker's
-        largest packet, and -1 where paho has no packet id free."""
+        """Send a publication now. Return its packet id, with which `taken` is called at QoS 1.
+
+        Return 0 if it exceeds the broker's largest packet, and -1 if paho has no free packet id.
+        """
         from paho.mqtt.enums import MQTTErrorCode
 
         welcome = self._welcome or Welcome(resumed=False)
@@ -120,21 +122,21 @@ class Session:
         return -1 if information.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE else information.mid
 
     def forget_inflight(self) -> None:
-        """Make paho forget what it would send again on the next connection."""
+        """Make paho forget the publications that it would send again on the next connection."""
         self._client.drop_out_messages()
 
     def acknowledge(self, message: Message) -> bool:
-        """Send the PUBACK, if the message came by this connection; an older one's id may mean another message now."""
+        """Send the PUBACK if the message came by this connection. Otherwise its id may mean another message now."""
         if message.epoch != self.epoch or self._welcome is None:
             return False
         self._client.ack(message.mid, message.qos)
         return True
 
     def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
-        """Ask for `subscriptions`; `subscribed` gives the broker's word for each.
+        """Subscribe; `subscribed` is called with the broker's code for each.
 
-        Retained messages are not asked for: they are no news (MQTT 5; an older broker sends them and they are
-        counted).
+        Retained messages are not requested, because they are old (MQTT 5). An older broker sends them, and they are
+        counted.
         """
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -148,7 +150,7 @@ class Session:
             self._client.subscribe([(s.filter, s.qos) for s in subscriptions])
 
     def read(self, *, on: bool) -> None:
-        """Read the socket, or leave what comes to the kernel and so to the broker."""
+        """Start or stop reading the socket. Without reading, messages stay in the kernel and at the broker."""
         if on == self._reading:
             return
         self._reading = on
@@ -160,7 +162,7 @@ class Session:
             self._loop.remove_reader(self._socket)
 
     def disconnect(self) -> None:
-        """Say goodbye, so that the broker keeps the Will to itself; `lost` follows when the socket is closed."""
+        """Send DISCONNECT, so that the broker does not publish the Will. `lost` follows when the socket is closed."""
         self._client.disconnect()
 
     def abandon(self) -> None:
@@ -210,23 +212,24 @@ class Session:
             self._guard(self._client.loop_read)
             if self._loop.time() >= ends_s:
                 break
-        # TLS: what OpenSSL has decrypted already does not make the socket readable again.
+        # With TLS, bytes that OpenSSL has decrypted already do not make the socket readable again.
         if self._reading and self._socket is not None and _buffered(self._socket):
             self._loop.call_soon(self._readable)
 
     def _guard(self, step: Callable[[], object]) -> None:
-        """One step of paho's. An exception out of it leaves half a packet behind: only a new connection mends that."""
+        """Run one step of paho. After an exception only a new connection helps: half a packet may remain."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001  a callback of the loop: nobody else would end the connection
+        except Exception as error:  # noqa: BLE001  a callback of the loop: without this the connection would never end
             _LOG.exception("the connection to the MQTT broker failed in our hands")
             self.abandon()
             self._listener.lost(f"{type(error).__name__}: {error}", End.ANSWERED)
 
     def _want_write(self) -> None:
-        """One flush per loop turn sends all that was queued in it; a writer is registered only if the kernel is full.
+        """Schedule a flush: one per iteration of the loop sends all that was queued in it.
 
-        Also called by `connect` on its thread, before there is a socket of ours: `_attach` flushes then.
+        A writer is registered only if the kernel's buffer is full. `connect` also calls this on its thread, before this
+        session has a socket; `_attach` flushes then.
         """
         if self._socket is not None:
             self._loop.call_soon(self._writable)
@@ -234,7 +237,7 @@ class Session:
     def _writable(self) -> None:
         if self._socket is None:
             return
-        # paho tells of QoS 0, too, when it writes it, under ids that count on from those still in flight at QoS 1.
+        # paho also reports QoS 0 publications as it writes them, under ids that continue those in flight at QoS 1.
         self._client.on_publish = None
         self._guard(self._client.loop_write)
         self._client.on_publish = self._on_publish
@@ -254,7 +257,7 @@ class Session:
             self._timer = self._loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
-        """Let paho send a PING after a keepalive without packets, or end a connection whose last one has no answer."""
+        """Let paho send a PING after a keepalive without packets, or end a connection whose last PING has no answer."""
         now_s = self._loop.time()
         if now_s >= min(self._last_in_s, self._last_out_s) + self._client.keepalive:
             self._guard(self._client.loop_misc)

@@ -1,4 +1,4 @@
-"""Every bound of the MQTT frontend, and the routes an operator writes. Checked when they are built."""
+"""Limits of the MQTT frontend, and the configured routes. They are checked when they are built."""
 
 from __future__ import annotations
 
@@ -27,51 +27,56 @@ RANGES = (
     ("session_expiry_s", 0, 2**32 - 1),  # MQTT 5 keeps intervals in four bytes
     ("will_delay_s", 0, 2**32 - 1),
     ("max_result_bytes", 1_024, 268_435_455),
-    ("max_packet_bytes", 1_024, 268_435_455),  # the longest packet there is (MQTT 5, 2.1.4)
+    ("max_packet_bytes", 1_024, 268_435_455),  # the largest packet of the protocol (MQTT 5, 2.1.4)
 )
-"""Settings that have a least and a most value."""
+"""Settings with a minimum and a maximum."""
 SENSOR_FORM = re.compile(r"topic(\[\d{1,3}\])?|payload(\.[^.\s]+)+|property\.\S+")
 OUTPUT_NAME_LIMIT_CHARS = 256
-"""As long as names of tensors may be (manifest_toml)."""
+"""Longest name of an output, as long as names of tensors may be (manifest_toml)."""
 SECURE_PORT, PLAIN_PORT = 8883, 1883
 
 
 @dataclass(frozen=True, slots=True)
 class MqttRoute:
-    """One `[[mqtt.route]]`: which topics go to which model, and how their payloads are read."""
+    """Settings of one `[[mqtt.route]]`: its topics, its model, and the format of its payloads."""
 
     name: str
-    """Word in the result topic `edge/<id>/results/<name>/<sensor>`."""
+    """Level of the result topic `edge/<id>/results/<name>/<sensor>`."""
     topics: tuple[str, ...]
     """Topic filters, with + and #; `$share/<group>/…` shares them with other gateways."""
     model: str
-    """Model that judges; it may be loaded later."""
+    """Model that runs; it may be loaded later."""
     version: str = ""
-    """Its version; empty: the one the policy serves."""
+    """Version of the model; empty: the one that the policy serves."""
     sensor: str = "topic"
-    """Who measured: topic[i] (a level, from 0), topic (all of it), payload.a.b (JSON, CBOR) or property.x (MQTT 5)."""
+    """Rule for the sensor's name.
+
+    topic[i] (a level, from 0), topic (all of it), payload.a.b (JSON, CBOR) or property.x (MQTT 5).
+    """
     content_type: str = "application/json"
-    """How payloads are read that say no Content Type of their own."""
+    """Content type of payloads that have no Content Type property."""
     qos: int = 1
-    """Quality of service of the subscription, 0 or 1; results go out with the same."""
+    """Quality of service of the subscription, 0 or 1; results are published with the same."""
     hop_rows: int = 0
     """Samples between two windows; 0: as the manifest's [window] says."""
     size_rows: int = 0
     """Samples in a window; 0: as the manifest's [window] says."""
     max_sensors: int = 10_000
-    """Sensors with a window of their own; beyond it the least recently seen is forgotten and counted."""
+    """Sensors with a window of their own; beyond it the least recently seen one is dropped and counted."""
     idle_expiry_s: float = 60.0
-    """Silence after which a sensor's window begins anew, since its samples no longer belong together."""
+    """Time without samples after which a sensor's window starts again, as its samples no longer belong together."""
     outputs: tuple[str, ...] = ()
-    """Outputs of the model that results carry by name; empty: label and score where an output is a score vector,
-    else all outputs."""
+    """Outputs of the model that results carry by name.
+
+    Empty: label and score if an output is a score vector, else all outputs.
+    """
     dtype: str = ""
-    """Datatype of application/octet-stream (FP32, INT16, …); empty: the model's input's."""
+    """Datatype of application/octet-stream (FP32, INT16, …); empty: that of the model's input."""
     shape: tuple[int, ...] = ()
-    """Shape of application/octet-stream; empty: the model's input's."""
+    """Shape of application/octet-stream; empty: that of the model's input."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work. Raises ConfigurationError (table mqtt.route)."""
+        """Refuse values that cannot work. Raises ConfigurationError (table mqtt.route)."""
         for key, wrong, rule in (
             ("name", not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.name), "1 to 64 letters, digits, '.', '_' or '-'"),
             ("topics", not self.topics, "at least one topic filter"),
@@ -92,84 +97,84 @@ class MqttRoute:
 
     @property
     def table(self) -> str:
-        """How errors name this route."""
+        """Return the name of this route in error messages."""
         return f"mqtt.route[{self.name}]"
 
     @property
     def media(self) -> str:
-        """The content type without its parameters, in lower case."""
+        """Return the content type without its parameters, in lower case."""
         return self.content_type.partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
 class MqttSettings:
-    """How the gateway stands to its broker; `<id>` in `response_prefixes` is the gateway's id."""
+    """Settings of the connection to the broker; `<id>` in `response_prefixes` is the gateway's id."""
 
     url: str = ""
-    """mqtt://host[:port] or mqtts://host[:port]; empty: no MQTT. The password never stands here."""
+    """URL of the broker, mqtt://host[:port] or mqtts://host[:port], without password; empty: no MQTT."""
     username: str | None = None
-    """User name at the broker; none: anonymous."""
+    """User name at the broker; None: anonymous."""
     password_file: str | None = None
     """File whose first line is the password."""
     ca: str | None = None
-    """PEM file of the authorities that may sign the broker's certificate; none: the system's."""
+    """PEM file of the authorities that may sign the broker's certificate; None: the system's."""
     cert: str | None = None
     """PEM file of our client certificate."""
     key: str | None = None
     """PEM file of its key."""
     keepalive_s: int = 30
-    """Silence after which we ping; also how long a broker may take to answer a connection or a ping."""
+    """Time without packets after which we send a ping; also the broker's time to answer a connection or a ping."""
     session_expiry_s: int = 86_400
-    """How long the broker keeps our subscriptions and unacknowledged messages while we are away (MQTT 5)."""
+    """Time for which the broker keeps our subscriptions and unacknowledged messages without a connection (MQTT 5)."""
     will_delay_s: int = 5
-    """How long after a lost connection the broker says `offline` (MQTT 5): short gaps are not told."""
+    """Time between a lost connection and the Will, `offline` (MQTT 5), so that short gaps are not published."""
     connect_timeout_s: float = 5.0
-    """How long a TCP connection and its TLS handshake may take."""
+    """Time for a TCP connection and its TLS handshake."""
     reconnect_min_s: float = 1.0
     """Upper end of the first random delay before a reconnect; it doubles with every failure."""
     reconnect_max_s: float = 60.0
-    """Upper end of every later one; a connection that held this long resets the doubling."""
+    """Upper end of every later delay; a connection that lasted this long resets the doubling."""
     receive_maximum: int = 64
     """Unacknowledged QoS 1 messages the broker may send us at a time (MQTT 5)."""
     max_inflight: int = 20
-    """Our own unacknowledged QoS 1 publications, less where the broker's Receive Maximum is less."""
+    """Unacknowledged QoS 1 publications in flight, or the broker's Receive Maximum if that is less."""
     max_outbox: int = 4_000
     """Publications that wait for the broker; beyond it they are dropped and counted."""
     max_outbox_bytes: int = 64 * 2**20
-    """Payloads of the publications that the broker has not taken; beyond it further ones are dropped and counted."""
+    """Payload bytes that the broker has not accepted; beyond it further publications are dropped and counted."""
     max_queued: int = 256
-    """QoS 1 work at which the socket is no longer read; QoS 0 work that may wait before the oldest is dropped."""
+    """QoS 1 jobs at which the socket is no longer read; QoS 0 jobs that may wait before the oldest is dropped."""
     max_running: int = 32
-    """Inferences under way at a time."""
+    """Inferences in progress at a time."""
     max_payload_bytes: int = 4 * 2**20
-    """Largest payload that is decoded; more is refused as TOO_LARGE."""
+    """Largest payload that is decoded; a larger one is refused as TOO_LARGE."""
     max_packet_bytes: int = 16 * 2**20
-    """Largest packet a broker may send us (MQTT 5, where it discards larger ones)."""
+    """Largest packet that the broker may send us (MQTT 5; it discards larger ones)."""
     max_result_bytes: int = 256 * 2**10
     """Largest result of a route that is published; a larger one is refused as TOO_LARGE."""
     max_topic_bytes: int = 1_024
-    """Longest topic or response topic that is dealt with."""
+    """Longest topic or response topic that is accepted."""
     response_prefixes: tuple[str, ...] = ()
-    """Beginnings that a Response Topic must have; none: any topic that is not a gateway's own, routed or `$…`."""
+    """Permitted prefixes of a Response Topic; none: any topic that is not a gateway's own, routed or `$…`."""
     dedup_ttl_s: float = 120.0
-    """How long an answered message is remembered, so that a repetition is not run again."""
+    """Time for which an answered message is remembered, so that a repetition does not run again."""
     dedup_entries: int = 4_096
-    """How many messages are remembered."""
+    """Messages that are remembered."""
     dedup_bytes: int = 8 * 2**20
-    """How many bytes of answers are remembered."""
+    """Bytes of answers that are remembered."""
     max_attempts: int = 3
-    """Runs after which a message that fails INTERNAL, or whose answer the broker refuses, counts as poison."""
+    """Runs after which a message is refused permanently, if it fails with INTERNAL or the broker refuses its answer."""
     retry_min_s: float = 0.05
     """Upper end of the first random delay before an overloaded or failed inference is tried again; it doubles."""
     retry_max_s: float = 5.0
-    """Upper end of every later one."""
+    """Upper end of every later delay."""
     error_repeat_s: float = 10.0
-    """A window route whose model is away says so on the error topic once in this time; every sample is counted."""
+    """Time between two errors of a window route whose model is unavailable; every sample is counted."""
     route: tuple[MqttRoute, ...] = ()
-    """Which sensors' messages go to which model."""
+    """Routes from sensors' messages to models."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work. Raises ConfigurationError (table mqtt)."""
+        """Refuse values that cannot work. Raises ConfigurationError (table mqtt)."""
         if self.url:
             broker_of(self.url)
         for key, least, most in RANGES:
@@ -189,7 +194,7 @@ class MqttSettings:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the broker listens."""
+    """Address of the broker."""
 
     host: str
     port: int
@@ -197,7 +202,7 @@ class Broker:
 
 
 def broker_of(url: str) -> Broker:
-    """Host and port of `mqtt://…` or `mqtts://…`. Raises ConfigurationError (table mqtt, key url)."""
+    """Return host and port of `mqtt://…` or `mqtts://…`. Raises ConfigurationError (table mqtt, key url)."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -14,7 +14,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class WindowShape:
-    """A window of `size_rows` samples of `channels` numbers, and a new one every `hop_rows`."""
+    """Window of `size_rows` samples with `channels` numbers each; one is complete every `hop_rows` samples."""
 
     size_rows: int
     channels: int
@@ -23,7 +23,7 @@ class WindowShape:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """A full window [size_rows, channels], the caller's to keep; when its first and last sample came (epoch ns)."""
+    """Full window [size_rows, channels], owned by the caller, and the times of its first and last sample (epoch ns)."""
 
     rows: Rows
     started_ns: int
@@ -31,7 +31,7 @@ class Complete:
 
 
 class Ring:
-    """The last `size_rows` samples of one sensor; how many rows are still due before the next window."""
+    """Last `size_rows` samples of one sensor, and the number of rows until the next window."""
 
     __slots__ = ("_next", "_rows", "_shape", "_wall_ns", "due", "seen_ns")
 
@@ -48,7 +48,7 @@ class Ring:
         self._next, self.due = 0, self._shape.size_rows
 
     def append(self, samples: Rows, wall_ns: int) -> Iterator[Complete]:
-        """Add `samples` [n, channels] that came at `wall_ns`; yields each window they complete."""
+        """Add `samples` [n, channels] that came at `wall_ns`. Yield each window that they complete."""
         size, start = self._shape.size_rows, 0
         while start < len(samples):
             count = min(size - self._next, len(samples) - start, self.due)
@@ -68,7 +68,7 @@ class Ring:
 
 
 class Windows:
-    """The rings of one route's sensors; what is forgotten is counted in `counters`."""
+    """Rings of one route's sensors. Dropped rings are counted in `counters`."""
 
     def __init__(
         self, shape: WindowShape, max_sensors: int, idle_expiry_ns: int, counters: Counter[str] | None = None
@@ -83,9 +83,10 @@ class Windows:
         return len(self._rings)
 
     def append(self, sensor: str, samples: Rows, *, now_ns: int, wall_ns: int) -> Iterator[Complete]:
-        """Add a sensor's samples [n, channels] as the windows that they complete are taken.
+        """Yield the windows that a sensor's samples [n, channels] complete. The samples are added as windows are taken.
 
-        A sensor silent for longer than the idle expiry begins anew; one too many displaces the least recently seen.
+        A sensor without samples for longer than the idle expiry starts again. If there are too many sensors, the least
+        recently seen one is dropped.
         """
         ring = self._ring(sensor)
         if ring.seen_ns and now_ns - ring.seen_ns > self._idle_expiry_ns:

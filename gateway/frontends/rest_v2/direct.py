@@ -65,10 +65,16 @@ class _Admission:
 
 
 class DirectInference:
-    """Implements `frontends.http.direct.Direct`, and `domain.ports.Sink` with an Exchange as token."""
+    """Handler of direct inference requests.
+
+    Implements `frontends.http.direct.Direct`, and `domain.ports.Sink` with an Exchange as token.
+    """
 
     def __init__(self, ports: Ports, requests: Pool, names: tuple[str, ...], refuse: Refusals) -> None:
-        """`requests` counts requests in progress; `names` are the host names of this gateway."""
+        """Set up the handler.
+
+        `requests` counts requests in progress; `names` are the host names of this gateway.
+        """
         self.ports, self.requests, self.refuse_form = ports, requests, refuse
         self._names = names
         self._vary = b"vary: origin\r\n" if ports.settings.cors_origins else b""
@@ -143,9 +149,9 @@ class Exchange:
         self._pending: Pending | None = None
         self._task: Any = None
         self._sending = False
-        """The answer is being sent in pieces."""
+        """True while the answer is being sent in pieces."""
         self.over = False
-        """The answer was given, or none is due any more."""
+        """True once the answer was given, or none is due any more."""
 
     def begin(self, body: memoryview) -> None:
         """Admit and submit the request. Raises RequestError."""

@@ -14,7 +14,7 @@ from gateway.trust.settings import DEFAULTS
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Always 0 where its files can be read: what is wrong is in the answer."""
+    """Print how the last update went; return 0 if its files can be read."""
     place, files = home(), records(arguments)
     with told():
         update, root, floor = files.update(), files.root(DEFAULTS.metadata_limit_bytes), files.floor()

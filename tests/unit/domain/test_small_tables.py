@@ -14,9 +14,9 @@ from gateway.domain.errors import ConfigurationError, VariantError
 from gateway.domain.inventory import Accelerator, Cpu
 from gateway.domain.lifecycle import MOVES, State, advance
 from gateway.domain.manifest import Artifact, Binding, Golden, Tolerance
-from gateway.domain.model_files import MODEL_SUFFIXES
 from gateway.domain.release import Release, bare_variant, complete
 from gateway.domain.routing import newest_version, version_order
+from gateway.domain.runtimes import BY_SUFFIX
 from gateway.domain.verdict import Budget, Signature, verdict_key
 from tests.simulators.engine_rig import X, Y, manifest, variant
 
@@ -106,7 +106,7 @@ def test_names_labels_and_caches_do_not_void_a_verdict() -> None:
     assert key(budget=Budget(2, "cpu", {"hint": "latency"}, "/var/cache")) == key()
 
 
-@pytest.mark.parametrize(("suffix", "runtime"), MODEL_SUFFIXES.items())
+@pytest.mark.parametrize(("suffix", "runtime"), BY_SUFFIX.items())
 def test_a_bare_model_becomes_a_release_of_one_variant(suffix: str, runtime: str) -> None:
     file = f"any{suffix}"
     artifacts = (Artifact(file, "0" * 64, 1),)

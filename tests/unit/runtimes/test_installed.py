@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from gateway.domain.errors import VariantError
-from gateway.runtimes.catalog import CATALOG, get_runtime
+from gateway.domain.runtimes import RUNTIMES
+from gateway.runtimes.catalog import get_runtime
 from gateway.runtimes.installed import (
     ALLOW_TELEMETRY,
-    REQUIREMENTS,
     conflict,
     installed_package,
     installed_version,
@@ -31,8 +31,8 @@ def site(tmp_path, monkeypatch):
 
 
 def test_every_runtime_of_the_catalogue_is_known():
-    assert set(REQUIREMENTS) == set(CATALOG)
-    for name in CATALOG:
+
+    for name in RUNTIMES:
         assert installed_version(name).version
         assert get_runtime(name).name == name
 
@@ -44,7 +44,7 @@ def test_an_unknown_runtime_is_named_with_the_known_ones():
 
 @pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
 def test_a_missing_package_names_the_extra(name, monkeypatch):
-    for package in REQUIREMENTS[name].packages:
+    for package in RUNTIMES[name].packages:
         monkeypatch.delitem(sys.modules, package.module, raising=False)
     monkeypatch.setattr(sys, "path", [])
     status = installed_version(name)

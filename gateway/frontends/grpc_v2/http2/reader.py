@@ -21,7 +21,7 @@ from gateway.frontends.grpc_v2.http2.frames import (
 from gateway.frontends.grpc_v2.http2.work import RUN_NS, SLICE_NS, Meter
 
 NOTHING = memoryview(b"")
-"""No bytes: reading goes on with those before."""
+"""Empty input: reading continues with the bytes received before."""
 RUNS = frozenset({0, END_STREAM})
 """Flags of DATA frames that are processed together."""
 _read_header = HEADER.unpack_from

@@ -7,16 +7,13 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.authority.ca import new_authority
-from fleet.watch.post import ANSWER_LIMIT_BYTES, Answer, Post, pause_s, retry_after_s
+from fleet.watch.post import ANSWER_LIMIT_BYTES, Answer, Post
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -102,26 +99,3 @@ def test_a_server_that_nobody_vouches_for_is_told_nothing(tmp_path: Path) -> Non
         answer = sent(url)
     assert (answer.status, answer.taken) == (0, False)
     assert "certificate verify failed" in answer.problem
-
-
-@given(st.floats(0.001, 100), st.floats(0.001, 1e6), st.integers(-5, 10**6), st.floats(0, 1))
-def test_pauses_are_bounded(base_s: float, limit_s: float, failures: int, chance: float) -> None:
-    assert (
-        0 <= pause_s(base_s, limit_s, failures, chance) <= min(limit_s, base_s * 2.0 ** min(max(failures - 1, 0), 40))
-    )
-
-
-def test_pauses_double() -> None:
-    assert [pause_s(5.0, 60.0, failures, 1.0) for failures in (1, 2, 3, 4, 5, 99)] == [5, 10, 20, 40, 60, 60]
-
-
-@given(st.text(max_size=40))
-def test_any_text_is_some_pause(text: str) -> None:
-    assert retry_after_s(text, NOW) >= 0.0
-
-
-def test_retry_after() -> None:
-    later = format_datetime(NOW + timedelta(seconds=90), usegmt=True)
-    vast = "Mon, 1 Jan 27 0:0:0 +9999999999999999999"
-    texts = ["120", later, format_datetime(NOW - timedelta(1), usegmt=True), "", "-5", "soon", "1.5", vast]
-    assert [retry_after_s(text, NOW) for text in texts] == [120, 90, 0, 0, 0, 0, 0, 0]

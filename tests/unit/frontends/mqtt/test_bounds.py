@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.frontends.mqtt.backlog import Backlog
-from gateway.frontends.mqtt.backoff import ceiling_s, delay_s
 from gateway.frontends.mqtt.messages import Publication
 from gateway.frontends.mqtt.outbox import Outbox
 
@@ -129,9 +128,3 @@ def test_the_outbox_holds_no_more_bytes_than_its_bound_but_for_one(steps: list[t
         elif step == "rewind":
             outbox.rewind()
             held, sent = [*sent.values(), *held], {}
-
-
-@given(st.integers(0, 2000), st.floats(0.01, 10), st.floats(10, 100))
-def test_delays_stay_below_a_ceiling_that_doubles(failures: int, low: float, high: float) -> None:
-    assert 0 <= delay_s(failures, low, high) <= ceiling_s(failures, low, high) <= high
-    assert ceiling_s(failures + 1, low, high) in {min(high, 2 * ceiling_s(failures, low, high)), high}

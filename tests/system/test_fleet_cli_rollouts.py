@@ -92,7 +92,7 @@ def test_releases_are_shown(admin) -> None:
 def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
     options = ("--target", "acme/meter-reader/2", "--query", "tag = good", "--canary", "1", "--waves", "50%!,100%")
     preview = admin.told("rollouts", "preview", *options)
-    assert preview["devices"] == DEVICES
+    assert (preview["devices"], preview["running"]) == (DEVICES, {"": DEVICES})
     rollout = created(admin, *options)
     code, _, err = admin.run("rollouts", "approve", rollout)
     assert (code, "nobody is here to say yes; --spec " in err) == (2, True)
@@ -116,6 +116,8 @@ def test_a_release_goes_to_all_in_waves_and_is_watched(admin) -> None:
     assert f"finished · wave 2 of 2 · {DEVICES} of {DEVICES} devices committed" in lines[-1]
     assert len(lines) == len(set(lines))
     _watched_again(admin, rollout)
+    code, out, _ = admin.run("rollouts", "create", *options, "--soak", "0", "--canary-soak", "0")
+    assert (code, f"changes  {DEVICES} devices from version 2 to acme/meter-reader/2" in out) == (0, True), out
     _replayed(admin, rollout)
 
 

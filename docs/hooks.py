@@ -1,0 +1,78 @@
+"""Hooks of MkDocs: pages made from documents of the repository and from the code, and links between all of them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from docs.reference import commands, errors, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    "packaging/README.md": "start/install.md",
+    "fleet/README.md": "howto/fleet-guide.md",
+    "fleet/rollouts/README.md": "howto/fleet-rollouts.md",
+    "fleet/serving/README.md": "howto/fleet-serving.md",
+    "fleet/watch/README.md": "howto/fleet-alerts.md",
+    "gateway/agent/README.md": "howto/fleet-agent.md",
+    "device_profiles/SCHEMA.md": "reference/device-profiles.md",
+    "gateway/observe/METRICS.md": "reference/metrics.md",
+    "fleet/METRICS.md": "reference/fleet-metrics.md",
+    "gateway/ARCHITECTURE.md": "explanation/architecture.md",
+    "SECURITY.md": "explanation/security.md",
+    "gateway/GLOSSARY.md": "explanation/glossary.md",
+    "fleet/SIZING.md": "explanation/fleet-sizing.md",
+    "CHANGELOG.md": "explanation/changelog.md",
+    **{
+        f"gateway/decisions/{file.name}": f"explanation/decisions/{file.name}"
+        for file in sorted((ROOT / "gateway/decisions").glob("*.md"))
+    },
+}
+"""Documents of the repository, by the page that shows them."""
+GENERATED = {"reference/commands.md": commands, "reference/settings.md": settings, "reference/errors.md": errors}
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are no files of `docs/pages`."""
+    for document, page in DOCUMENTS.items():
+        content = (ROOT / document).read_text("utf-8")
+        files.append(File.generated(config, page, content=_linked(content, document, page)))
+    for page, make in GENERATED.items():
+        files.append(File.generated(config, page, content=make(ROOT)))
+    files.append(File.generated(config, "explanation/decisions.md", content=_decisions()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links of written pages, which are those of the repository, to pages."""
+    if page.file.generated_by:
+        return markdown
+    return _linked(markdown, f"docs/pages/{page.file.src_uri}", page.file.src_uri)
+
+
+def _linked(markdown: str, document: str, page: str) -> str:
+    """Return a document's text with links to other pages; a link to a file that is no page becomes its text."""
+
+    def led(match: re.Match[str]) -> str:
+        text, target, anchor = match.group(1), match.group(2), match.group(3) or ""
+        found = posixpath.normpath(posixpath.join(posixpath.dirname(document), target))
+        there = found.removeprefix("docs/pages/") if found.startswith("docs/pages/") else DOCUMENTS.get(found)
+        if there is None:
+            return text
+        return f"[{text}]({posixpath.relpath(there, posixpath.dirname(page))}{anchor})"
+
+    return LINK.sub(led, markdown)
+
+
+def _decisions() -> str:
+    lines = ["# Decisions", "Why things are as they are, in the order in which they were decided.", ""]
+    for document, page in DOCUMENTS.items():
+        if document.startswith("gateway/decisions/"):
+            title = (ROOT / document).read_text("utf-8").splitlines()[0].lstrip("# ")
+            lines.append(f"- [{title}]({page.removeprefix('explanation/')})")
+    return "\n".join(lines)

@@ -1,0 +1,65 @@
+"""Reference pages that are made from the code and from the sample configurations."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet.cli.parser import PROGRAM as FLEET
+from gateway.agent.cli.parser import PROGRAM as AGENT
+from gateway.cli.parser import PROGRAM as GATEWAY
+from gateway.frontends.status import STATUS, WAITING_HELPS
+
+SAMPLES = {
+    "edge-gateway.toml": "The gateway",
+    "edge-agent.toml": "The update agent",
+    "fleet.toml": "The fleet controller",
+}
+
+
+def commands(_root: Path) -> str:
+    """Return the help of every verb of the three programs."""
+    parts = ["# Commands", "What each program says with `--help`."]
+    for program in (GATEWAY, AGENT, FLEET):
+        parts += [text for parser in _parsers(program.parser()) for text in _command(parser)]
+    return "\n\n".join(parts)
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its verbs, in the order of its help."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in dict.fromkeys(action.choices.values()):
+                yield from _parsers(verb)
+
+
+def _command(parser: argparse.ArgumentParser) -> tuple[str, str]:
+    return f"{'#' * min(4, parser.prog.count(' ') + 2)} {parser.prog}", _block(parser.format_help())
+
+
+def settings(root: Path) -> str:
+    """Return the sample configurations, which name every setting with its default and unit."""
+    parts = [
+        "# Settings",
+        "Every setting with its default and its unit. `edge-gateway config check FILE` checks a file.",
+    ]
+    for name, title in SAMPLES.items():
+        parts += [f"## {title}: {name}", _block((root / "packaging" / name).read_text("utf-8"), "toml")]
+    return "\n\n".join(parts)
+
+
+def errors(_root: Path) -> str:
+    """Return the table of faults and their status on each protocol."""
+    rows = [
+        f"| {fault.name} | {status.grpc} | {status.http} | {'yes' if fault in WAITING_HELPS else 'no'} |"
+        for fault, status in STATUS.items()
+    ]
+    head = ["| fault | gRPC | HTTP | a later attempt may succeed |", "| --- | --- | --- | --- |"]
+    text = "Refusals of gRPC, HTTP and MQTT. A refusal that waiting helps against says after which time to try again."
+    return "\n".join(["# Errors", text, "", *head, *rows])
+
+
+def _block(text: str, language: str = "text") -> str:
+    return f"```{language}\n{text.rstrip()}\n```"

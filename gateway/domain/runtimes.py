@@ -1,0 +1,79 @@
+"""Table of runtimes: everything that must be known about one before its engine is imported.
+
+A new runtime is a file in `gateway/runtimes/` that implements `Runtime` (gateway/domain/ports.py), and an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gateway.domain.inventory import CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """Import package and the distributions that provide it, the preferred one first."""
+
+    module: str
+    distributions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSpec:
+    """Declaration of a runtime.
+
+    `implementation`: `module:class` of the `Runtime`. `packages`: any one of them is enough. `remedy`: command if none
+    is installed. `suffixes`: files that are models of this runtime without a manifest, which may run on the
+    `accelerators`. `triton_backends`: names in Triton's config.pbtxt. `has_signatures`: a file may hold several graphs.
+    """
+
+    name: str
+    implementation: str
+    packages: tuple[Package, ...]
+    remedy: str
+    suffixes: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = (CPU,)
+    triton_backends: tuple[str, ...] = ()
+    has_signatures: bool = False
+
+
+_SPECS = (
+    RuntimeSpec(
+        "onnx",
+        "gateway.runtimes.onnx:OnnxRuntime",
+        (Package("onnxruntime", ("onnxruntime", "onnxruntime-gpu", "onnxruntime-migraphx", "onnxruntime-rocm")),),
+        "pip install 'edge-inference-gateway[onnx]' (or [onnx-cuda] for NVIDIA GPUs)",
+        (".onnx",),
+        (CPU, "nvidia-gpu", "nvidia-jetson-gpu"),
+        ("onnxruntime", "onnxruntime_onnx", "onnx"),
+    ),
+    RuntimeSpec(
+        "openvino",
+        "gateway.runtimes.openvino:OpenVinoRuntime",
+        (Package("openvino", ("openvino",)),),
+        "pip install 'edge-inference-gateway[openvino]'",
+        (".xml",),
+        (CPU, "intel-gpu", "intel-npu"),
+        ("openvino",),
+    ),
+    RuntimeSpec(
+        "litert",
+        "gateway.runtimes.litert:LiteRtRuntime",
+        (Package("ai_edge_litert", ("ai-edge-litert",)), Package("tflite_runtime", ("tflite-runtime",))),
+        "pip install 'edge-inference-gateway[litert]'",
+        (".tflite",),
+        triton_backends=("armnn_tflite", "litert"),
+        has_signatures=True,
+    ),
+    RuntimeSpec(
+        "reference", "gateway.runtimes.reference:ReferenceRuntime", (Package("numpy", ("numpy",)),), "pip install numpy"
+    ),
+)
+RUNTIMES: Mapping[str, RuntimeSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+"""Every runtime by its name."""
+BY_SUFFIX: Mapping[str, str] = MappingProxyType({suffix: spec.name for spec in _SPECS for suffix in spec.suffixes})
+"""Name of the runtime by the suffix of a model file."""
+BY_BACKEND: Mapping[str, str] = MappingProxyType({name: spec.name for spec in _SPECS for name in spec.triton_backends})
+"""Name of the runtime by Triton's backend or platform."""

@@ -1,0 +1,68 @@
+"""The record of one model version: any sequence of changes follows the table and loses nothing that was loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.release import Release
+from gateway.engine.versions import TRANSITIONS, Change, Held, Holding, VersionRecord, changed
+
+CHANGES = st.lists(st.sampled_from(Change), max_size=30)
+NEW: VersionRecord[int] = VersionRecord()
+ADDING = {Change.STAGE, Change.SERVE}
+
+
+def held(number: int) -> Held[int]:
+    return Held(Release("m", "1", Path(), f"d{number}"), number)
+
+
+def record_of(holding: Holding) -> VersionRecord[int]:
+    serving = held(1) if holding in {Holding.SERVING, Holding.BOTH} else None
+    staged = held(2) if holding in {Holding.STAGED, Holding.BOTH} else None
+    return VersionRecord(serving, staged)
+
+
+@given(CHANGES)
+def test_what_was_loaded_is_held_or_handed_back_exactly_once(changes: list[Change]) -> None:
+    record, loaded, released = NEW, list[int](), list[int]()
+    for number, change in enumerate(changes):
+        if (record.holding, change) not in TRANSITIONS:
+            continue
+        new = held(number) if change in ADDING else None
+        loaded += [number] if new else []
+        record, old = changed(record, change, new)
+        released += [old.servable] if old else []
+    kept = [one.servable for one in (record.serving, record.staged) if one]
+    assert sorted(kept + released) == loaded
+
+
+@pytest.mark.parametrize("change", Change)
+@pytest.mark.parametrize("holding", Holding)
+def test_a_change_leads_where_the_table_says_or_is_refused(holding: Holding, change: Change) -> None:
+    before, new = record_of(holding), held(3) if change in ADDING else None
+    if (holding, change) not in TRANSITIONS:
+        with pytest.raises(ValueError, match=f"holds {holding.value} cannot {change.value}"):
+            changed(before, change, new)
+        return
+    after, _ = changed(before, change, new)
+    assert after.holding is TRANSITIONS[holding, change]
+    expected = {Change.STAGE: (before.serving, new), Change.SERVE: (new, before.staged)}.get(change)
+    expected = expected or {
+        Change.UNSTAGE: (before.serving, None),
+        Change.TAKE_OVER: (before.staged, None),
+        Change.WITHDRAW: (None, before.staged),
+    }.get(change)
+    assert (after.serving, after.staged) == expected
+
+
+def test_a_version_is_forgotten_only_if_nothing_is_known_of_it() -> None:
+    assert NEW.is_empty
+    known = [VersionRecord(staged=held(1)), VersionRecord(held(1)), replace(NEW, loading=True)]
+    known += [replace(NEW, refused="damaged"), replace(NEW, hangs=1)]
+    assert [one.is_empty for one in known] == [False] * 5
+    assert [one.is_listed for one in known] == [False, True, True, True, False]
