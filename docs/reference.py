@@ -10,18 +10,20 @@ from fleet.cli.parser import PROGRAM as FLEET
 from gateway.agent.cli.parser import PROGRAM as AGENT
 from gateway.cli.parser import PROGRAM as GATEWAY
 from gateway.frontends.status import STATUS, WAITING_HELPS
+from gateway.software.cli.parser import PROGRAM as SOFTWARE
 
 SAMPLES = {
     "edge-gateway.toml": "The gateway",
     "edge-agent.toml": "The update agent",
+    "edge-software.toml": "The installer of new versions",
     "fleet.toml": "The fleet controller",
 }
 
 
 def commands(_root: Path) -> str:
-    """Return the help of every verb of the three programs."""
+    """Return the help of every verb of the four programs."""
     parts = ["# Commands", "What each program says with `--help`."]
-    for program in (GATEWAY, AGENT, FLEET):
+    for program in (GATEWAY, AGENT, SOFTWARE, FLEET):
         parts += [text for parser in _parsers(program.parser()) for text in _command(parser)]
     return "\n\n".join(parts)
 
