@@ -1,4 +1,4 @@
-"""Blobs in a local folder: written whole or not at all, and synced to disk before they are visible."""
+"""Blobs in a local folder: written whole or not at all, and durable when `put` returns."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class _Folding:
         return self._judge(member, DeviceState.SILENT, decision.reason)
 
     def rolled_back(self, decision: RollBack) -> None:
-        """Withdraw an offer, or mark the device as returned after an abort.
+        """Withdraw an offer, and mark the device as returned if the rollout was aborted.
 
         While the rollout is paused, the device becomes pending again and waits for the next offer.
         """
@@ -251,7 +251,8 @@ class _Folding:
     def _other_release(self, member: Member, event: Reported) -> None:
         """Judge a report on another release.
 
-        A device fails if it reports this attempt as done, or had committed, and runs another release.
+        A device fails if it reports this attempt as done, or had committed, and runs another release. A device that was
+        rolled back after an abort has then completed that.
         """
         done = event.state == DeviceState.COMMITTED.value
         if done and member.returned:

@@ -78,7 +78,10 @@ class Belief:
 
 
 async def _targets(root: Root, fetch: Fetch) -> Targets:
-    """Read the targets role, found through timestamp and snapshot. Only its own signatures are checked."""
+    """Read the targets role, found through timestamp and snapshot. Only its own signatures are checked.
+
+    The keys come from `root`. Timestamp and snapshot only say which version is current.
+    """
     from tuf.api.metadata import Targets
 
     timestamp = await _document(fetch, "metadata/timestamp.json")
